@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -411,12 +412,23 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
 )
-def plot(names: tuple[str, ...], output: Path | None) -> None:
+@click.option("--text", is_flag=True, help="Draw with characters, as without matplotlib.")
+def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
     """Plot loss, accuracy and throughput of runs.
 
-    RUN is a run folder or the name of a run, which may still be running. Needs matplotlib.
+    RUN is a run folder or the name of a run, which may still be running.
     """
     from sbatchgen.runs import plot as drawing
 
     folders = [Path(name) if Path(name).is_dir() else find_run(open_index(), name).folder for name in names]
+    if text or not (output or drawing.can_draw()):
+        from sbatchgen.runs.chart import chart
+
+        put(
+            chart([drawing.read_history(folder) for folder in folders], shutil.get_terminal_size().columns),
+            nl=False,
+        )
+        if not text:
+            note("note: a picture needs matplotlib: pip install 'sbatchgen[plot]'")
+        return
     print_bytes(os.fsencode(drawing.plot(folders, output)) + b"\n")

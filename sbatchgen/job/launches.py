@@ -23,7 +23,9 @@ from sbatchgen.plan.resources import Amounts, Resources
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
-LAUNCHERS = frozenset(("torchrun", "accelerate launch", "deepspeed"))
+# The launchers of PyTorch, with the option that has the number of nodes.
+NUMBER_OF_NODES = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
+LAUNCHERS = frozenset(NUMBER_OF_NODES)
 MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
 APPTAINER = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
 WRAPPERS = frozenset(
@@ -132,20 +134,26 @@ class Launch:
         given = self.step.option("ntasks")
         if given:
             return self.number(given, self.step)
+        resources = self.resources
+        job = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
         if each := self.step.option("ntasks-per-node"):
             count = self.number(each, self.step)
-            return self.nodes * count if self.nodes is not None and count is not None else None
-        if self.resources.ntasks:
-            return self.resources.ntasks
-        return self.nodes * (self.resources.ntasks_per_node or 1) if self.nodes is not None else None
+            asked = self.nodes * count if self.nodes is not None and count is not None else None
+            if job in (0, asked) or asked is None:
+                return asked
+            # srun ignores it for SLURM_NTASKS; 26.05, and not 22.05, obeys it beside --nodes.
+            return None if "nodes" in self.step.options else job
+        return resources.ntasks or (
+            self.nodes * (resources.ntasks_per_node or 1) if self.nodes is not None else None
+        )
 
     @cached_property
     def tasks_per_node(self) -> int | None:
         """Tasks of the busiest node; None if the script does not say."""
-        if self.step is not None and (each := self.step.option("ntasks-per-node")):
-            return self.number(each, self.step)
         if self.tasks is None or self.nodes is None:
-            return None
+            each = self.step.option("ntasks-per-node") if self.step and not self.resources.ntasks else None
+            is_obeyed = each and not self.resources.ntasks_per_node
+            return self.number(each, self.step) if is_obeyed and self.step else None
         return -(-self.tasks // max(self.nodes, 1))
 
     @cached_property
@@ -168,8 +176,7 @@ class Launch:
         """The number of nodes in the launcher's own options; None if the script does not say."""
         if self.launcher is None:
             return None
-        names = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
-        option = self.launcher.option(names.get(self.launcher.name, ""))
+        option = self.launcher.option(NUMBER_OF_NODES[self.launcher.name])
         if option is None:
             return 1 if self.launcher.name != "deepspeed" else None
         return self.number(option, self.launcher)

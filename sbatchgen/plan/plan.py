@@ -60,6 +60,7 @@ class Plan:
     args: tuple[str, ...]
     checkpoint: str | None
     resume_args: tuple[str, ...]
+    metrics: str | None
     launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath

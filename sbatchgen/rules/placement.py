@@ -25,11 +25,16 @@ MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is
 
 @RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True)
 def _partition_known(job: Job) -> Iterator[Hit]:
-    known = job.profile.partitions
-    for name in job.resources.partitions if known else ():
+    profile, known = job.profile, job.profile.partitions
+    for name in job.resources.partitions if known and "partition" not in profile.omit else ():
         if name not in known:
-            what = f"cluster '{job.profile.name}' has no partition '{name}'"
-            yield Hit("partition", what, did_you_mean(name, known))
+            what, fix = f"cluster '{profile.name}' has no partition '{name}'", did_you_mean(name, known)
+            if profile.sources and profile.user is None:  # documentation names the partitions that matter
+                yield Hit(
+                    "partition", f"profile '{profile.name}' lists no partition '{name}'", fix, "warning"
+                )
+            else:
+                yield Hit("partition", what, fix)
 
 
 @RULES.add("SB202", "error", "a partition that is down or takes no jobs", about_fit=True)

@@ -62,7 +62,7 @@ def page(
         says = _state(job, state.now if job is state.last else ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
     if progress:
-        facts.append(("training", progress.says or progress.state))
+        facts.append(("training", progress.says or progress.state or "no loss so far"))
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     facts += [("log", logs[-1])] if logs else []

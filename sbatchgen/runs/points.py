@@ -123,7 +123,8 @@ def sweep_state(
         state, says = live.get(number, NEW), ""
         if number in submitted and number not in live:
             state, says = _ended(folder)
-        points.append(Point(number, values, state, says, number in live, read_progress(folder)))
+        progress = read_progress(folder, records, str(number))
+        points.append(Point(number, values, state, says, number in live, progress))
     return SweepState(sweep.names, tuple(points))
 
 

@@ -39,7 +39,7 @@ FORMAT = """\
 </g>
 </svg>
 """
-# Of the parts of a script: light ones, that can be told from each other by people who see few colours.
+# Of the parts of a script: light ones, which differ for people who see few colours.
 COLORS = ("#e6b450", "#56b4e9", "#e78ac3", "#7fd0a4", "#ff9d6f", "#9db7ff")
 # Of a plot: what is on a light page, and what replaces it on a dark one.
 DARK = {

@@ -28,6 +28,7 @@ import json, os
 from pathlib import Path
 
 def save(**got):
+    print(json.dumps({"epoch": 1, "val_f1": next(value for name, value in got.items() if name.endswith("lr"))}))
     Path(os.environ["RUN_DIR"], "got.json").write_text(json.dumps(got | {"LR": os.environ.get("LR")}))
 """
 ARGPARSE = """
@@ -121,9 +122,13 @@ def test_each_program_gets_the_values_of_its_point(site: Site, heading: str) -> 
     assert len(points) > 1
     for number, point in enumerate(points):
         got = json.loads(Path(folder, str(number), "got.json").read_text())
-        if heading == "## Any program":
+        if heading == "## Any program":  # which gets no --lr
             assert (got["LR"], got["name"], got["lr"]) == (point["lr"], f"run-{point['lr']}", None)
         else:
             assert {name: got[name] for name in point} == {
                 name: float(value) for name, value in point.items()
             }
+    if got["lr" if "lr" in got else "optimizer.lr"] is not None:  # each printed its rate as its f1
+        by_f1 = sorted(points, key=lambda point: -float(point[sweep.names[0]]))
+        table = site.sbatchgen("status", name, "--sort", "f1").stdout.splitlines()[-len(points) :]
+        assert [line.split()[1] for line in table] == [point[sweep.names[0]] for point in by_f1]
