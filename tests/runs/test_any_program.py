@@ -128,7 +128,7 @@ def test_each_program_gets_the_values_of_its_point(site: Site, heading: str) -> 
             assert {name: got[name] for name in point} == {
                 name: float(value) for name, value in point.items()
             }
-    if got["lr" if "lr" in got else "optimizer.lr"] is not None:  # each printed its rate as its f1
+    if heading != "## Any program":  # each has printed its rate as its f1
         by_f1 = sorted(points, key=lambda point: -float(point[sweep.names[0]]))
         table = site.sbatchgen("status", name, "--sort", "f1").stdout.splitlines()[-len(points) :]
         assert [line.split()[1] for line in table] == [point[sweep.names[0]] for point in by_f1]
