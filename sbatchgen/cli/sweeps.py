@@ -41,10 +41,10 @@ Choice = Callable[["Sweep"], Iterable[int]]
     "params",
     metavar="NAME=VALUES",
     multiple=True,
-    help="A flag of the trainer and its values, as lr=0.1,0.01. With --random also a range: lr=0.01:0.1, "
-    "lr=log:1e-4:0.1. {lr} in the trainer's arguments or --env is replaced by the value.",
+    help="A parameter and its values, as lr=0.1,0.01; with --random also a range, as lr=0.01:0.1 or lr=log:1e-4:0.1. "
+    "Passed as --lr=VALUE, or where {lr} is in an argument or in --env.",
 )
-@click.option("--file", metavar="CSV", help="A file of points: flags in the first line, then a point a line.")
+@click.option("--file", metavar="CSV", help="A file of points: names in the first line, then a point a line.")
 @click.option(
     "--random",
     "most",

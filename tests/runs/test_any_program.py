@@ -132,3 +132,6 @@ def test_each_program_gets_the_values_of_its_point(site: Site, heading: str) -> 
         by_f1 = sorted(points, key=lambda point: -float(point[sweep.names[0]]))
         table = site.sbatchgen("status", name, "--sort", "f1").stdout.splitlines()[-len(points) :]
         assert [line.split()[1] for line in table] == [point[sweep.names[0]] for point in by_f1]
+    again = site.sbatchgen("resubmit", name, "--yes")
+    assert (again.returncode, again.stdout) == (0, ""), again.stderr
+    assert "no point to submit" in again.stderr  # the same points were drawn

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.errors import CommandLineError
 from sbatchgen.plan.sweep import Sweep
-from sbatchgen.runs.index import Run
+from sbatchgen.runs.index import Index, Run, place
 from sbatchgen.runs.overview import page
 from sbatchgen.runs.points import SweepState, sweep_state
 from sbatchgen.runs.status import RunState
@@ -73,3 +74,10 @@ def test_sorting_needs_one_run(command: Command, words: tuple[str, ...]) -> None
     done = command("status", *words)
     assert done.status == 2
     assert "--sort METRIC and --reverse are about the table of one sweep" in done.err
+
+
+def test_a_run_that_is_no_sweep_has_nothing_to_sort(command: Command, folder: Path) -> None:
+    Index(place(os.environ)).begin("c0ffee", folder, "plain", shared=False)
+    done = command("status", "plain", "--sort", "loss")
+    assert done.status == 2
+    assert "run plain is not a sweep\n  at:  --sort\n  fix: leave it out" in done.err
