@@ -41,8 +41,8 @@ Choice = Callable[["Sweep"], Iterable[int]]
     "params",
     metavar="NAME=VALUES",
     multiple=True,
-    help="A parameter and its values, as lr=0.1,0.01; with --random also a range, as lr=0.01:0.1 or lr=log:1e-4:0.1. "
-    "Passed as --lr=VALUE, or where {lr} is in an argument or in --env.",
+    help="A parameter and its values, as lr=0.1,0.01; with --random also a range, as lr=0.01:0.1 or "
+    "lr=log:1e-4:0.1. Passed as --lr=VALUE, or where {lr} is in an argument or in --env.",
 )
 @click.option("--file", metavar="CSV", help="A file of points: names in the first line, then a point a line.")
 @click.option(
