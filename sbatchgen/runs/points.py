@@ -11,6 +11,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError
 from sbatchgen.plan.sweep import Sweep, read_points
+from sbatchgen.quoting import first_names
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import MOST_TASKS, Record
 from sbatchgen.sbatch.array import indices
@@ -80,7 +81,7 @@ class SweepState:
         ]
         if not measured:
             there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
-            fix = f"choose one of {', '.join([*self.names, *sorted(there)])}"
+            fix = f"choose one of {first_names([*self.names, *sorted(there)], 20)}"
             raise CommandLineError.of(f"no point of this sweep has a number '{name}'", at="--sort", fix=fix)
         highest = (name not in self.names and not _LESS.search(name)) != reverse
         return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]
