@@ -54,6 +54,29 @@ else:
 print("B: DDP" if int(os.environ.get("RANK", -1)) != -1 else "B: alone")
 print("C: rank", os.environ["SLURM_PROCID"]) if "SLURM_NTASKS" in os.environ else print("C: alone")
 """
+# As imagenet/main.py of pytorch/examples: a process on each node, whose options name its place.
+MEETS = """
+import argparse, socket, time
+from urllib.parse import urlsplit
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int)
+parser.add_argument("--world-size", type=int)
+parser.add_argument("--dist-url")
+args = parser.parse_args()
+url = urlsplit(args.dist_url)
+if args.rank == 0:
+    with socket.create_server((url.hostname, url.port)) as server:
+        for _ in range(args.world_size - 1):
+            print("met rank", server.accept()[0].recv(9).decode())
+else:
+    for _ in range(300):
+        try:
+            socket.create_connection((url.hostname, url.port)).send(str(args.rank).encode())
+            break
+        except OSError:
+            time.sleep(0.2)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +84,7 @@ def site(cluster: Cluster) -> Site:
     site = site_on(cluster)
     cluster.put("work/resumes.py", RESUMES)
     cluster.put("work/starts.py", STARTS)
+    cluster.put("work/meets.py", MEETS)
     return site
 
 
@@ -105,3 +129,16 @@ def test_a_single_trainer_does_not_take_itself_for_a_rank(site: Site) -> None:
         "B: alone",
         "C: alone",
     ]
+
+
+def test_a_trainer_that_starts_its_processes_gets_its_node_and_where_to_meet(site: Site) -> None:
+    args = (
+        '[--world-size, "{nnodes}", --rank, "{node_rank}", --dist-url, "tcp://{master_addr}:{master_port}"]'
+    )
+    job = submit(
+        site,
+        "meets",
+        f"mode: ddp\nlauncher: spawn\ntrainer: meets.py\nnproc_per_node: 1\ngpu_request: none\nargs: {args}\n",
+    )
+    site.cluster.wait(job, {"COMPLETED"})
+    assert "met rank 1\n" in site.log("meets")
