@@ -126,12 +126,7 @@ def run(
         CommandLineError: A flag's value makes no sense.
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
-    if mend and form != "text":
-        raise CommandLineError.of(
-            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
-        )
-    if mend == "fix" and STDIN in names:
-        raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
+    _refuse_change(names, mend, form)
     settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
     problems: list[Problem] = []
     named = list(files(names, problems.append))
@@ -152,6 +147,16 @@ def run(
         summary="\n".join(notes),
         status=FOUND if problems or failing else 0,
     )
+
+
+def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
+    """Raise CommandLineError if the change can't be made or shown."""
+    if mend and form != "text":
+        raise CommandLineError.of(
+            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
+        )
+    if mend == "fix" and STDIN in names:
+        raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
 
 
 def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:

@@ -99,7 +99,7 @@ def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
 def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
-    if job.plan.mode.name == "dataparallel":
+    if job.plan.mode.replicates:
         what = "DataParallel is slower than DDP, even on one node"
         yield Hit(job.at("mode"), what, "use mode ddp; --nodes 1 keeps it on one node")
 
