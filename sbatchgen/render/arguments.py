@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.errors import nearest
@@ -78,7 +78,7 @@ def names(*texts: str) -> frozenset[str]:
     return frozenset(piece[1:-1] for piece, is_text in pieces if not is_text)
 
 
-def mistyped(text: str, params: Container[str] = ()) -> Iterator[tuple[str, str]]:
+def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield what looks like a placeholder in a text and is not, with the placeholder that may be meant.
 
     The names of a sweep's `params` are placeholders too.
@@ -88,7 +88,7 @@ def mistyped(text: str, params: Container[str] = ()) -> Iterator[tuple[str, str]
             like = name.lower().replace("-", "_")
             if name in params:
                 continue
-            if meant := "env:NAME" if like.startswith("env:") else nearest(like, _KNOWN, 0.85):
+            if meant := "env:NAME" if like.startswith("env:") else nearest(like, [*_KNOWN, *params], 0.85):
                 yield f"{{{name}}}", f"{{{meant}}}"
 
 

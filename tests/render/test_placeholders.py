@@ -18,7 +18,9 @@ from tests.scripts import plan, script
 SRUN = '#!/bin/bash\nwhile [ "$1" != t.py ]; do shift; done; printf "%s\\0" "$LR" "$PLACE" "$@" >seen\n'
 
 
-def seen_by(folder: Path, sweep: Sweep, point: int, *args: str, mode: str = "cpu", **env: str) -> list[str]:
+def seen_by(
+    folder: Path, sweep: Sweep | None, point: int, *args: str, mode: str = "cpu", **env: str
+) -> list[str]:
     """LR, PLACE and the trainer's arguments at a point, as the step of its script gets them."""
     variables = {name: EnvValue.parse(value) for name, value in env.items()}
     job = plan(
@@ -57,6 +59,11 @@ def test_a_variable_takes_a_value_too(tmp_path: Path) -> None:
     assert seen[3:] == []
 
 
+def test_a_task_of_an_array_has_its_number(tmp_path: Path) -> None:
+    seen = seen_by(tmp_path, None, 7, "--seed", "{env:SLURM_ARRAY_TASK_ID}", LR="${SLURM_ARRAY_TASK_ID}e-4")
+    assert (seen[0], seen[3:]) == ("7e-4", ["--seed", "7"])
+
+
 def test_other_braces_are_the_programs_own(tmp_path: Path) -> None:
     own = ("${lr}", "{lr:.2f}", "{other}", "{}", "$(lr)", "out/${model.depth}", "{{other}}")
     assert seen_by(tmp_path, GRID, 0, *own, "{{lr}}")[3:] == [*own, "{lr}", "--lr=0.1", "--model.depth=2"]
@@ -73,6 +80,16 @@ def test_a_parameter_is_no_mistyped_placeholder() -> None:
     sweep = Sweep(("run_dirs",), (("x",),), chosen=1)
     assert "SB039" in {finding.rule for finding in check(job)}
     assert "SB039" not in {finding.rule for finding in check(replace(job, sweep=sweep))}
+
+
+def test_a_mistyped_parameter_is_reported() -> None:
+    job = plan(
+        "single", trainer="t.py", runtime="host", array="0-1", args=("{LR}", "{width}", "{model_depth}")
+    )
+    said = [finding.problem for finding in check(replace(job, sweep=GRID)) if finding.rule == "SB039"]
+    assert [(problem.what.split()[0], problem.fix) for problem in said] == [
+        ("{LR}", "write {lr}"), ("{model_depth}", "write {model.depth}"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("point", range(len(HOSTILE)))
