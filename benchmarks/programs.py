@@ -36,7 +36,6 @@ from tests.training.vision import fit  # noqa: E402
 PAGE = ROOT / "docs/how-to/programs.md"
 SHIM = ROOT / "benchmarks/cuda_on_cpu"
 LAUNCHERS = ("single", "torchrun", "srun")
-AT_ONCE = 2
 LONGEST_S = 600
 PROFILE = f"""
 name: testing
@@ -332,6 +331,7 @@ def main() -> int:
     )
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--only", nargs="+", default=[], metavar="PROGRAM[/LAUNCHER]")
+    parser.add_argument("--at-once", type=int, default=2, metavar="JOBS")
     parser.add_argument("--logs", type=Path, help="keep the logs here")
     args = parser.parse_args()
     runs = [
@@ -344,7 +344,7 @@ def main() -> int:
     results = {}
     with Cluster(visible=visible) as cluster:
         cluster.put("testing.yaml", PROFILE)
-        for run, says in outcomes(cluster, runs, args.checkouts):
+        for run, says in outcomes(cluster, runs, args.checkouts, args.at_once):
             results[run.name, run.launcher] = says
             print(f"{run.name} {run.launcher}: {says}  ({time.monotonic() - run.began:.0f} s)", flush=True)
             if args.logs:
@@ -357,11 +357,11 @@ def main() -> int:
     return int(any("ok" not in says for says in results.values()))
 
 
-def outcomes(cluster: Cluster, runs: list[Run], checkouts: Path) -> Iterator[tuple[Run, str]]:
-    """Yield each run with what became of it; AT_ONCE run at the same time."""
+def outcomes(cluster: Cluster, runs: list[Run], checkouts: Path, at_once: int) -> Iterator[tuple[Run, str]]:
+    """Yield each run with what became of it; so many jobs run at the same time."""
     waiting, live = [*runs], list[Run]()
     while waiting or live:
-        while waiting and len(live) < AT_ONCE:
+        while waiting and len(live) < at_once:
             run = waiting.pop(0)
             run.began = time.monotonic()
             checkout = checkouts / run.program.checkout.partition("/")[0]

@@ -38,7 +38,21 @@ def on_cpu(value: Any) -> Any:
     import torch
 
     is_gpu = isinstance(value, torch.device) and value.type == "cuda"
-    return "cpu" if is_gpu or (isinstance(value, str) and value.startswith("cuda")) else value
+    return "cpu" if is_gpu or (isinstance(value, str) and value.startswith(("cuda", "cpu:"))) else value
+
+
+def end_slowly() -> None:
+    """Give gloo's thread time to drop its last tensors: it aborts or hangs if Python ends just then."""
+    from torch import distributed
+
+    destroy = distributed.destroy_process_group
+
+    def slowly(*words: Any, **more: Any) -> None:
+        time.sleep(0.5)
+        destroy(*words, **more)
+
+    distributed.destroy_process_group = slowly
+    atexit.register(time.sleep, 0.5)
 
 
 def put_cuda_on_cpu(gpus: int) -> None:
@@ -112,6 +126,6 @@ if not any(word.endswith(("training/task.py", "training/torchrun.py")) for word 
         put_cuda_on_cpu(int(gpus))
     if os.environ.get("WITHOUT_NETWORK"):
         do_without_network()
-    atexit.register(time.sleep, 0.5)  # gloo's thread aborts or hangs if it wants Python while that ends
+    end_slowly()
     if (saved := os.environ.get("PAUSE")) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
         pause_once_saved(saved)
