@@ -215,6 +215,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",
             "points": arguments.points(plan),
+            "placed": plan.placed,
+            "point_says": arguments.point_says(plan),
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
             "consecutive": plan.consecutive,

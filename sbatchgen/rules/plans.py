@@ -404,7 +404,9 @@ def _placeholders(job: PlannedJob) -> Iterator[Hit]:
         ("checkpoint", [plan.checkpoint]),
     ):
         for text in filter(None, texts):
-            for word, meant in arguments.mistyped(text) if "{" in text else ():
+            for word, meant in (
+                arguments.mistyped(text, plan.sweep.names if plan.sweep else ()) if "{" in text else ()
+            ):
                 what = f"{word} is not a placeholder: the trainer gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
             for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
