@@ -196,11 +196,12 @@ def _work(script: JobScript) -> Command | None:
     for command in reversed(script.body.commands):
         context = command.context
         elsewhere = context.condition or context.function or context.branch or context.substitution
+        is_launch = id(command) in launched
+        if is_launch and (elsewhere or command.background):
+            return None  # its status may be looked at
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
             continue
-        if id(command) in launched or (
-            command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL
-        ):
+        if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
             return command
     return None
 
