@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster import fixtures, pyxis
 from tests.cluster.fixtures import FIRST, LATER, on_one_release
+from tests.cluster.pyxis import put_image
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, Site
 from tests.training.forks import QUICKLY
@@ -67,6 +68,8 @@ os.write(1, f"{line}\\n".encode())  # in one piece: the processes of a node shar
 def enroot(tmp_path_factory: pytest.TempPathFactory, slurm_root: Path | None) -> Path:
     """The folder of the stand-in for pyxis; NVIDIA's tools are on all nodes but n4."""
     fixtures._need(pyxis.why_not(), what="jobs in containers on a real Slurm")
+    if pyxis.BUILT and slurm_root:
+        pytest.skip("the real pyxis is built for this machine's Slurm")
     folder = tmp_path_factory.mktemp("pyxis")
     interpreter = [Path(sys.prefix), Path(sys.base_prefix)]
     plugstack = pyxis.build(folder, contents=interpreter, nvidia=("n1", "n2", "n3"), slurm=slurm_root)
@@ -78,7 +81,9 @@ def enroot(tmp_path_factory: pytest.TempPathFactory, slurm_root: Path | None) ->
 def containers(enroot: Path, slurm_root: Path | None) -> Iterator[Cluster]:
     """A cluster of its own: the session's has no plugins, as a site without pyxis."""
     plugstack = (enroot / "plugstack.conf").read_text()
-    with Cluster(visible=[*fixtures.VISIBLE, enroot], plugstack=plugstack, root=slurm_root) as running:
+    path = f"{pyxis.BUILT}/bin" if pyxis.BUILT else ""
+    seen = [*fixtures.VISIBLE, enroot]
+    with Cluster(visible=seen, plugstack=plugstack, root=slurm_root, path=path) as running:
         yield running
 
 
@@ -95,8 +100,9 @@ def site(containers: Cluster) -> Site:
     put_image(containers, "images/lasting", {}, "remove 600\n")
     put_image(containers, "images/lingering", {}, "remove 2 n2\n")
     put_image(containers, "images/folder", {}, "workdir /workspace\n")
-    containers.put("images/truncated", "squashfs")
-    containers.put("images/damaged", "")
+    pyxis.put_broken_images(
+        containers, "images/nvidia", truncated="images/truncated", damaged="images/damaged"
+    )
     program = Path(pyxis.__file__).with_name("apptainer.py").read_text()
     containers.put("bin/apptainer", f"#!{sys.executable}\n{program}", mode=0o755)
     containers.put("work/sbatchgen.yaml", "profile: ./enroot.yaml\n")
@@ -105,12 +111,6 @@ def site(containers: Cluster) -> Site:
     drawing = ("--synthetic", "--train", "80", "--test", "16")
     site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site
-
-
-def put_image(cluster: Cluster, name: str, environment: dict[str, str], more: str = "") -> None:
-    cluster.put(name, "squashfs, to the end")
-    variables = "".join(f"{key}={value}\n" for key, value in environment.items())
-    cluster.put(f"{name}.env", variables + more)
 
 
 def submit_ddp(site: Site, name: str, launcher: str, *flags: str) -> int:
