@@ -62,6 +62,8 @@ def put_image(cluster: Cluster, name: str, variables: dict[str, str], workdir: s
             source = Path("/etc", file)
             if source.is_file():
                 shutil.copy(source, root / "etc")
+        (root / "etc/skel").mkdir()
+        (root / "etc/skel/.bashrc").touch()
         (root / "etc/environment").write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
         (root / "etc/rc").write_text(RC.format(workdir=workdir))
         (root / "etc/rc.local").write_text("# empty\n")

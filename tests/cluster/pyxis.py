@@ -73,8 +73,8 @@ def put_image(cluster: Cluster, name: str, environment: dict[str, str], more: st
     if BUILT:
         workdir = more.partition("workdir ")[2].partition("\n")[0]
         enroot.put_image(cluster, name, environment, workdir or "/")
-        return
-    cluster.put(name, "squashfs, to the end")
+    else:
+        cluster.put(name, "squashfs, to the end")
     variables = "".join(f"{key}={value}\n" for key, value in environment.items())
     cluster.put(f"{name}.env", variables + more)
 

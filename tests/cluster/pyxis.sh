@@ -8,8 +8,8 @@ built=$PWD/build/pyxis
 if [[ ! -x $built/bin/enroot ]]; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends git make gcc musl-tools linux-libc-dev libslurm-dev squashfs-tools \
-        squashfuse fuse3 jq curl zstd >/dev/null
+    apt-get install -y -qq --no-install-recommends git make gcc libc6-dev libbsd-dev libslurm-dev \
+        squashfs-tools squashfuse fuse3 jq curl parallel zstd >/dev/null
     sources=$(mktemp -d)
     trap 'rm -rf "$sources"' EXIT
     git -c advice.detachedHead=false clone --quiet --depth 1 --branch "${PYXIS_TAG:-v0.24.0}" \
@@ -18,14 +18,13 @@ if [[ ! -x $built/bin/enroot ]]; then
         "${ENROOT:-https://github.com/NVIDIA/enroot}" "$sources/enroot"
     mkdir -p "$built"
     make -C "$sources/pyxis" >"$built/log" 2>&1
-    # Debian's musl and headers stand for Enroot's own copies; what makes bundles is not needed
+    # not its own musl, headers and maker of bundles, which are submodules
     cd "$sources/enroot"
-    mkdir -p deps/dist/linux/include deps/dist/makeself/bin
-    ln -s /usr/include/{linux,asm-generic,"$(gcc -print-multiarch)/asm"} deps/dist/linux/include
+    mkdir -p deps/dist/makeself/bin
     install -m 755 /bin/false deps/dist/makeself/bin/enroot-makeself
     {
-        make -C deps CC=musl-gcc FORCE_GLIBC=1 libbsd
-        make -o deps CC=musl-gcc FORCE_GLIBC=1 LDFLAGS="-static -L$PWD/deps/dist/libbsd" prefix="$built" install
+        make -C deps FORCE_GLIBC=1 libbsd
+        make -o deps FORCE_GLIBC=1 LDLIBS="-l:libbsd.a $(gcc -print-file-name=libbsd.so)" prefix="$built" install
     } >>"$built/log" 2>&1
     install -m 755 "$sources/pyxis/spank_pyxis.so" "$built/pyxis.so"
     cd - >/dev/null
