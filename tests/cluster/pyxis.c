@@ -334,7 +334,7 @@ static bool wants_gpus(spank_t sp)
 /* What can go wrong once the image is unpacked: Enroot's hooks, and the settings that pyxis writes for it. */
 static int start(spank_t sp, int count, char **arguments)
 {
-	char path[PATH_MAX], host[HOST_NAME_MAX];
+	char path[PATH_MAX], host[HOST_NAME_MAX], locale[64];
 	char *mounts = text[MOUNTS] ? strdup(text[MOUNTS]) : NULL;
 
 	for (char *entry, *rest = mounts; rest && (entry = strsep(&rest, ","));) {
@@ -349,6 +349,10 @@ static int start(spank_t sp, int count, char **arguments)
 		return enroot_fails(STARTING, "", "[ERROR] Invalid argument: /tmp/.enroot_config_XXXXXX", "");
 	if (text[MOUNTS] && strpbrk(text[MOUNTS], "$`"))
 		return enroot_fails(STARTING, "", "/tmp/.enroot_config_XXXXXX: line 2: ", "x: unbound variable");
+	if (spank_getenv(sp, "LC_ALL", locale, sizeof(locale)) == ESPANK_SUCCESS && *locale && !strchr(locale, '.'))
+		return enroot_fails(STARTING, "", /* in one of 20 starts, with a locale that the node lacks */
+				    "bash: warning: setlocale: LC_ALL: cannot change locale\n"
+				    "[ERROR] Invalid argument: /tmp/.enroot_config_XXXXXX", "");
 	gethostname(host, sizeof(host));
 	snprintf(path, sizeof(path), "%s/%s", argument(count, arguments, "nvidia"), host);
 	if (wants_gpus(sp) && access(path, F_OK) < 0)

@@ -299,7 +299,7 @@ def test_a_site_without_pyxis_is_told_so(cluster: Cluster, site: Site) -> None:
     cluster.put("work/job.slurm", script)
     job = cluster.sbatch("job.slurm", cwd=cluster.home / "work")
     record = cluster.wait(job, {"FAILED"})
-    assert "error: srun knows no pyxis: not installed, or " in Path(record["StdOut"]).read_text()
+    assert "error: srun knows no pyxis 0.15: not installed, or " in Path(record["StdOut"]).read_text()
 
 
 @on_one_release
@@ -354,7 +354,7 @@ def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
     assert '"writable": false' in Path(record["StdOut"]).read_text()
     record = site.cluster.wait(site.cluster.sbatch("plain.slurm", cwd=site.folder, env=image), {"FAILED"})
     *_, last = Path(record["StdOut"]).read_text().splitlines()
-    assert last == "error: srun knows no pyxis: not installed, or PYXIS_CONTAINER_IMAGE is set"
+    assert last == "error: srun knows no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 
 @on_one_release
@@ -364,6 +364,37 @@ def test_a_value_of_several_lines_is_refused(site: Site) -> None:
     done = site.sbatchgen(*ask, check=True, env={"API_KEY": "a\nSHAPE=b"})
     said = ends_with(site, int(done.stdout), "lines")
     assert said == "error: API_KEY has line breaks: Enroot would take its lines for variables"
+
+
+@on_one_release
+def test_variables_of_the_shell_that_name_what_is_not_mounted_stay_outside(site: Site) -> None:
+    """A locale that the node lacks would end the start of the container, one time in twenty."""
+    away, home = "/nowhere/x", site.cluster.home
+    caches = {"HF_HOME": away, "XDG_CACHE_HOME": away, "TORCH_HOME": str(home / "work" / "torch")}
+    others = dict.fromkeys(("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV"), away)
+    names = " ".join(["PWD", *caches, *others])
+    text = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {names!r}.split()}}))"
+    site.cluster.put("work/shell.py", text)
+    ask = ("submit", "single", "--trainer", "shell.py", "--job-name", "shell", "--yes", "--env", "HF_HOME=/of/job")
+    done = site.sbatchgen(*ask, check=True, env={**caches, **others, "LC_ALL": "xx_YY"})
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    seen = json.loads(site.log("shell").splitlines()[-1])
+    kept = {"PWD": str(site.folder), "HF_HOME": "/of/job", "TORCH_HOME": caches["TORCH_HOME"]}
+    assert {name: value for name, value in seen.items() if value} == kept
+
+
+@on_one_release
+@pytest.mark.skipif(bool(pyxis.BUILT), reason="only the stand-in can be asked to remove slowly")
+def test_a_training_that_has_saved_is_requeued_before_its_container_is_removed(site: Site) -> None:
+    """The removal of gigabytes may take longer than what is left before the time limit."""
+    put_image(site.cluster, "images/heavy", NVIDIA, "remove 600\n")
+    flags = ("--image", "${HOME}/images/heavy", "--", "--epochs", "9", "--step-delay", "0.2")
+    job = site.submit("heavy", "single", *flags)
+    site.reach_step("heavy", 5)
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    site.cluster.until(lambda: site.cluster.job(job)["Restarts"] == "1", "restart")
+    assert "Requeueing: restart 1 of at most" in site.log("heavy")
+    site.cluster.run(["scancel", str(job)], check=True)
 
 
 @on_one_release
