@@ -279,6 +279,11 @@ class Runtime:
         del job
         yield from ()
 
+    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
+        """Return why what the trainer saves at a preemption may be lost."""
+        del job
+        return None
+
     def unmountable(self, path: str) -> str:
         """Return why a container can't mount a path, or ""."""
         del path

@@ -44,6 +44,11 @@ class Enroot:
 def _source(source: str) -> str:
     """Return a URI; older releases know a registry only by the # after it."""
     scheme, _, rest = source.rpartition("://")
+    if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
+        raise CommandLineError.of(
+            f"'{source}' is a file: Enroot imports from registries, Docker and Podman",
+            fix=f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME",
+        )
     if scheme and not _URI.match(source):
         raise CommandLineError.of(f"'{source}' is not a URI", fix="write it as docker://pytorch/pytorch")
     registry, slash, name = rest.partition("/")
@@ -140,8 +145,11 @@ class EnrootRuntime(ContainerRuntime):
         return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield an image file that pyxis takes for a registry address."""
+        """Yield an image file that pyxis takes for a registry address, or that is none of Enroot's."""
         image = job.software.get("image") or ""
+        if image.endswith((".sif", ".def")):
+            what = f"'{image}' is a file of Apptainer, not of Enroot"
+            yield KeyFault("image", what, "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh")
         if image.endswith(".sqsh") and not self.is_file(image):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
             yield KeyFault("image", what, f"write ./{image}, or the absolute path")
