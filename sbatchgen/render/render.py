@@ -231,7 +231,9 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
             "keeps_pythonpath": plan.runtime.may_use_modules
             and bool(plan.settings.modules or plan.settings.setup),
             "runtime_part": plan.runtime.part,
-            "foreign": [name for name in FOREIGN if name not in plan.env] if plan.runtime.is_container else [],
+            "foreign": [name for name in FOREIGN if name not in plan.env]
+            if plan.runtime.is_container
+            else [],
             "removes_containers": plan.slurm and plan.runtime.wait_s > WAIT_S,
             "mount_sources": launch.sources(mounted),
             "mount_targets": launch.targets(mounted),

@@ -110,9 +110,8 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failu
     for number, line in log:
         for failure in _in_line(number, line, run):
             seen = by_cause.get(failure.cause)
-            if failure.cause in last:
-                by_cause[failure.cause] = failure
-            elif seen is None and not (ended and failure.rank in ("outside", "limit")):
+            new = seen is None and not (ended and failure.rank in ("outside", "limit"))
+            if new or failure.cause in last:
                 by_cause[failure.cause] = failure
             elif seen and not seen.says:
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)

@@ -211,7 +211,7 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         yield from _trainer_there(plan, plan.trainer, chdir)
     if chdir and plan.runtime.mounts_own and (why := unmountable(plan, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
-        yield error(plan, "options.chdir", what, "submit from a symbolic link's folder with a plain name")
+        yield error(plan, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
     for key, what, fix in plan.runtime.missing(plan, lambda path: _here(path, folder, environment)):
         yield error(plan, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None

@@ -134,9 +134,11 @@ class ApptainerRuntime(ContainerRuntime):
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
             return None
-        what = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: what the trainer "
+        what = (
+            "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: what the trainer "
+        )
         what += "imports while it saves may be gone"
-        fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or a folder as image: apptainer build --sandbox"
+        fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
         return KeyFault("image", what, fix)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:

@@ -41,6 +41,15 @@ class Enroot:
     workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
 
 
+# Pyxis names a container by job and step, and by the job once more where the site has container_scope=job.
+_ENTER = """
+pid=$(enroot list -f 2>/dev/null | awk -v job="$SLURM_JOB_ID" \
+    '$1 ~ "^pyxis_(" job "_)?" job "[.]" && $2 ~ /^[0-9]+$/ { print $2; exit }')
+[ "$pid" ] || echo "sbatchgen exec: no container of Enroot found on $(hostname): on the node itself" >&2
+exec ${pid:+enroot exec "$pid"} "$@"
+"""
+
+
 def _source(source: str) -> str:
     """Return a URI; older releases know a registry only by the # after it."""
     scheme, _, rest = source.rpartition("://")
@@ -84,6 +93,7 @@ class EnrootRuntime(ContainerRuntime):
         r"(?:(?:ro|rw|r?bind|r?private|r?slave|r?shared|no(?:suid|dev|exec)|x-create=\w+)(?:\+|$))+"
     )
     wait_s = 600  # until the container is removed, which took 41 s with a small image
+    enter = _ENTER
     image_tools = (
         ImageTool(
             "import",
@@ -145,7 +155,7 @@ class EnrootRuntime(ContainerRuntime):
         return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield an image file that pyxis takes for a registry address, or that is none of Enroot's."""
+        """Yield an image file that pyxis takes for a registry address, or that is Apptainer's."""
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"

@@ -54,7 +54,16 @@ def put_image(cluster: Cluster, name: str, variables: dict[str, str], workdir: s
     with tempfile.TemporaryDirectory(prefix="image-") as temporary:
         root = Path(temporary)
         root.chmod(0o755)
-        for folder in ("etc", "home", "root", "run", "tmp", "usr", "var", *filter(None, [workdir.strip("/")])):
+        for folder in (
+            "etc",
+            "home",
+            "root",
+            "run",
+            "tmp",
+            "usr",
+            "var",
+            *filter(None, [workdir.strip("/")]),
+        ):
             (root / folder).mkdir()
         for link in SYSTEM:
             (root / link).symlink_to(f"usr/{link}")

@@ -270,10 +270,14 @@ def test_a_missing_image_is_told_before_anything_starts(site: Site, runtime: str
     ],
 )
 def test_a_folder_that_can_not_be_mounted_is_refused(site: Site, runtime: str, name: str, said: str) -> None:
+    """Review finds it where the job is submitted from; a script that was rendered elsewhere finds it itself."""
     odd = Site(site.cluster, site.cluster.put(f"{runtime}/{name}/probe.py", PROBE).parent)
-    profile = ("--profile", f"{site.folder}/{runtime}.yaml")
-    job = odd.submit("odd", "single", "--trainer", "probe.py", *profile)
-    assert ends_with(odd, job, "odd") == f"error: {said}"
+    flags = ("single", "--trainer", "probe.py", "--profile", f"{site.folder}/{runtime}.yaml")
+    refused = odd.sbatchgen("submit", *flags, "--yes")
+    assert f"the working folder {odd.folder} can't be mounted: " in refused.stderr
+    script = site.sbatchgen("render", *flags, check=True).stdout
+    record = odd.cluster.wait(odd.cluster.sbatch(cwd=odd.folder, script=script), {"FAILED"})
+    assert Path(record["StdOut"]).read_text().endswith(f"error: {said}\n")
 
 
 def ends_with(site: Site, job: int, name: str) -> str:
@@ -375,7 +379,17 @@ def test_variables_of_the_shell_that_name_what_is_not_mounted_stay_outside(site:
     names = " ".join(["PWD", *caches, *others])
     text = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {names!r}.split()}}))"
     site.cluster.put("work/shell.py", text)
-    ask = ("submit", "single", "--trainer", "shell.py", "--job-name", "shell", "--yes", "--env", "HF_HOME=/of/job")
+    ask = (
+        "submit",
+        "single",
+        "--trainer",
+        "shell.py",
+        "--job-name",
+        "shell",
+        "--yes",
+        "--env",
+        "HF_HOME=/of/job",
+    )
     done = site.sbatchgen(*ask, check=True, env={**caches, **others, "LC_ALL": "xx_YY"})
     site.cluster.wait(int(done.stdout), {"COMPLETED"})
     seen = json.loads(site.log("shell").splitlines()[-1])
@@ -395,6 +409,20 @@ def test_a_training_that_has_saved_is_requeued_before_its_container_is_removed(s
     site.cluster.until(lambda: site.cluster.job(job)["Restarts"] == "1", "restart")
     assert "Requeueing: restart 1 of at most" in site.log("heavy")
     site.cluster.run(["scancel", str(job)], check=True)
+
+
+@on_one_release
+def test_a_command_runs_in_the_container_of_a_run(site: Site) -> None:
+    """The stand-in has no enroot on the node: the command runs there, and says so."""
+    site.cluster.put("work/waits.py", "import time; print('up', flush=True); time.sleep(600)")
+    flags = ("--trainer", "waits.py", "--job-name", "entered", "--yes", "--env", "INSIDE=yes")
+    job = int(site.sbatchgen("submit", "single", *AS_NVIDIA, *flags, check=True).stdout)
+    site.cluster.until(lambda: "up" in site.log("entered"), "start of the trainer")
+    done = site.sbatchgen("exec", "entered", "--", "sh", "-c", "echo $INSIDE $PYTORCH_VERSION; exit 3")
+    site.cluster.run(["scancel", str(job)], check=True)
+    assert done.returncode == 3
+    assert done.stdout == ("yes 2.3.0\n" if pyxis.BUILT else "\n")
+    assert ("no container of Enroot found on n" in done.stderr) == (not pyxis.BUILT)
 
 
 @on_one_release
@@ -418,7 +446,9 @@ def test_a_cancelled_training_saves(site: Site) -> None:
 
 # What the tests above rest on: the stand-in itself; all but some hold for the real ones, too.
 
-only_stand_in = pytest.mark.skipif(bool(pyxis.BUILT), reason="takes time that only the stand-in can be asked for")
+only_stand_in = pytest.mark.skipif(
+    bool(pyxis.BUILT), reason="takes time that only the stand-in can be asked for"
+)
 
 WAITED = re.compile(r"^srun: job \d+ (queued and waiting for|has been allocated) resources\n", re.MULTILINE)
 
