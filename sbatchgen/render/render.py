@@ -234,7 +234,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
             "foreign": [name for name in FOREIGN if name not in plan.env]
             if plan.runtime.is_container
             else [],
-            "removes_containers": plan.slurm and plan.runtime.wait_s > WAIT_S,
+            "requeues_early": "again" in talk and not plan.consecutive and plan.runtime.wait_s > WAIT_S,
             "mount_sources": launch.sources(mounted),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),

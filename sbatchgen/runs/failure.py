@@ -94,8 +94,9 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
 def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
-    A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides, as a time limit, is read from the
-    log only where Slurm's own answer is missing: a log may hold earlier starts of the job.
+    A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
+    as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
+    starts of the job.
 
     Args:
         ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not say.

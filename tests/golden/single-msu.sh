@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (e630605a3c95): sbatchgen render single
+# sbatchgen 0.2.0 (e986a0703fad): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -13,7 +13,7 @@
 #SBATCH --signal=B:USR1@300
 
 die() { echo "error: $*" >&2; exit 1; }
-[[ $(srun --help) == *--container-env* ]] || die "srun knows no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
+[[ $(srun --help) == *--container-env* ]] || die "no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 # --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/single"
@@ -32,12 +32,12 @@ for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
     [[ -e $folder ]] || die "can't mount $folder: it does not exist"
 done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
-for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do
-    [[ ${!name}/ == @("$PWD"|"$CODE_DIR"|"/scratch/${USER}")/* ]] || unset "$name" # of the submitting shell, and not mounted
+for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
+    [[ ${!name}/ == @("$PWD"|"$CODE_DIR"|"/scratch/${USER}")/* ]] || unset "$name" # not mounted
 done
 [[ $(unsquashfs -cat "$IMAGE" etc/environment 2>/dev/null) == *NVIDIA_DRIVER_CAPABILITIES=* ]] ||
     export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA
-unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks stops Enroot; options of srun
+unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
 export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=8 NVIDIA_VISIBLE_DEVICES=all
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again

@@ -303,7 +303,7 @@ def test_a_site_without_pyxis_is_told_so(cluster: Cluster, site: Site) -> None:
     cluster.put("work/job.slurm", script)
     job = cluster.sbatch("job.slurm", cwd=cluster.home / "work")
     record = cluster.wait(job, {"FAILED"})
-    assert "error: srun knows no pyxis 0.15: not installed, or " in Path(record["StdOut"]).read_text()
+    assert "error: no pyxis 0.15: not installed, or " in Path(record["StdOut"]).read_text()
 
 
 @on_one_release
@@ -358,7 +358,7 @@ def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
     assert '"writable": false' in Path(record["StdOut"]).read_text()
     record = site.cluster.wait(site.cluster.sbatch("plain.slurm", cwd=site.folder, env=image), {"FAILED"})
     *_, last = Path(record["StdOut"]).read_text().splitlines()
-    assert last == "error: srun knows no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
+    assert last == "error: no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 
 @on_one_release

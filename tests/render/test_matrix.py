@@ -140,6 +140,8 @@ def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
             "20000 + SLURM_JOB_ID % 10000",
             "restarts < max_restarts",
             "restarts + 1",
+            "saved < 20 || restarts >= max_restarts",
+            "++saved",
         }, name
 
 
