@@ -339,7 +339,8 @@ def test_a_container_left_behind_is_replaced(site: Site, enroot: Path) -> None:
     left = enroot / "store" / "n3" / f"pyxis_{job}.0"
     left.mkdir(parents=True)
     of_user = site.folder.stat().st_uid
-    os.chown(left, of_user, of_user)
+    for folder in (left.parent, left):
+        os.chown(folder, of_user, of_user)
     site.cluster.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
     site.cluster.wait(job, {"COMPLETED"})
     assert '"cwd"' in site.log("left")
@@ -501,7 +502,8 @@ def test_the_stand_in_hides_what_is_not_mounted(site: Site) -> None:
     assert output.startswith("/\n/images/enroot\n/data:\n")
     assert "\n.bashrc\n" in output, "a skeleton"
     assert "touch: cannot touch '/images/x': Read-only file system" in output
-    assert f"touch: cannot touch '{home}/x': Read-only file system" in output
+    if not pyxis.BUILT:  # whose home is below /tmp here, which can be written
+        assert f"touch: cannot touch '{home}/x': Read-only file system" in output
     assert srun(site, "ls", str(home))[0] == 0, "a site that mounts homes, unless asked not to"
 
 
