@@ -41,12 +41,13 @@ class Enroot:
     workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
 
 
-# Pyxis names a container by job and step, and by the job once more where the site has container_scope=job.
+# A container's first line in Enroot's list has its name before a process, the others have none.
 _ENTER = """
-pid=$(enroot list -f 2>/dev/null | awk -v job="$SLURM_JOB_ID" \
-    '$1 ~ "^pyxis_(" job "_)?" job "[.]" && $2 ~ /^[0-9]+$/ { print $2; exit }')
-[ "$pid" ] || echo "sbatchgen exec: no container of Enroot found on $(hostname): on the node itself" >&2
-exec ${pid:+enroot exec "$pid"} "$@"
+for pid in $(enroot list -f 2>/dev/null | awk '{ print $2 ~ /^[0-9]+$/ ? $2 : $1 }'); do
+    grep -qsxz "SLURM_JOB_ID=$SLURM_JOB_ID" "/proc/$pid/environ" && exec enroot exec "$pid" "$@"
+done
+echo "sbatchgen exec: no container of Enroot found on $(hostname): on the node itself" >&2
+exec "$@"
 """
 
 
