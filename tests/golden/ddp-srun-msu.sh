@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (09f15dd6dd69): sbatchgen render ddp
+# sbatchgen 0.2.0 (db98f9f3c468): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,8 @@ for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
 done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
 for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
-    [[ ${!name}/ == @("$PWD"|"$CODE_DIR"|"/scratch/${USER}")/* ]] || unset "$name"; done # not mounted
+    [[ ${!name}/ == @("$PWD"|"$CODE_DIR"|"/scratch/${USER}")/* ]] || unset "$name" # not mounted
+done
 [[ $(unsquashfs -cat "$IMAGE" etc/environment 2>/dev/null) == *NVIDIA_DRIVER_CAPABILITIES=* ]] ||
     export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA
 unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
@@ -61,7 +62,8 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-e
 training=$! saved=0 # once saved, the training is not waited for while its containers are removed: a limit may be near
 while kill -0 $training 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
     sleep 1 & wait $!; [[ ! -e $RUN_DIR/again ]] || ((++saved)) # a signal ends the wait, not the training
-done; kill -0 $training 2>/dev/null || wait $training
+done
+kill -0 $training 2>/dev/null || wait $training
 rc=$?
 [[ -f $RUN_DIR/exit && $(head -c 4 "$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's
 
