@@ -108,7 +108,7 @@ def most_lines(of: Plan) -> int:
     removes = (
         of.runtime.wait_s > WAIT_S
     )  # whose script waits in a loop, and keeps caches of the shell outside
-    return most + 10 * of.runtime.is_container + 3 * removes
+    return most + 10 * of.runtime.is_container + 6 * removes
 
 
 def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) -> None:
