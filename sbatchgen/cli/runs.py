@@ -377,9 +377,11 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.
 
     The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
-    exit status is that of the command.
+    exit status is that of the command. With Enroot it runs in the container of the training.
     """
     from sbatchgen.runs import status
+    from sbatchgen.runs.record import read_record
+    from sbatchgen.runtimes import RUNTIMES
     from sbatchgen.slurm.client import run_here, submit_environment
     from sbatchgen.slurm.config import config
 
@@ -402,7 +404,11 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
-    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *command], environment))
+    kept = read_record(state.run.folder, job.id) if job else None
+    chosen = next((known.value for known in kept.values if known.name == "runtime"), "") if kept else ""
+    enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
+    inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
+    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
 
 
 @click.command()

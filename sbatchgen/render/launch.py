@@ -145,6 +145,11 @@ def sources(mounted: Iterable[str]) -> str:
     return " ".join(f'"{mount.partition(":")[0]}"' for mount in mounted if mount not in there)
 
 
+def targets(mounted: Iterable[str]) -> str:
+    """Where these mounts are in the container, as alternatives of a pattern of bash."""
+    return "|".join(f'"{(mount.split(":") * 2)[1]}"' for mount in mounted)
+
+
 def _step(plan: Plan) -> Iterator[str]:
     if not plan.slurm:
         return

@@ -1,4 +1,4 @@
-"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB035, and SB126.
+"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB044, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -452,3 +452,11 @@ def _one_line(job: PlannedJob) -> Iterator[Hit]:
             what = f"{name} has line breaks: {why_not}"
             fix = "write it in one line, or into a file that the trainer reads"
             yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB044", "info", "a save that the image's mount may not survive")
+def _unsaved(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    fault = plan.runtime.unsaved(plan) if plan.partition.preemption and plan.asks_to_stop else None
+    if fault and plan.slurm:
+        yield Hit(job.at(fault.key), f"jobs of other partitions may preempt it, and {fault.what}", fault.fix)

@@ -43,6 +43,7 @@ class FailureText:
     means: str
     fix: str
     rank: Rank = "cause"
+    last: bool = False
     source: str
 
 
@@ -93,8 +94,9 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
 def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
-    A cause is returned once, with its first line. What Slurm alone decides, as a time limit, is read from the
-    log only where Slurm's own answer is missing: a log may hold earlier starts of the job.
+    A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
+    as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
+    starts of the job.
 
     Args:
         ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not say.
@@ -105,10 +107,12 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failu
     for known in causes():
         if known.ended and (match := re.fullmatch(known.ended, ended)):
             by_cause[known.cause] = _failure(known, match, run, ended=ended)
+    last = {known.cause for known in causes() if known.last}
     for number, line in log:
         for failure in _in_line(number, line, run):
             seen = by_cause.get(failure.cause)
-            if seen is None and not (ended and failure.rank in ("outside", "limit")):
+            new = seen is None and not (ended and failure.rank in ("outside", "limit"))
+            if new or failure.cause in last:
                 by_cause[failure.cause] = failure
             elif seen and not seen.says:
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)

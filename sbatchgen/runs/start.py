@@ -210,6 +210,9 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
+    if chdir and plan.runtime.mounts_own and (why := unmountable(plan, str(chdir))):
+        what = f"the working folder {chdir} can't be mounted: {why}"
+        yield error(plan, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
     for key, what, fix in plan.runtime.missing(plan, lambda path: _here(path, folder, environment)):
         yield error(plan, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
@@ -218,6 +221,12 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         finding = error(plan, "data", f"there is no data folder {data}", fix)
         local = plan.profile.scheduler == "none"
         yield finding if local else finding._replace(severity="warning")  # another job may make it
+
+
+def unmountable(plan: Plan, folder: str) -> str:
+    """Return why a container can't mount a folder at its own path, or ""."""
+    split = "," in folder or ":" in folder
+    return "the path would be split at the comma or colon" if split else plan.runtime.unmountable(folder)
 
 
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:

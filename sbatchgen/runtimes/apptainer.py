@@ -129,6 +129,18 @@ class ApptainerRuntime(ContainerRuntime):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield KeyFault("binds", what, "mount a symbolic link with a plain name")
 
+    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
+        """Return that the process which mounts a file may end before the trainer has saved."""
+        image = job.software.get("image") or ""
+        if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
+            return None
+        what = (
+            "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: what the trainer "
+        )
+        what += "imports while it saves may be gone"
+        fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
+        return KeyFault("image", what, fix)
+
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""
         del launch

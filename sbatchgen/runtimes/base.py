@@ -189,6 +189,7 @@ class Runtime:
         mount_options: What may follow SRC:DST: in a mount, as a regular expression.
         wait_s: Seconds that srun waits once a task has ended.
         image_tools: Its commands that prepare an image.
+        enter: Shell that runs its arguments in the container of a job, in a step of that job; or "".
     """
 
     name: str
@@ -208,6 +209,7 @@ class Runtime:
     mount_options = ""
     wait_s = WAIT_S
     image_tools: tuple[ImageTool, ...] = ()
+    enter = ""
 
     def __str__(self) -> str:
         return self.name
@@ -278,6 +280,11 @@ class Runtime:
         """Yield what can't work, whatever the cluster has."""
         del job
         yield from ()
+
+    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
+        """Return why what the trainer saves at a preemption may be lost."""
+        del job
+        return None
 
     def unmountable(self, path: str) -> str:
         """Return why a container can't mount a path, or ""."""

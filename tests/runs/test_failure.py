@@ -24,6 +24,7 @@ def test_what_programs_print_is_known(recorded: dict[str, str]) -> None:
     first = failures("", enumerate(recorded["log"].splitlines(), 1), "ddp")[0]
     assert first.cause == recorded["cause"]
     assert (first.means, first.says) > ("", "")
+    assert recorded.get("says", "") in first.means
     assert not re.search(r"[{}]", first.means + first.fix.replace("MASTER_PORT=$((", ""))
 
 
