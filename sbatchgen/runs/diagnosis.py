@@ -13,7 +13,7 @@ from pathlib import Path
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
-from sbatchgen.runs import process
+from sbatchgen.runs import own_trainer, process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, Run, RunJob
@@ -95,6 +95,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     causes: Sequence[Failure] = ()
     if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
         log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
+        causes = [_of_trainer(cause, kept) for cause in causes] if kept else causes
         failed = failed or bool(causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -169,6 +170,17 @@ def _causes(
     if script and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
         return script.file, causes
     return log, ()
+
+
+def _of_trainer(cause: Failure, kept: Record) -> Failure:
+    """Return a cause whose fix says how this trainer resumes, which may be the user's own."""
+    trainer = next((value.value for value in kept.values if value.name == "trainer"), "")
+    if not trainer or "sbatchgen resume" not in cause.fix:
+        return cause
+    own = f"starts {trainer} again, which continues if it loads its checkpoint"
+    fix = cause.fix.replace("continues from the last checkpoint", own)
+    forgets = own_trainer.forgets(kept)
+    return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
 
 
 def _in_setup(script: JobScript) -> list[Failure]:

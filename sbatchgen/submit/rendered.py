@@ -22,7 +22,7 @@ from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
-from sbatchgen.runs import record, scripts, start
+from sbatchgen.runs import own_trainer, record, scripts, start
 from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, PlanValue, Record
 from sbatchgen.runs.snapshot import Snapshot, find_code, missing
@@ -67,7 +67,9 @@ def of_job(
     begins, findings = _check_here(plan, environment, folder, run_dir, code, used=used)
     request = _with_folders(request, run_dir, code)
     plan = request.plan
+    source = own_trainer.source_of(plan, folder, environment)
     findings = [*check(plan, log_folders_made=True), *findings]
+    findings += own_trainer.judge(plan, source, folder, environment)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else _script(request, code)
     if script and plan.slurm:
@@ -82,6 +84,7 @@ def of_job(
         last=scripts.last(run_dir) if run_dir else None,
         own_lines=_own_lines(request, script),
         snapshot=copied,
+        source=source,
     )
     return Submission(
         script=script.encode(),
