@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 MOST = 64 << 20  # bytes at the end of the log that are read
 FEW = 3  # steps that both have printed
-LONGER = 1.25  # a start that went on for longer may have saved what the one before did not reach
+LONGER = 1.25  # a start that trained for longer may have saved what the one before did not reach
 START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")  # of the job script, as the next one
 REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
 PLACE = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)

@@ -160,16 +160,24 @@ def _causes(
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
-    if causes := failures(how, lines, run.name):
+    script = parsed(run.folder, job.id)
+    if causes := failures(how, lines, run.name, has_gpus=_has_gpus(script)):
         return log, causes
     if training and _says_failed(training, job):
         why = training.reason
         own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
         return str(folder / STATUS), failures("", [(0, why)], run.name) or ([own] if why else [])
-    script = parsed(run.folder, job.id) if log and not lines else None
-    if script and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
+    if script and log and not lines and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
         return script.file, causes
     return log, ()
+
+
+def _has_gpus(script: JobScript | None) -> bool | None:
+    """Whether a job has asked for GPUs; None if that is not known, as of whole nodes."""
+    asked = script.resources if script else None
+    if asked is None or "exclusive" in asked:
+        return None
+    return bool(asked.gpu_count or asked.shards)
 
 
 def _of_trainer(cause: Failure, kept: Record) -> Failure:

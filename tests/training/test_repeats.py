@@ -66,9 +66,9 @@ def test_what_is_not_certain_is_not_said(lines: list[bytes]) -> None:
 
 
 def test_ranks_may_print_in_any_order() -> None:
-    one = ["step 0", "step 0", "step 1", "step 1", "step 2", "step 2", "step 3", "step 3", "step 4"]
+    first = ["step 0", "step 0", "step 1", "step 1", "step 2", "step 2", "step 3", "step 3", "step 4"]
     other = ["step 0", "step 1", "step 0", "step 1", "step 2", "step 3", "step 2", "step 3", "step 4"]
-    assert repeated(log(one, other))
+    assert repeated(log(first, other))
 
 
 def test_the_last_two_starts_are_compared() -> None:
