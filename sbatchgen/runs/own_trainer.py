@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sbatchgen import files
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.settings import SETUPS
 from sbatchgen.job.trainer_source import TrainerSource, read_trainer
@@ -18,7 +19,6 @@ from sbatchgen.runs.record import Record
 from sbatchgen.runs.start import error
 from sbatchgen.units import ShellPath
 
-ASK_S = 20.0  # for a Python on a slow file system
 PAGE = "docs/how-to/own-trainer.md"
 # Programs that start the processes of a training, which Python knows as no modules; and modules that do.
 PROGRAMS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec")
@@ -27,17 +27,25 @@ MODULES = (
     *("deepspeed.launcher.runner", "horovod.runner.launch"),
 )
 _SHELLS = (b"bash", b"sh", b"zsh", b"env bash", b"env sh")
-_HAS_TORCH = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+_HARMLESS = (
+    "distutils-precedence.pth",
+    "_virtualenv.pth",
+)  # they add no folder
 
 
 def source_of(plan: Plan, folder: Path, environment: Mapping[str, str]) -> TrainerSource | None:
-    """Return what the trainer's text says; None if it can't be read from here, or the bundled one is used."""
-    working = (plan.snapshot_dir if plan.slurm else None) or plan.options.chdir
-    if not plan.trainer or (plan.runtime.is_container and plan.trainer.startswith("/")):
+    """Return what the trainer's text says; None if it can't be read from here, or is the bundled one's."""
+    working = _working(plan, folder, environment)
+    return read_trainer(plan.trainer, working) if plan.trainer and working else None
+
+
+def _working(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """Return where the trainer is looked for; None if that is not here."""
+    named = (plan.snapshot_dir if plan.slurm else None) or plan.options.chdir
+    in_image = plan.runtime.is_container and (plan.trainer or "").startswith("/")
+    if in_image or (named and ShellPath(named).unset(environment)):
         return None
-    if working and ShellPath(working).unset(environment):
-        return None
-    return read_trainer(plan.trainer, folder / ShellPath(working).filled(environment) if working else folder)
+    return folder / ShellPath(named).filled(environment) if named else folder
 
 
 def forgets(kept: Record) -> str:
@@ -54,7 +62,7 @@ def judge(
 ) -> Iterator[Finding]:
     """Yield what is certainly wrong with the trainer of a plan; `source` is its text."""
     if plan.trainer:
-        yield from _starters(plan, plan.trainer, folder)
+        yield from _starters(plan, plan.trainer, _working(plan, folder, environment))
     if source:
         yield from _processes(plan, source)
         yield from _restarts(plan, source)
@@ -62,17 +70,16 @@ def judge(
         yield from _python(plan, folder, environment)
 
 
-def _starters(plan: Plan, trainer: str, folder: Path) -> Iterator[Finding]:
+def _starters(plan: Plan, trainer: str, folder: Path | None) -> Iterator[Finding]:
     """Yield a trainer that is a launcher or a script of shell, which python3 can't run."""
     several = plan.mode.several_processes and plan.launcher != "spawn"
     if trainer in PROGRAMS or (trainer in MODULES and several):
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
         finding = error(plan, "trainer", what, "name what it starts: --trainer train.py -- its arguments")
         yield finding if trainer in PROGRAMS else finding._replace(severity="warning")
-    elif launch.trainer_is_file(trainer):
+    elif folder and launch.trainer_is_file(trainer):
         try:
-            with (folder / trainer).open("rb") as file:
-                first = file.readline(200)
+            first = files.read_file(folder / trainer, 200).partition(b"\n")[0]
         except OSError:
             return
         if first.startswith(b"#!") and first[2:].strip().rpartition(b"/")[2].split(b" -")[0] in _SHELLS:
@@ -127,59 +134,42 @@ def _restarts(plan: Plan, source: TrainerSource) -> Iterator[Finding]:
 
 
 def _python(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the Python of the job if it is here, and has no torch."""
+    """Yield the environment of the job's Python if it is here, and has no torch; nothing of it is run."""
     changed = plan.settings.modules or any(getattr(plan.settings, name) for name in SETUPS)
     if changed or {"PATH", "PYTHONPATH"} & {*plan.env}:
         return
-    python, fix = _python_of(plan, folder, environment)
-    if python is None:
-        return
-    clean = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    try:
-        done = subprocess.run(
-            [python, "-c", _HAS_TORCH],
-            env=environment if plan.runtime.name == "host" else clean,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    if done.stdout.strip() == b"False":
-        at = (
-            "venv"
-            if plan.runtime.name == "venv"
-            else "conda_env"
-            if plan.runtime.name == "conda"
-            else "runtime"
-        )
-        yield error(plan, at, f"the Python of the job has no torch: {python}", fix)._replace(
-            severity="warning"
-        )
+    key = {"venv": "venv", "conda": "conda_env"}.get(plan.runtime.name, "runtime")
+    prefix = _prefix(plan, plan.software.get(key), folder, environment)
+    if prefix and _lacks_torch(prefix, environment):
+        fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
+        what = f"the Python of the job has no torch: {prefix / 'bin/python3'}"
+        yield error(plan, key, what, fix)._replace(severity="warning")
 
 
-def _python_of(plan: Plan, folder: Path, environment: Mapping[str, str]) -> tuple[Path | None, str]:
-    """Return the Python that the job will run, if that is certain and it is here, and how it gets torch."""
-    name = plan.software.get({"venv": "venv", "conda": "conda_env"}.get(plan.runtime.name, ""))
-    if name and not ShellPath(name).unset(environment):
-        env = folder / ShellPath(name).filled(environment)
-        if plan.runtime.name == "conda" and "/" not in name:
-            root = plan.facts.root
-            if not root or root.unset(environment):
-                return None, ""
-            env = Path(root.filled(environment), "envs", name)
-        python = env / "bin/python3"
-        fix = f"{word(str(env / 'bin/pip'))} install torch; or another environment"
-        return (python if os.access(python, os.X_OK) else None), fix
+def _prefix(plan: Plan, name: str | None, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """Return the environment whose Python the job will run, if that is certain."""
+    if plan.runtime.name == "conda" and name and "/" not in name:
+        root = plan.facts.root
+        known = bool(root) and not root.unset(environment)
+        return folder / root.filled(environment) / "envs" / name if known else None
     if plan.runtime.name != "host":
-        return None, ""
-    path = shutil.which("python3", path=environment.get("PATH"))
-    own = [environment.get(name) for name in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
-    is_own = path is not None and any(base and path.startswith(f"{base}/") for base in own)
-    if path is None or (plan.slurm and (not is_own or "export" in plan.directives)):
-        return None, ""  # the nodes may have another one
-    return Path(
-        path
-    ), "name an environment that has it: --venv PATH, --conda-env NAME with --runtime; or pip install torch"
+        path = ShellPath(name or "")
+        return folder / path.filled(environment) if name and not path.unset(environment) else None
+    prefix = Path(shutil.which("python3", path=environment.get("PATH")) or "/").parent.parent
+    own = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
+    is_own = any(base and prefix.is_relative_to(base) for base in own)
+    is_same = not plan.slurm or "export" not in plan.directives  # the job gets the PATH of this shell
+    return prefix if is_own and is_same and "PYTHONPATH" not in environment else None
+
+
+def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
+    """Whether an environment certainly has no torch: none of its own, and none of another place."""
+    config = b""
+    with contextlib.suppress(OSError):
+        config = files.read_file(prefix / "pyvenv.cfg", 1 << 16).lower()
+    places = [*prefix.glob("lib/python3*/site-packages")]
+    local = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
+    has_torch = any((place / name).exists() for place in (*places, *local) for name in ("torch", "torch.py"))
+    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
+    shares = re.search(rb"include-system-site-packages\s*=\s*true", config)
+    return bool(places) and (prefix / "bin/python3").exists() and not (has_torch or adds or shares)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,44 +83,65 @@ def test_a_launcher_and_a_script_of_shell_are_no_trainers(
     assert finding.startswith(f"{severity}: ")
 
 
+def test_a_trainer_that_is_a_pipe_does_not_stop_a_review(command: Command, folder: Path) -> None:
+    os.mkfifo(folder / "train.py")
+    assert says(review(command)) == []
+
+
 def test_a_script_of_python_may_have_any_name(command: Command, folder: Path) -> None:
     (folder / "train").write_text(f"#!/usr/bin/env python3\nimport os\n{SAVES}")
     assert says(review(command, mode="single", trainer="./train")) == []
 
 
-def python(place: Path, *, torch: bool) -> None:
-    """A Python that has, or has not, a module torch."""
-    (place / "bin").mkdir(parents=True)
-    (place / "lib").mkdir()
-    (place / "lib/torch.py").write_text("")
-    path = f"PYTHONPATH={place}/lib " if torch else ""
-    (place / "bin/python3").write_text(f'#!/bin/sh\n{path}exec {sys.executable} -S "$@"\n')
+def environment(place: Path, *packages: str) -> Path:
+    """An environment whose Python must not be run, with these packages."""
+    (place / "lib/python3.12/site-packages").mkdir(parents=True)
+    for package in packages:
+        (place / "lib/python3.12/site-packages" / package).write_text("")
+    (place / "bin").mkdir()
+    (place / "bin/python3").write_text("#!/bin/sh\ntouch ran\n")
     (place / "bin/python3").chmod(0o755)
+    return place
 
 
-def test_an_environment_without_torch_is_found(command: Command, folder: Path) -> None:
-    python(folder / "with", torch=True)
-    python(folder / "without", torch=False)
+VENV = ("review", "single", "--profile", "local", "--runtime", "venv", "--format", "json", "--venv")
+
+
+@pytest.mark.parametrize("trainer", [(), ("--trainer", "train.py")])
+def test_an_environment_without_torch_is_found(
+    command: Command, folder: Path, trainer: tuple[str, ...]
+) -> None:
+    (folder / "data").mkdir()
     (folder / "train.py").write_text(SAVES)
-    words = ("review", "single", "--profile", "local", "--runtime", "venv", "--format", "json")
-    for place, expected in (("with", 0), ("without", 1)):
-        for trainer in ((), ("--trainer", "train.py")):
-            made = json.loads(command(*words, "--venv", str(folder / place), *trainer).out)
-            assert [finding["what"] for finding in made["findings"] if "torch" in finding["what"]] == [
-                f"the Python of the job has no torch: {folder / place}/bin/python3"
-            ] * expected
+    place = environment(folder / "env", "numpy.py", "distutils-precedence.pth")
+    assert says(json.loads(command(*VENV, str(place), *trainer).out)) == [
+        f"warning: the Python of the job has no torch: {place}/bin/python3"
+    ]
+    (place / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    assert says(json.loads(command(*VENV, str(place), *trainer).out)) == []
+    assert not (folder / "ran").exists()
 
 
-def test_the_python_of_the_login_node_is_asked_if_it_is_that_of_the_job(
+@pytest.mark.parametrize("package", ["torch", "torch.py", "site-of-the-centre.pth"])
+def test_an_environment_that_may_have_torch_is_no_finding(
+    command: Command, folder: Path, package: str
+) -> None:
+    (folder / "train.py").write_text(SAVES)
+    made = command(*VENV, str(environment(folder / "env", package)), "--trainer", "train.py")
+    assert says(json.loads(made.out)) == []
+
+
+def test_the_python_of_this_shell_is_looked_at_if_it_is_that_of_the_job(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python(folder / "mine", torch=False)
-    monkeypatch.setenv("PATH", f"{folder / 'mine/bin'}:{os.environ['PATH']}")
+    mine = environment(folder / "mine")
+    monkeypatch.setenv("PATH", f"{mine}/bin:{os.environ['PATH']}")
     (folder / "train.py").write_text(SAVES)
     words = ("review", "single", "--profile", "local", "--trainer", "train.py", "--format", "json")
-    assert says(json.loads(command(*words).out)) == [
-        f"warning: the Python of the job has no torch: {folder / 'mine/bin/python3'}"
-    ]
+    assert says(json.loads(command(*words).out)) == []  # it may be another one on a node
+    monkeypatch.setenv("VIRTUAL_ENV", str(mine))
+    expected = f"warning: the Python of the job has no torch: {mine}/bin/python3"
+    assert says(json.loads(command(*words).out)) == [expected]
     (folder / "train.py").write_text("print('no torch')\n")
     assert says(json.loads(command(*words).out)) == []
 
