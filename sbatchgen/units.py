@@ -146,6 +146,29 @@ class Duration(int):
         return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
+class Moment(str):
+    """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Moment:
+        """A date and a time of day as in ISO 8601."""
+        made = cls(text)
+        try:
+            made.epoch  # noqa: B018 whether it is a time
+        except (ValueError, OverflowError):
+            raise ValueError(f"'{text}' is not a time, as 2026-01-31T12:00:00+01:00") from None
+        return made
+
+    @property
+    def epoch(self) -> float:
+        """Seconds since 1970."""
+        from datetime import datetime  # only profiles with reservations need it
+
+        return datetime.fromisoformat(self).timestamp()
+
+
 class Memory(int):
     """A Slurm memory size in MiB, printed in the largest unit that holds it exactly."""
 
@@ -356,7 +379,7 @@ class EnvName(Text):
 
     SCRIPT = frozenset(
         """
-        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder file checkpoint
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )

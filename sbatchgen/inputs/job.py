@@ -76,6 +76,10 @@ class _CommonKeys:
         common=True,
     )
     args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
+    checkpoint: Argument | None = described("Your trainer's checkpoints: a file, or a pattern with * and ?.")
+    resume_args: tuple[Argument, ...] | None = described(
+        "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
+    )
     metrics: LinePattern | None = described(
         "What your own trainer prints of its loss: a regular expression with groups, as (?P<loss>[0-9.]+).",
         metavar="REGEX",

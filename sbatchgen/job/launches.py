@@ -19,6 +19,7 @@ from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.plan.resources import Amounts, Resources
+from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
@@ -27,16 +28,13 @@ if TYPE_CHECKING:
 NUMBER_OF_NODES = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
 LAUNCHERS = frozenset(NUMBER_OF_NODES)
 MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
-APPTAINER = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
-WRAPPERS = frozenset(
-    tool.replace(" ", "_wrapper ") for tool in APPTAINER
-)  # which find the image in a variable
-CONTAINERS = APPTAINER | WRAPPERS | {"podman-hpc run", "shifter"}
+CONTAINERS = frozenset(
+    start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
+)
 _STARTERS = """
-srun accelerate apptainer singularity apptainer_wrapper singularity_wrapper podman-hpc shifter python env exec
-command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
+srun accelerate python env exec command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
 """
-STARTERS = LAUNCHERS | MPI | SHELLS | frozenset(_STARTERS.split())
+STARTERS = LAUNCHERS | MPI | SHELLS | {*_STARTERS.split(), *(start.split()[0] for start in CONTAINERS)}
 _HELPERS = """
 [ awk cat chmod cp cut date dd df du echo enroot env false find free grep head hostname ib_write_bw id ip ls
 lscpu mkdir module mv nproc nvidia-smi pip pkill printenv printf ps pwd rm rocm-smi rsync scontrol sed sleep

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.runs.events import CONFIG, STATUS, count, number, read_object, some_events
+from sbatchgen.runs.events import CONFIG, PLACES, STATUS, count, number, read_object, some_events
 from sbatchgen.runs.metrics import log_events
 from sbatchgen.runs.record import Record
 
@@ -30,6 +30,7 @@ class Progress:
         checkpoint: The newest checkpoint, relative to the folder.
         reason: Why it ended.
         time: When this was written, in seconds since 1970.
+        metrics: The newest number of each metric; of one that is measured on both, that of the validation.
     """
 
     state: str
@@ -44,6 +45,7 @@ class Progress:
     checkpoint: str = ""
     reason: str = ""
     time: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def says(self) -> str:
@@ -92,7 +94,19 @@ def read_progress(run_dir: Path, kept: Sequence[Record] | None = None, task: str
         checkpoint=_text(status, "checkpoint"),
         reason=_text(status, "reason"),
         time=number(status.get("time")),
+        metrics=_metrics(last),
     )
+
+
+def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the newest number of each metric; the validation's come last, and win."""
+    return {
+        name: metric
+        for kind in ("train", "epoch")
+        for event in events
+        for name, value in (event.items() if event["event"] == kind else ())
+        if name not in PLACES and (metric := number(value)) is not None
+    }
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:
