@@ -81,7 +81,8 @@ def meets(plan: Plan) -> bool:
 
 def uses_code(plan: Plan) -> bool:
     """Whether a program of the training package is started."""
-    return plan.trainer is None or plan.launcher is not None or _may_inherit_rank(plan)
+    looks = plan.restartable and not plan.asks_to_stop  # training/repeats.py, before a restart
+    return plan.trainer is None or plan.launcher is not None or _may_inherit_rank(plan) or looks
 
 
 def uses_data(plan: Plan) -> bool:
