@@ -18,6 +18,7 @@ from sbatchgen.inputs.search import PROJECT_FILE, Places, beside, is_file_name
 from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import named_partition, resolve
+from sbatchgen.quoting import first_names
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
         return own[0], Origin(Level.DEFAULT, ONLY_PROFILE)
     if own:
         fix = f"add --profile {own[0]}, or export SBATCHGEN_PROFILE={own[0]}"
-        raise CommandLineError.of(f"no profile is named, and you have several: {', '.join(own)}", fix=fix)
+        raise CommandLineError.of(
+            f"no profile is named, and you have several: {first_names(own, 5)}", fix=fix
+        )
     fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
     fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"
     raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
