@@ -55,6 +55,15 @@ def seconds(text: str) -> int | None:
     return 60 * first + second if match[4] is None else 3600 * first + 60 * second + third
 
 
+def meant_time(text: str) -> str:
+    """Return the time limit that a text with units means, as 2h or 30 min; "" for another text."""
+    units = "s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?"
+    match = re.fullmatch(f"([0-9]{{1,6}}) ?({units})", text.strip().lower())
+    if match is None:
+        return ""
+    return str(Duration(int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2][0]]))
+
+
 def mebibytes(text: str) -> int | None:
     """Return the MiB of a memory size as Slurm reads it, rounded up; None for what is not a size."""
     match = _MEMORY.fullmatch(text)
@@ -123,6 +132,8 @@ class NodeRange(str):
 class Duration(int):
     """A Slurm time limit in seconds, printed as D-HH:MM:SS, which can't be misread."""
 
+    written = ""  # what was parsed
+
     @classmethod
     def parse(cls, text: str) -> Duration:
         """Minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
@@ -130,16 +141,19 @@ class Duration(int):
             left, right = text.split(":")
             raise ValueError(
                 f"time '{text}' is ambiguous: Slurm reads {left} minutes {right} seconds; "
-                f"write {text}:00 or 00:{text}"
+                f"write {int(left):02}:{right}:00 or 00:{int(left):02}:{right}"
             )
         total = seconds(text)
         if total is None:
-            raise ValueError(f"'{text}' is not a time; write HH:MM:SS or D-HH:MM:SS")
+            meant = meant_time(text) or "HH:MM:SS or D-HH:MM:SS"
+            raise ValueError(f"'{text}' is not a time; write {meant}")
         if any(number(field) > 59 for field in text.split(":")[1:]):
             raise ValueError(f"'{text}' has more than 59 minutes or seconds in its field")
         if total > COUNT_MAX:
             raise ValueError(f"time '{text}' is longer than {COUNT_MAX // 86400} days, Slurm's maximum")
-        return cls(total)
+        made = cls(total)
+        made.written = text
+        return made
 
     def __str__(self) -> str:
         days, rest = divmod(int(self), 86400)
@@ -172,6 +186,8 @@ class Moment(str):
 class Memory(int):
     """A Slurm memory size in MiB, printed in the largest unit that holds it exactly."""
 
+    written = ""  # what was parsed
+
     @classmethod
     def parse(cls, text: str) -> Memory:
         """An integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
@@ -180,7 +196,9 @@ class Memory(int):
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
         if mib > _MEMORY_MAX:
             raise ValueError(f"'{text}' is more than the maximum of {cls(_MEMORY_MAX)}")
-        return cls(mib)
+        made = cls(mib)
+        made.written = text
+        return made
 
     def __str__(self) -> str:
         for unit, mib in (("T", 1024**2), ("G", 1024)):

@@ -442,7 +442,7 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
     ("line", "status", "said"),
     [
         (
-            "sbatchgen render ddp >/dev/full",
+            "sbatchgen render ddp --profile local >/dev/full",
             3,
             "error: stdout: No space left on device\n  fix: make room there\n",
         ),
@@ -451,14 +451,14 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
             3,
             "error: stdout: No space left on device\n  fix: make room there\n",
         ),
-        ("sbatchgen render ddp >&-", 3, "error: stdout: Bad file descriptor\n"),
+        ("sbatchgen render ddp --profile local >&-", 3, "error: stdout: Bad file descriptor\n"),
         ("sbatchgen lint --rules >&-", 3, "error: stdout: Bad file descriptor\n"),
-        ("sbatchgen render ddp 2>&- <&-", 0, ""),
-        ("mkfifo p; sbatchgen render ddp >p & : <p; wait $!", 141, ""),
+        ("sbatchgen render ddp --profile local 2>&- <&-", 0, ""),
+        ("mkfifo p; sbatchgen render ddp --profile local >p & : <p; wait $!", 141, ""),
         ("mkfifo p; sbatchgen --help >p & : <p; wait $!", 141, ""),
         ("mkfifo p; sbatchgen lint --rules >p & : <p; wait $!", 141, ""),
         (
-            "mkdir gone; cd gone; rmdir ../gone; sbatchgen render ddp",
+            "mkdir gone; cd gone; rmdir ../gone; sbatchgen render ddp --profile local",
             3,
             (
                 "error: the current folder can't be used: No such file or directory\n  fix: cd to another folder, "

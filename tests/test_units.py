@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from sbatchgen.sbatch.gres import requested
-from sbatchgen.units import Argument, Duration, EnvName, Gres, JobName, Memory, Moment, ShellPath, Text
+from sbatchgen.units import (
+    Argument,
+    Duration,
+    EnvName,
+    Gres,
+    JobName,
+    Memory,
+    Moment,
+    ShellPath,
+    Text,
+    meant_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +128,19 @@ def test_a_moment_counts_its_zone() -> None:
     for text in ("monday", "2026-13-01T00:00:00", "0001-01-01T00:00:00+14:00x"):
         with pytest.raises(ValueError, match="is not a time"):
             Moment.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2h", "0-02:00:00"),
+        ("30 min", "0-00:30:00"),
+        ("1day", "1-00:00:00"),
+        ("90s", "0-00:01:30"),
+        ("2 months", ""),
+    ],
+)
+def test_a_time_with_its_unit_is_written_as_slurm_has_it(text: str, meant: str) -> None:
+    assert meant_time(text) == meant
+    with pytest.raises(ValueError, match=meant or "HH:MM:SS"):
+        Duration.parse(text)

@@ -44,8 +44,8 @@ class Start:
     Attributes:
         state: "new": start in an empty folder. "afresh": start from scratch, beside old checkpoints.
             "resume": resume from a checkpoint. "done": no epoch is left. "evaluate": train nothing. Or be
-            refused: "changed": other settings than the checkpoint's; "missing": no such checkpoint; "used":
-            another job has the folder.
+            refused: "changed": other settings than the checkpoint's; "missing": no such checkpoint;
+            "used": another job has the folder.
         checkpoint: The one to resume from.
         step, steps: Steps done, of how many; None if unknown.
         epoch, epochs: Epochs done, of how many; None if unknown.
@@ -78,15 +78,15 @@ def look(config: Config, processes: int) -> Start:
     if who := current_holder(run_dir):
         return Start(state="used", holder=who)
     checkpoints = list_checkpoints(run_dir / CHECKPOINTS)
-    if config.resume == "off":
-        return Start(state="afresh" if checkpoints else "new", epochs=config.epochs)
-    if config.resume != "auto":
+    if config.resume not in ("auto", "off"):
         paths = (run_dir / CHECKPOINTS / config.resume, Path(config.resume))
         checkpoints = [path for path in paths if path.is_file()]
         if not checkpoints:
             return Start(state="missing", checkpoint=config.resume)
-    if not checkpoints:
-        return Start(state="new", epochs=config.epochs)
+    if config.resume == "off" or not checkpoints:
+        lost = config.init_from and not Path(config.init_from).is_file()
+        state = "missing" if lost else "afresh" if checkpoints else "new"
+        return Start(state=state, checkpoint=config.init_from if lost else "", epochs=config.epochs)
     return _resume(config, batch, read_saved(run_dir, checkpoints[0]))
 
 

@@ -58,8 +58,14 @@ def gpus(
     if of_job is None:
         partition = job_options.pop("partition")
         if others := [name for name, value in job_options.items() if value not in (None, ())]:
-            what = f"--{others[0].replace('_', '-')} is about a job, and no job is named"
-            raise CommandLineError.of(what, fix="name one: --for ddp")
+            what, fix = (
+                f"--{others[0].replace('_', '-')} is about a job, and no job is named",
+                "add --for ddp",
+            )
+            if others == ["profile"]:
+                what = "gpus asks the Slurm of this machine: without a job, it takes no --profile"
+                fix = "leave it out, or name a job: --for ddp"
+            raise CommandLineError.of(what, fix=fix)
         show = partial(_show, partition, asked, by_node=by_node)
     show() if watch is None else redraw(show, watch)
 

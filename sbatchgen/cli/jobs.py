@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, failure_of, here, put, report, show_review
+from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, report, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
@@ -73,10 +73,25 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
     """Return the request of a command line; of a job that names no partition, in one that it fits."""
-    from sbatchgen.plan.request import read_request
+    from sbatchgen.plan.request import ONLY_PROFILE, read_request
     from sbatchgen.rules.judge import check
 
-    return read_request(job, args, job_options, environment=os.environ, folder=here(), check=check)
+    refuse_mistaken(job, "job")
+    request = read_request(job, args, job_options, environment=os.environ, folder=here(), check=check)
+    if request.profile_by.where == ONLY_PROFILE:
+        note(f"profile: {request.profile_file.stem}, {ONLY_PROFILE} ({request.profile_file})")
+    return request
+
+
+def refuse_mistaken(name: str, wanted: str) -> None:
+    """Raise CommandLineError for a file that this command is not for."""
+    from sbatchgen.modes import MODES
+
+    if name not in MODES:
+        from sbatchgen.inputs.mistaken import mistaken
+
+        if problem := mistaken(name, wanted, click.get_current_context().info_name or ""):
+            raise CommandLineError([problem])
 
 
 @click.command(cls=JobCommand)

@@ -157,6 +157,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
     if os.path.lexists(new):
         raise DocumentError.of(f"{new} exists", fix=f"bring it up to date: --update {new}; or name another")
+    Path(new).parent.mkdir(parents=True, exist_ok=True)
     files.write(Path(new), content.encode())
     note(f"wrote {new}; next: sbatchgen profile check {new}")
 

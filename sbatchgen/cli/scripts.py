@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from sbatchgen.cli.jobs import refuse_mistaken
 from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, put_json, say, show_markdown
 from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs import completion
@@ -146,6 +147,7 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     from sbatchgen.adopt.adoption import adopt as adopted
     from sbatchgen.lint.source import whole
 
+    refuse_mistaken(name, "script")
     source = whole(name)
     adoption = adopted(
         source.text,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import JobCommand, request_of
+from sbatchgen.cli.jobs import JobCommand, refuse_mistaken, request_of
 from sbatchgen.cli.output import (
     YES,
     completed_runs,
@@ -82,6 +82,7 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
     snapshot, submissions = snapshot_of(given), []
     for name in job:
+        refuse_mistaken(name, "job")
         if not is_script(name):
             request = request_of(name, args, given)
             submission = of_job(request, os.environ, here(), ask_squeue=not how["after"], snapshot=snapshot)

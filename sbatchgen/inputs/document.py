@@ -130,7 +130,8 @@ class _Decoder:
             if key in known:
                 values[known[key].name] = self.decode(value, known[key].type, here)
             else:
-                self.fail(key_node, f"unknown key '{key}'{where}", partial(did_you_mean, key, known))
+                fix = partial(_other_place, key, value, known)
+                self.fail(key_node, f"unknown key '{key}'{where}", fix)
         missing = [name for name, field in known.items() if is_required(field) and field.name not in values]
         for name in missing:
             self.fail(node, f"missing key '{name}'{where}", f"add {name}:")
@@ -177,6 +178,18 @@ class _Decoder:
 def is_required(field: Field[Any]) -> bool:
     """Whether a key has no default."""
     return field.default is MISSING and field.default_factory is MISSING
+
+
+def _other_place(key: str, value: Node, known: Mapping[str, Field[Any]]) -> str:
+    """Return a fix for an unknown key: the record that has it, else the nearest key."""
+    name = key.replace("-", "_").lower()
+    if name in known:
+        return f"write {name}:"
+    for holder, field in known.items():
+        kind = without_none(field.type)
+        if is_dataclass(kind) and name in keys_of(kind):
+            return f"write {holder}: {{{name}: {value.value if isinstance(value, ScalarNode) else '...'}}}"
+    return did_you_mean(key, known)
 
 
 def _leaf(path: str) -> str:

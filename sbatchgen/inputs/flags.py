@@ -165,6 +165,8 @@ def key_type(key: str) -> Any:
         return without_none(value_type)
     single = {field.name for field in fields(JobSpec) if field.default is not MISSING}
     single -= {"args", "resume_args", "launcher_args", "binds", "profile"}
+    if key not in single and (option := key.replace("-", "_")) in _OPTION_TYPES:
+        raise ValueError(f"unknown key '{key}': write options.{option}=VALUE")
     if key not in single:
         raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*single, 'options.nodes', 'env.NAME'])}")
     return _JOB_TYPES[key]

@@ -117,6 +117,8 @@ class _CommonKeys:
     lint: LintSpec = described("Settings of lint.", make=LintSpec)
 
 
+# The keys that choose a runtime.
+CHOOSING = tuple(dict.fromkeys(each.requires.key for each in RUNTIMES.values() if each.requires))
 RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtime.keys}
 
 

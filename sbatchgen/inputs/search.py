@@ -87,6 +87,14 @@ class Places:
     def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
         return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
 
+    def with_templates_of(self, profile: Path) -> Places:
+        """Return the places with the templates beside the folder of a profile, which come first."""
+        root = (self.folder / profile).absolute().parents[1]
+        if profile.parent.name != "profiles" or root in (*self._roots, bundled("profiles").parent):
+            return self
+        first = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
+        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first})
+
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
         """The folders of installed packages by the names of their entry points.
@@ -167,6 +175,22 @@ class Places:
                 if self._is_profile(file):
                     yield file.stem, file
 
+    def own_profiles(self) -> list[str]:
+        """Profiles that are neither bundled nor of an installed package: names, and files of ./profiles."""
+        here = self.folder / "profiles"
+        folders = [*self.folders("profiles"), *([here] if self._is_folder(here, self.folder) else [])]
+        names: dict[str, str] = {}
+        for folder in (folder for folder in folders if folder.resolve() != bundled("profiles").resolve()):
+            for file in sorted(folder.glob("*.yaml")):
+                if self._is_profile(file):
+                    names.setdefault(file.stem, f"profiles/{file.name}" if folder == here else file.stem)
+        return [*names.values()]
+
+    @property
+    def new_profile(self) -> str:
+        """The file of a new profile of the user."""
+        return f"{self._of_user('XDG_CONFIG_HOME', '.config') or '.'}/sbatchgen/profiles/mycluster.yaml"
+
     def _is_profile(self, file: Path) -> bool:
         root = file.parents[1]
         trust = self._roots.get(root, root)
@@ -183,9 +207,11 @@ class Places:
             path = self.folder / name
             if not path.is_file():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
+            _refuse_others(name)
             return Path(name)
         if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
             return file
+        _refuse_others(name)
         what = f"no profile '{name}' in {', '.join(map(str, self.folders('profiles')))}"
         for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
             if (self.folder / near).is_file():
@@ -196,6 +222,14 @@ class Places:
         """The file of a profile in the folders that are known so far."""
         files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
         return next((file for file in files if self._is_profile(file)), None)
+
+
+def _refuse_others(name: str) -> None:
+    """Raise DocumentError for a file that is not a profile."""
+    from sbatchgen.inputs.mistaken import mistaken
+
+    if problem := mistaken(name, "profile", "profile"):
+        raise DocumentError([problem])
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.finding import Place
+from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.profile import Partition, Profile, User
 from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.keys import record
@@ -78,6 +79,10 @@ class Job:
         """The value of an option; "" if it is not given or a flag."""
         return self.resources.options.get(name, "")
 
+    def written(self, option: str) -> str:
+        """The value of an option as it was written; "" if it is not given or a flag."""
+        return self.option(option)
+
     @cached_property
     def array(self) -> tuple[range, ...]:
         """The indices of its array; none if it has none, or slurmctld refuses them (SB140)."""
@@ -95,6 +100,10 @@ class Job:
     def at_option(self, option: str) -> Place:
         """Where an option is given."""
         return self.resources.place(option)
+
+    def at_value(self, option: str) -> Place:
+        """Where the value of an option is given."""
+        return self.at_option(option)
 
 
 class PlannedJob(Job):
@@ -114,6 +123,12 @@ class PlannedJob(Job):
     def resources(self) -> Resources:
         """What it asks Slurm for."""
         return self.plan.resources
+
+    def written(self, option: str) -> str:
+        """The value as it was written, not as Slurm gets it; "" for a value that was made."""
+        name = option.replace("-", "_")
+        was_given = self.plan.origin(f"options.{name}").level > Level.DEFAULT
+        return getattr(getattr(self.plan.options, name, None), "written", "") if was_given else ""
 
     def at(self, key: str) -> Place:
         """Where a key of the job was written, as "options.nodes" or "runtime"."""

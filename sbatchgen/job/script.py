@@ -37,7 +37,7 @@ _MARKS = "{<@%!_[$"
 # (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
-    r"|![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)"
+    r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)"
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"

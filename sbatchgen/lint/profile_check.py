@@ -119,7 +119,7 @@ def required(profile: Profile) -> dict[str, str]:
 def _of_script(plan: Plan, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
-        script = render_request(Request(plan=plan, places=places, profile_file=file))
+        script = render_request(Request(plan=plan, places=places.with_templates_of(file), profile_file=file))
     except SbatchgenError as error:
         yield from (Finding("error", problem) for problem in error.problems)
         return

@@ -15,12 +15,14 @@ from pathlib import Path
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
+from sbatchgen.inputs.mistaken import mistaken
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
 STDIN = "-"
 SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
 PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
 DOCUMENTS = (".md", ".markdown")
+OTHERS = (".py", ".yaml", ".yml")
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 # Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
 _FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+.-]*)")
@@ -107,8 +109,10 @@ def sources(name: str) -> list[Source]:
     """Read the scripts of a file: one, or those of a Markdown document.
 
     Raises:
-        DocumentError: It can't be read, is not a regular file, or is too large for a script.
+        DocumentError: It can't be read, is not a regular file, is too large, or is something else.
     """
+    if name.endswith(OTHERS) and (problem := mistaken(name, "script", "lint")):
+        raise DocumentError([problem])
     source = whole(name)
     return list(_examples(source)) if name.endswith(DOCUMENTS) else [source]
 

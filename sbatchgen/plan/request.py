@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, did_you_mean
@@ -17,11 +18,15 @@ from sbatchgen.inputs.search import PROJECT_FILE, Places, beside, is_file_name
 from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import named_partition, resolve
+from sbatchgen.quoting import first_names
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 
 if TYPE_CHECKING:
     from sbatchgen.plan.choice import Check
     from sbatchgen.plan.sweep import Sweep
+
+
+ONLY_PROFILE = "it is your only profile"
 
 
 class Request(NamedTuple):
@@ -70,7 +75,7 @@ def read_request(
     if project := places.project:
         nearby = Path(PROJECT_FILE) if project.parent == folder else project
         layers.insert(0, _read(Level.PROJECT, nearby))
-    name, profile_by = _profile_name(given, environment, layers)
+    name, profile_by = _profile_name(given, places, layers)
     profile_file = places.profile(name)
     profile = read_document(profile_file, Profile)
     modes = [each.values["mode"] for each in layers if "mode" in each.values]
@@ -91,7 +96,7 @@ def read_request(
         plan = chosen(resolved, check)
     return Request(
         plan=plan,
-        places=places,
+        places=places.with_templates_of(profile_file),
         profile_file=profile_file,
         profile_by=profile_by,
         rerun=_rerun(job, name, args, given),
@@ -118,19 +123,34 @@ def _name_of(job: str) -> str:
         raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
 
-def _profile_name(
-    given: Mapping[str, Any], environment: Mapping[str, str], layers: list[Layer]
-) -> tuple[str, Origin]:
+def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
     """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
     if named := given.get("profile"):
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
-    if named := environment.get("SBATCHGEN_PROFILE"):
+    if named := places.environment.get("SBATCHGEN_PROFILE"):
         return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
     for each in reversed(layers):
         if named := each.values.get("profile"):
             where = each.places["profile"]
             return beside(Path(where.rpartition(":")[0]), named), Origin(each.level, where)
-    return "local", Origin(Level.DEFAULT, "no profile is set")
+    return _profile_by_default(places)
+
+
+def _profile_by_default(places: Places) -> tuple[str, Origin]:
+    """Without Slurm `local`, else the only profile of the user: no job trains on a login node by mistake."""
+    if which("sbatch", path=places.environment.get("PATH")) is None:
+        return "local", Origin(Level.DEFAULT, "no profile is set")
+    own = places.own_profiles()
+    if len(own) == 1:
+        return own[0], Origin(Level.DEFAULT, ONLY_PROFILE)
+    if own:
+        fix = f"add --profile {own[0]}, or export SBATCHGEN_PROFILE={own[0]}"
+        raise CommandLineError.of(
+            f"no profile is named, and you have several: {first_names(own, 5)}", fix=fix
+        )
+    fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
+    fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"
+    raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:

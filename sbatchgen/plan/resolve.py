@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
-from sbatchgen.inputs.job import RUNTIME_KEYS
+from sbatchgen.inputs.job import CHOOSING, RUNTIME_KEYS
 from sbatchgen.inputs.layers import (
     BY_DEFAULT,
     Layer,
@@ -64,6 +64,7 @@ def resolve(
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
     _join_args(values, layers)
+    _choose_runtime(values, layers)
     _derive_runtime(values)
     _derive_job(values, cluster, mode, name)
     alone = cluster.scheduler == "none" or partition.nodes_max == 1
@@ -199,6 +200,27 @@ def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
     if here := values.get(LAUNCHER_ARGS):
         by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
         values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
+
+
+def _choose_runtime(values: _Values, layers: Sequence[Layer]) -> None:
+    """Take the runtime that requires what the highest layer gives, as an image; SB043 judges contradictions.
+
+    Of several, the one that the job would use anyway, else the only one that the cluster has settings of.
+    """
+    layer = next((each for each in reversed(layers) if {"runtime", *CHOOSING} & each.values.keys()), None)
+    key = next((key for key in CHOOSING if layer and key in layer.values), "")
+    if layer is None or not key or "runtime" in layer.values:
+        return
+    able = [runtime for runtime in RUNTIMES.values() if runtime.requires and runtime.requires.key == key]
+    known = [name for name, origin in values.origins.items() if origin.level > Level.DEFAULT]
+    reading = [
+        each for each in able if each.image_ending and str(layer.values[key]).endswith(each.image_ending)
+    ]
+    used = [each for each in able if each.name == values.get("runtime")]
+    having = [each for each in able if any(name.startswith(f"runtimes.{each.name}.") for name in known)]
+    fitting = reading or used or having or able
+    if len(fitting) == 1 and fitting != used:
+        values.set("runtime", fitting[0].name, values.origins[key])
 
 
 def _derive_runtime(values: _Values) -> None:

@@ -315,7 +315,7 @@ def elements(array: str) -> int:
 
 
 def _cost(request: Allocation, billing: Weights | None = None) -> Cost:
-    if request.time_s is None:
+    if request.time_s is None or request.nodes < 1:
         return Cost(gpu_hours=None, cpu_hours=None)
     hours = request.jobs * request.nodes * request.time_s / 3600
     gpus: float | None = request.gpus.given

@@ -132,7 +132,7 @@ def _code(job: JobSummary) -> str:
 def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
     several = request.jobs > 1 and not request.consecutive
     jobs = f", in each of {request.jobs} jobs of an array" if several else ""
-    if request.processes is None:
+    if request.processes is None or request.processes < 1:
         return "nodes", f"{request.nodes}{jobs}"
     others = "; your trainer starts the others" if spawns else ""
     return "processes", f"{request.processes} on {counted(request.nodes, 'node')}{jobs}{others}"

@@ -50,7 +50,9 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the time limit, "
         what += "give or take the minute in which Slurm looks"
-        yield Hit("signal", what, f"leave time to save: {to}@300", "warning", pedantic=job.is_script)
+        most = max(lead, min(300, time // 4 if time else 300))
+        fix = f"leave time to save: {to}@{most}" if most > lead else "leave time to save: a longer time limit"
+        yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
 
 
 @RULES.add("SB606", "warning", "a requeue that overwrites the log")

@@ -14,9 +14,6 @@ from sbatchgen.sbatch.values import MAIL_EVENTS
 
 RULES: Rules[JobScript] = Rules()
 
-PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
-FULL_HOURS = frozenset((100, 120))  # minutes of a --time=N:00 which is mostly meant as hours
-FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
 _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CHANGE_?ME", re.IGNORECASE)
 
 
@@ -30,24 +27,6 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
         refused = None if ignored else refusal(script, use)
         if refused and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
             yield Hit(script.at_use(use), *refused)
-
-
-@RULES.add("SB127", "warning", "a time limit that is read as minutes")
-def _minutes(script: JobScript) -> Iterator[Hit]:
-    for name in ("time", "time-min"):
-        value = script.option(name)
-        match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
-        if match is None:
-            continue
-        minutes = int(match[1])
-        if match[2] is not None:
-            if int(match[2]) == 0 and minutes and minutes % 5 == 0 and minutes not in FULL_HOURS:
-                continue  # 30:00 is half an hour, and meant so
-            what = f"--{name}={value} is {minutes} minutes and {match[2]} seconds"
-            yield Hit(script.at_value(name), what, f"write {value}:00 for hours, or 00:{value}")
-        elif 1 < minutes <= PLAIN_HOURS and minutes % 5:
-            what = f"--{name}={value} is {minutes} minutes"
-            yield Hit(script.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
 
 
 @RULES.add("SB129", "warning", "mail that is not sent")
@@ -71,14 +50,3 @@ def _hint(script: JobScript) -> Iterator[Hit]:
     if "hint" in script.options and rivals:
         what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"
         yield Hit("hint", what, "keep one of them")
-
-
-@RULES.add("SB138", "warning", "memory that is read as megabytes")
-def _megabytes(script: JobScript) -> Iterator[Hit]:
-    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        value = script.option(name)
-        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= (
-            FEW_MIB if name == "mem" else FEW_MIB // 4
-        ):
-            what = f"--{name}={value} is {value} megabytes"
-            yield Hit(script.at_value(name), what, f"write {value}G for gigabytes, or {value}M")

@@ -1,4 +1,4 @@
-"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140.
+"""Values that Slurm refuses, whatever the cluster has, or reads otherwise than people: SB127, SB138, SB140.
 
 What only the cluster decides, such as whether a node or a licence exists, is left to the rules about its
 profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
@@ -15,7 +15,7 @@ from sbatchgen.job.job import Job
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.option_table import value_kinds
-from sbatchgen.units import Duration
+from sbatchgen.units import Duration, meant_time
 
 RULES: Rules[Job] = Rules()
 
@@ -34,6 +34,9 @@ EXAMPLES = {
     "time": "--time=24:00:00",
     "mail-type": "--mail-type=END,FAIL",
 }
+PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
+FULL_HOURS = frozenset((100, 120))  # minutes of a --time=N:00 which is mostly meant as hours
+FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
 _FIX = {
     "array": "write --array=0-9%2, or 1,3,5",
@@ -57,12 +60,44 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
     except RefusedError as error:
         if not error.args:
             return None
-        example = EXAMPLES.get(name)
+        meant = meant_time(value) if value_kinds().get(name) == "time" or name == "time" else ""
+        example = f"--{name}={meant}" if meant else EXAMPLES.get(name)
         return (
             f"'{value}' is not a value for --{name}: sbatch says \"{error}\"",
             f"write it as in {example}" if example else "see sbatch(1)",
         )
     return None
+
+
+@RULES.add("SB127", "warning", "a time limit that is read as minutes")
+def _minutes(job: Job) -> Iterator[Hit]:
+    for name in ("time", "time-min"):
+        value = job.written(name)
+        match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
+        if match is None:
+            continue
+        minutes = int(match[1])
+        if match[2] is not None:
+            if int(match[2]) == 0 and minutes and minutes % 5 == 0 and minutes not in FULL_HOURS:
+                continue  # 30:00 is half an hour, and meant so
+            what = f"--{name}={value} is {minutes} minutes and {match[2]} seconds"
+            yield Hit(
+                job.at_value(name), what, f"write {value}:00 for hours, or 00:{int(match[1]):02}:{match[2]}"
+            )
+        elif 1 < minutes <= PLAIN_HOURS and minutes % 5:
+            what = f"--{name}={value} is {minutes} minutes"
+            yield Hit(job.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
+
+
+@RULES.add("SB138", "warning", "memory that is read as megabytes")
+def _megabytes(job: Job) -> Iterator[Hit]:
+    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+        value = job.written(name)
+        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= (
+            FEW_MIB if name == "mem" else FEW_MIB // 4
+        ):
+            what = f"--{name}={value} is {value} megabytes"
+            yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
 
 
 @RULES.add("SB140", "error", "a value that slurmctld refuses")

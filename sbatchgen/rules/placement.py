@@ -23,6 +23,7 @@ from sbatchgen.units import Duration, Text
 RULES: Rules[Job] = Rules()
 
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
+USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
 MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
 
 
@@ -213,6 +214,9 @@ def _required_options(job: Job) -> Iterator[Hit]:
             if enforced is False:
                 continue  # Slurm does not look at it
             asked = job.option(option) or str(getattr(job.user, option, None) or "")
+            if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
+                what = f"partition '{where}' is only for qos {' or '.join(allowed)}, and the job names no qos"
+                yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
             if not asked or not ((allowed and asked not in allowed) or asked in denied):
                 continue
             from sbatchgen.plan.choice import only_for

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sbatchgen.inputs.job import CHOOSING, RUNTIME_KEYS
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.job.job import PlannedJob
@@ -136,6 +137,24 @@ def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
     if required and not plan.software.get(required.key):
         what = f"runtime '{plan.runtime.name}' needs {required.what}"
         yield Hit(job.at("runtime"), what, f"add {required.flag}")
+
+
+@RULES.add("SB043", "error", "an option of another runtime")
+def _option_of_runtime(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    own = {key.name for key in plan.runtime.keys}
+    for key in plan.software.keys() - own:
+        origin, by = plan.origin(key), plan.origin("runtime")
+        if origin.level < max(by.level, Level.PROJECT if key in CHOOSING else Level.JOB):
+            continue  # a higher layer has chosen another runtime
+        having = [name for name, other in RUNTIMES.items() if key in {each.name for each in other.keys}]
+        names = " or ".join(filter(None, (", ".join(having[:-1]), having[-1])))
+        flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
+        what = f"{flag} is for runtime {names}, but the runtime is {plan.runtime.name}"
+        fix = f"add --runtime {names}, or remove {flag}"
+        if by.level == origin.level:
+            fix = f"keep one of {origin.where} and {by.where}"
+        yield Hit(job.at(key), what, fix)
 
 
 @RULES.add("SB019", "error", "a runtime or launcher that needs Slurm")

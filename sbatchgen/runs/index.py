@@ -155,6 +155,9 @@ class Index:
     def find(self, text: str, folder: Path) -> list[Run]:
         """Return the runs that match a name, the id of a job, or a folder, relative to `folder`."""
         self._load()
+        near = Path(os.path.normpath(folder / "runs" / text))
+        if text in self._runs and (here := [run for run in self._runs.values() if run.folder == near]):
+            return here
         if text in self._runs:
             return [self._runs[text]]
         id_ = text.partition("_")[0]

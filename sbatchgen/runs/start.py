@@ -18,6 +18,7 @@ from typing import Any
 from sbatchgen import quoting
 from sbatchgen.errors import Problem, SlurmError, did_you_mean, parse_error_line
 from sbatchgen.finding import Finding
+from sbatchgen.inputs.flags import parameters
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
@@ -132,6 +133,9 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
 def _refused(package: Path, problem: Problem, at: str = "") -> Finding:
     its_help = f"see its flags: python3 {quoting.word(str(package))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
+    unknown = re.search(r"unrecognized arguments: (--[\w-]+)", problem.what)
+    if unknown and unknown[1] in {flag for option in parameters() for flag in option.opts}:
+        fix = f"{unknown[1]} is an option of sbatchgen: write it before the --"
     what = f"the trainer refuses its arguments: {problem.what}"
     return Finding("error", Problem(what, at or problem.at, fix))
 
@@ -161,7 +165,6 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
 def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
     """Yield an error for a start that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
-    checkpoints = Path(start.checkpoint).parent if "/" in start.checkpoint else run_dir / "checkpoints"
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
         yield error(plan, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
@@ -174,9 +177,22 @@ def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
     elif start.state == "used" and not plan.options.dependency:
         what = f"{folder} is in use by {start.holder}"
         yield error(plan, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif start.state == "missing" and checkpoints.is_dir():  # otherwise the nodes may have it
-        what = f"there is no checkpoint {start.checkpoint}"
-        yield error(plan, "resume", what, "name a checkpoint that exists, or use --resume auto")
+    elif start.state == "missing" and not plan.options.dependency:  # of another job, that may make it
+        yield _no_checkpoint(plan, run_dir, start.checkpoint)
+
+
+def _no_checkpoint(plan: Plan, run_dir: Path, name: str) -> Finding:
+    """Return an error for a checkpoint that does not exist; a warning where only the nodes may see it."""
+    of_run = run_dir / "checkpoints"
+    seen = not name.startswith("/") or Path(name).parent.is_dir()
+    if "/" not in name:  # submit makes the run folder here, unless it is in a file system of the nodes
+        seen = any(folder.is_dir() for folder in run_dir.parents[:-1])
+    here = [file.name for file in of_run.glob("*.pt")] if of_run.is_dir() else []
+    key = "resume" if plan.resume not in ("auto", "off") else "args"
+    what = f"there is no checkpoint {name}" if key == "resume" else f"there is no file {name} to start from"
+    fix = did_you_mean(name, here) if here and key == "resume" else "name a file that exists"
+    finding = error(plan, key, what, fix if key == "args" else f"{fix}, or --resume auto for the newest")
+    return finding if seen else finding._replace(severity="warning")
 
 
 def unset(plan: Plan, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -213,6 +229,11 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
     if chdir and plan.runtime.mounts_own and (why := unmountable(plan, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
         yield error(plan, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
+    if plan.trainer and plan.resume not in ("auto", "off"):
+        path = _here(ShellPath(plan.resume), chdir or folder, environment)
+        if path and path.parent.is_dir() and not path.exists():
+            finding = error(plan, "resume", f"there is no checkpoint {path}", "name a file that exists")
+            yield finding._replace(severity="warning")  # it may be a name that the trainer knows
     for key, what, fix in plan.runtime.missing(plan, lambda path: _here(path, folder, environment)):
         yield error(plan, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None

@@ -74,6 +74,7 @@ class ApptainerRuntime(ContainerRuntime):
         for wrapper in ("", _WRAPPER)
         for verb in ("exec", "run")
     )
+    image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
         ImageTool(

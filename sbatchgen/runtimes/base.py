@@ -176,7 +176,7 @@ class Runtime:
         title: What it is, for the keys of profiles.
         Facts: The record of its keys in profiles, below `runtimes.NAME`.
         keys: Its keys in jobs.
-        requires: The job key that it can't do without.
+        requires: The job key that it can't do without, and that chooses it if no runtime is named.
         part: The template that sets it up, or "".
         programs: The programs that it needs where jobs run.
         starts: What starts a program in it in scripts of others, as bash.tools names it: "uv run".
@@ -190,6 +190,7 @@ class Runtime:
         wait_s: Seconds that srun waits once a task has ended.
         image_tools: Its commands that prepare an image.
         enter: Shell that runs its arguments in the container of a job, in a step of that job; or "".
+        image_ending: How the names of images end that only this runtime starts, or "".
     """
 
     name: str
@@ -210,6 +211,7 @@ class Runtime:
     wait_s = WAIT_S
     image_tools: tuple[ImageTool, ...] = ()
     enter = ""
+    image_ending = ""
 
     def __str__(self) -> str:
         return self.name
@@ -334,6 +336,21 @@ class ContainerRuntime(Runtime):
     def is_file(self, image: str) -> bool:
         """Whether the image is a file, not the address of a registry."""
         return "://" not in image
+
+    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+        """Yield an image that is a file and does not exist."""
+        image = job.software.get("image")
+        if image and self.is_file(image):
+            yield from lacking("image", image, here, "image", "prepare it (sbatchgen image), or name another")
+
+
+def lacking(
+    key: str, path: ShellPath, here: Callable[[ShellPath], Path | None], noun: str, fix: str
+) -> Iterator[KeyFault]:
+    """Yield a path of a job that does not exist, in a folder that does."""
+    file = here(path)
+    if file and file.parent.is_dir() and not file.exists():
+        yield KeyFault(key, f"there is no {noun} {file}", f"{fix}: --{key.replace('_', '-')}")
 
 
 def container_keys(mounts: str) -> tuple[Key, ...]:

@@ -1,16 +1,19 @@
 """conda: an environment of conda, activated by conda itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     Key,
+    KeyFault,
     Requirement,
     Runtime,
     RuntimeJob,
     ScriptDraft,
     job_key,
+    lacking,
     of_submission,
     sourced,
 )
@@ -52,6 +55,14 @@ class CondaRuntime(Runtime):
             "conda_root": root or "",
             "conda_env": of_submission(job.software.get("conda_env") or "", job),
         }
+
+    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+        """Yield an environment that is given by its path and does not exist."""
+        env = job.software.get("conda_env") or ShellPath("")
+        if "/" in env:
+            yield from lacking(
+                "conda_env", env, here, "conda environment", f"conda create --prefix {env}, or name another"
+            )
 
     def activation(self, command: "Command", draft: ScriptDraft) -> dict[str, str] | None:
         """Recognise conda activate ENV, its shell hook, conda.sh, and `source ROOT/bin/activate ENV`."""

@@ -3,7 +3,8 @@
 Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
@@ -18,6 +19,7 @@ from sbatchgen.runtimes.base import (
     absolute,
     inside,
     job_key,
+    lacking,
 )
 from sbatchgen.units import ShellPath
 
@@ -71,6 +73,12 @@ class EdfRuntime(Runtime):
         if edf.endswith(".toml") and "/" not in edf:
             what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
             yield KeyFault("edf", what, f"write ./{edf}, or the absolute path")
+
+    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+        """Yield a file that does not exist."""
+        edf = job.software.get("edf") or ShellPath("")
+        if "/" in edf:
+            yield from lacking("edf", edf, here, "environment", "name another")
 
     def tool(self, launch: ScriptLaunch) -> "Tool | None":
         """Return an srun with --environment."""

@@ -20,6 +20,7 @@ from sbatchgen.runtimes.base import (
     ScriptLaunch,
     absolute,
     job_key,
+    lacking,
 )
 from sbatchgen.units import ShellPath
 
@@ -62,8 +63,11 @@ class UvRuntime(Runtime):
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
     def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
-        """Yield a project without an environment."""
-        project = here(job.software["uv_project"]) if job.software.get("uv_project") else None
+        """Yield a project that does not exist, or has no environment."""
+        path = job.software.get("uv_project")
+        project = here(path) if path else None
+        if path:
+            yield from lacking("uv_project", path, here, "uv project", "name another")
         if project and project.is_dir() and not (project / ".venv").exists():
             fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
             yield KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)

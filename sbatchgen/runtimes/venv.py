@@ -15,6 +15,7 @@ from sbatchgen.runtimes.base import (
     ScriptDraft,
     absolute,
     job_key,
+    lacking,
     sourced,
 )
 from sbatchgen.units import ShellPath
@@ -54,10 +55,9 @@ class VenvRuntime(Runtime):
 
     def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
         """Yield an environment that does not exist, in a folder that does."""
-        venv = here(job.software["venv"]) if job.software.get("venv") else None
-        if venv and venv.parent.is_dir() and not venv.exists():
-            fix = f"python3 -m venv {word(str(venv))}, or name another: --venv"
-            yield KeyFault("venv", f"there is no virtual environment {venv}", fix)
+        if path := job.software.get("venv"):
+            fix = f"python3 -m venv {word(str(here(path)))}, or name another"
+            yield from lacking("venv", path, here, "virtual environment", fix)
 
     def activation(self, command: "Command", draft: ScriptDraft) -> dict[str, str] | None:
         """Recognise `source PATH/bin/activate`."""

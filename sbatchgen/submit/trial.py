@@ -106,7 +106,9 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
             yield Trial(profile=name, job=ITSELF, outcome="error", problems=error.problems)
             continue
         yield Trial(profile=name, job=ITSELF, outcome="error" if problems else "ok", problems=problems)
-        made_up = profile_check.required(profile)
+        written = {setting.partition("=")[0] for setting in given.get("settings", ())}
+        values = profile_check.required(profile).items()
+        made_up = {option: value for option, value in values if f"options.{option}" not in written}
         for runtime in RUNTIMES:
             for partition in _having(runtime, profile):
                 for mode in MODES:

@@ -14,6 +14,7 @@ from hatchling.build import build_wheel
 
 from sbatchgen.inputs.search import SITES
 from sbatchgen.modes import MODES
+from tests.cluster import accounting
 from tests.cluster.controller import Controller
 from tests.conftest import Command
 from tests.test_imports import loaded
@@ -172,6 +173,45 @@ def test_a_problem_of_a_pack_is_reported_once(package: Path, folder: Path, comma
     assert command("profile", "test", "nowhere").status == 3
 
 
+def test_an_account_that_is_set_wins_over_a_made_up_one(folder: Path, command: Command) -> None:
+    (folder / "own.yaml").write_text(
+        "name: own\nurl: https://example.org\nchecked: 2026-01-01\nrequired: [account]\n"
+        "partitions: {p: {gpus_per_node: 4, cpus_per_node: 8, accounts: [prof1]}}\n"
+    )
+    tried = command("profile", "test", "own.yaml", "--set", "options.account=prof1")
+    assert "host     p          ok   ok      ok            ok\n" in tried.out
+    assert " ok" not in command("profile", "test", "own.yaml").out
+
+
+def use_sbatch(controller: Controller, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the sbatch of a controller on PATH, whose user can't read this one's files."""
+    controller.commands(folder / "real", "sbatch")
+    program = folder / "bin/sbatch"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {folder}/real/sbatch "$1" <"$2"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(accounting.why_not() is not None, reason=accounting.why_not() or "")
+def test_a_real_slurm_accepts_an_account_that_is_set_and_no_made_up_one(
+    folder: Path,
+    controller_factory: Callable[..., Controller],
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = ("add account prof1", "add user alice account=prof1")
+    use_sbatch(controller_factory(nodes=NODES, partitions=PARTITIONS, accounts=mine), folder, monkeypatch)
+    (folder / "own.yaml").write_text(
+        "name: own\nurl: https://example.org\nchecked: 2026-01-01\nrequired: [account]\n"
+        "partitions: {cpu: {gpus_per_node: 0, cpus_per_node: 16}}\n"
+    )
+    assert "refused" in command("profile", "test", "own.yaml", "--live").out
+    tried = command("profile", "test", "own.yaml", "--live", "--set", "options.account=prof1")
+    assert tried.status == 0, tried.err
+    assert " ok " in tried.out
+
+
 def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     package: Path,
     folder: Path,
@@ -183,12 +223,7 @@ def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     controller = controller_factory(
         nodes=NODES, partitions=PARTITIONS, gres="NodeName=g[1-4] Name=gpu Count=4"
     )
-    controller.commands(folder / "real", "sbatch")
-    program = folder / "bin/sbatch"  # the user of that Slurm can't read this one's files
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {folder}/real/sbatch "$1" <"$2"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    use_sbatch(controller, folder, monkeypatch)
     pack = folder / "pack"
     (pack / "profiles").mkdir(parents=True)
     (pack / "profiles/example.yaml").write_text(PROFILE.replace("template: site.sh.j2\n", ""))

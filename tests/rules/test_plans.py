@@ -223,3 +223,20 @@ def test_what_a_plan_and_its_script_show_is_said_once(here: Path, command: Comma
     assert "SB014" in shown
     assert "SB506" not in shown
     assert "SB304" not in shown
+
+
+@pytest.mark.parametrize(
+    ("time", "fix"), [("00:10:00", "leave time to save: B:USR1@150"), ("00:02:00", "a longer time limit")]
+)
+def test_a_signal_is_not_suggested_to_come_before_the_job_begins(
+    command: Command, time: str, fix: str
+) -> None:
+    words = ("--profile", "msu", "--time", time, "--signal", "B:USR1@30")
+    assert fix in command("review", "single", *words).out
+
+
+def test_a_negative_number_of_nodes_has_no_processes_and_no_cost(command: Command) -> None:
+    shown = command("review", "ddp", "--profile", "msu", "--nodes", "-1").out
+    assert "SB010" in shown
+    assert "processes" not in shown.partition("Findings")[0]
+    assert "GPU-hours" not in shown

@@ -45,6 +45,14 @@ def test_a_run_is_its_folder_and_keeps_its_name(index: Index, tmp_path: Path) ->
     assert [job.key for job in index.jobs("ddp")] == ["a", "b"]
 
 
+def test_a_name_means_the_run_of_this_folder_before_another(index: Index, tmp_path: Path) -> None:
+    other, here = tmp_path / "other/runs/ddp", tmp_path / "here/runs/ddp"
+    index.begin("a", other, "ddp", shared=False)
+    assert index.begin("b", here, "ddp", shared=False).name == "ddp-2"
+    assert [run.folder for run in index.find("ddp", tmp_path / "here")] == [here]
+    assert [run.folder for run in index.find("ddp", tmp_path)] == [other]
+
+
 def test_runs_in_a_shared_folder_are_several(index: Index, tmp_path: Path) -> None:
     names = [index.begin(key, tmp_path, "ddp", shared=True).name for key in "abc"]
     assert names == ["ddp", "ddp-2", "ddp-3"]

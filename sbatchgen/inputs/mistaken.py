@@ -1,0 +1,87 @@
+"""What a file is that was given to a command for other files, and the command for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sbatchgen.errors import Problem
+from sbatchgen.files import read_file
+from sbatchgen.quoting import word
+
+HEAD = 1 << 16  # bytes that are read
+_DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
+_OF_PROFILE = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
+_OF_JOB = re.compile(rb"^mode:", re.MULTILINE)
+_NOUNS = {
+    "program": "a Python program",
+    "script": "a script",
+    "profile": "the profile of a cluster",
+    "settings": "a file of defaults for all jobs in its folder",
+    "job": "a job YAML",
+    "yaml": "a YAML file",
+    "folder": "a folder",
+    "run": "a run folder",
+}
+# What a command is for, and what to type instead for what a file is: {verb} is the command, {file} the file.
+_ANY = {
+    "program": "sbatchgen review single --trainer {file}",
+    "script": "sbatchgen lint {file}",
+    "profile": "sbatchgen profile check {file}",
+    "settings": "sbatchgen review single",
+    "job": "sbatchgen review {file}",
+    "yaml": "name a script, or a folder with scripts",
+    "run": "sbatchgen status {file}",
+}
+_OF_JOBS = {
+    "program": "sbatchgen {verb} single --trainer {file}",
+    "profile": "sbatchgen {verb} single --profile {file}",
+}
+_INSTEAD = {
+    "job": {**_ANY, **_OF_JOBS, "settings": "sbatchgen {verb} single", "folder": "name a job YAML in it"},
+    "script": {**_ANY, "folder": "name a script in it"},
+    "profile": {name: _ANY[name] for name in _ANY if name != "yaml"},
+}
+# Of a script, what does most nearly the same.
+_OF_SCRIPT = {"review": "sbatchgen submit {file} --dry-run", "sweep": "sbatchgen adopt {file} --to ."}
+_OF_SCRIPT["explain"] = _OF_SCRIPT["sweep"]
+
+
+def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
+    """Return what is wrong with a file or folder for a command; None if nothing is, or it does not exist.
+
+    Args:
+        name: The file, as it was given.
+        wanted: What the command is for: "job", "script" or "profile".
+        verb: The command, as "review".
+    """
+    kind = _kind(Path(name))
+    if kind in ("", wanted) or (wanted == "job" and (kind == "yaml" or (kind, verb) == ("script", "submit"))):
+        return None
+    if (kind, wanted) == ("run", "job") and verb == "submit":
+        instead = "sbatchgen resume {file}"
+    elif (kind, wanted) == ("script", "job"):
+        instead = _OF_SCRIPT.get(verb, _ANY[kind])
+    else:
+        instead = _INSTEAD[wanted].get(kind, "")
+    what = f"{name} is {_NOUNS[kind]}, not a {wanted}"
+    return Problem(what, fix=instead.format(verb=verb, file=word(name))) if instead else None
+
+
+def _kind(path: Path) -> str:
+    """Return what a file is, by its name and its beginning; "" if that is not clear."""
+    if path.is_dir():
+        return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
+    try:
+        data = read_file(path, HEAD) if path.is_file() else b""
+    except OSError:
+        return ""
+    if path.suffix in (".yaml", ".yml"):
+        known = "profile" if _OF_PROFILE.search(data) else "job" if _OF_JOB.search(data) else "yaml"
+        return "settings" if known == "yaml" and path.name == "sbatchgen.yaml" else known
+    first = data.partition(b"\n")[0]
+    if _DIRECTIVE.search(data):
+        return "script"
+    if (path.suffix == ".py" and data) or (first.startswith(b"#!") and b"python" in first):
+        return "program"
+    return "script" if first.startswith(b"#!") or path.suffix in (".slurm", ".sbatch", ".sh") else ""
