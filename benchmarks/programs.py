@@ -36,7 +36,7 @@ from tests.training.vision import fit  # noqa: E402
 PAGE = ROOT / "docs/how-to/programs.md"
 SHIM = ROOT / "benchmarks/cuda_on_cpu"
 LAUNCHERS = ("single", "torchrun", "srun")
-LONGEST_S = 600
+LONGEST_S = 1200
 PROFILE = f"""
 name: testing
 url: https://slurm.schedmd.com
