@@ -38,6 +38,11 @@ class Mode:
         return self.processes is None
 
     @property
+    def replicates(self) -> bool:
+        """Whether its only process has a replica of the model on each GPU."""
+        return self.gpus is None and self.processes == 1
+
+    @property
     def uses_gpus(self) -> bool:
         """Whether it may use a GPU."""
         return self.gpus != 0

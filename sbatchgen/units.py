@@ -146,6 +146,29 @@ class Duration(int):
         return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
+class Moment(str):
+    """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Moment:
+        """A date and a time of day as in ISO 8601."""
+        made = cls(text)
+        try:
+            made.epoch  # noqa: B018 whether it is a time
+        except (ValueError, OverflowError):
+            raise ValueError(f"'{text}' is not a time, as 2026-01-31T12:00:00+01:00") from None
+        return made
+
+    @property
+    def epoch(self) -> float:
+        """Seconds since 1970."""
+        from datetime import datetime  # only profiles with reservations need it
+
+        return datetime.fromisoformat(self).timestamp()
+
+
 class Memory(int):
     """A Slurm memory size in MiB, printed in the largest unit that holds it exactly."""
 
@@ -236,6 +259,23 @@ class EnvValue(Argument):
             fix = "write ${NAME}, or export it in the profile's setup"
             raise ValueError(f"'{text}' holds a ${{ that is not ${{NAME}} and would stay as it is; {fix}")
         return cls(text)
+
+
+class LinePattern(Text):
+    """A regular expression for lines of a trainer's log, with a group for each number: (?P<loss>...)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> LinePattern:
+        """Refuses what `re` refuses, and a pattern that names no number."""
+        try:
+            names = [*re.compile(text).groupindex]
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"'{text}' is not a regular expression: {error}") from error
+        if not {*names} - {"step", "epoch"}:
+            raise ValueError(f"'{text}' names no number; write one as (?P<loss>[0-9.e+-]+)")
+        return cls(Text.parse(text))
 
 
 class Release(Text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbatchgen.sbatch.gres import requested
-from sbatchgen.units import Argument, Duration, EnvName, Gres, JobName, Memory, ShellPath, Text
+from sbatchgen.units import Argument, Duration, EnvName, Gres, JobName, Memory, Moment, ShellPath, Text
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,10 @@ def test_gres_counts_over_all_types(text: str, gpus: int, shards: int) -> None:
 def test_gres_that_slurm_releases_read_differently_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a gres request"):
         Gres.parse(text)
+
+
+def test_a_moment_counts_its_zone() -> None:
+    assert Moment.parse("2026-01-31T12:00:00+01:00").epoch == 1769857200
+    for text in ("monday", "2026-13-01T00:00:00", "0001-01-01T00:00:00+14:00x"):
+        with pytest.raises(ValueError, match="is not a time"):
+            Moment.parse(text)

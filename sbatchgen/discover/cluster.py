@@ -15,9 +15,10 @@ from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer
-from sbatchgen.slurm.config import config, licenses
+from sbatchgen.slurm.config import config, licenses, topology
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
+from sbatchgen.slurm.reservation import SlurmReservation, reservations
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ class LiveCluster:
         user, host: The names of the user and of this host.
         groups: Those of the user.
         licenses: All of the cluster with their numbers; None if Slurm did not say.
+        reservations: Those that the user may use; None if Slurm did not say.
+        topology: Its kind, and the nodes of the largest leaf switch, by the keys of profiles.
         accounts: Those of the user; None if no database answered.
         plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
             sbatch did not list them.
@@ -48,6 +51,8 @@ class LiveCluster:
     host: str
     groups: tuple[str, ...]
     licenses: Mapping[str, int] | None
+    reservations: list[SlurmReservation] | None
+    topology: Mapping[str, str]
     accounts: list[Account] | None
     plugin_options: tuple[str, ...] | None
 
@@ -68,6 +73,12 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a user without a name
         user = ""
+    groups = _groups(environment)
+    own = accounts(user, settings.get("ClusterName", ""), environment) if user else None
+    reserved = reservations(environment)
+    if reserved is not None:
+        named = [account.name for account in own or ()]
+        reserved = [each for each in reserved if each.is_open_to(user, groups, named)]
     return LiveCluster(
         settings=settings,
         partitions=shown,
@@ -75,9 +86,11 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         qos=qos(environment),
         user=user,
         host=platform.node().partition(".")[0],
-        groups=_groups(environment),
+        groups=groups,
         licenses=licenses(environment),
-        accounts=accounts(user, settings.get("ClusterName", ""), environment) if user else None,
+        reservations=reserved,
+        topology=topology(settings, environment),
+        accounts=own,
         plugin_options=_plugin_options(environment),
     )
 

@@ -19,12 +19,12 @@ from sbatchgen.sbatch.hostlist import hosts
 Path = tuple[str, ...]
 _HEAD = 'name: x\nurl: ""\nchecked: x\n'
 # How deep keys are that have values; other mappings are values.
-_DEPTHS = {"limits": 2, "partitions": 3, "qos": 3}
+_DEPTHS = {"limits": 2, "partitions": 3, "qos": 3, "reservations": 3}
 # scontrol shows these of every partition: if the cluster has no value, there is no limit.
 _ALWAYS_SHOWN = (
     "time_max time_default nodes_min mem_per_cpu_max mem_per_node_max cpus_per_node_max mem_per_gpu_default "
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
-    "preemption billing state exclusive reservation_only"
+    "preemption billing state exclusive oversubscribed reservation_only"
 )
 # The staff choose these, whatever slurm.conf says.
 _CHOICES = ("default_partition", "cpus_per_gpu")
@@ -70,7 +70,7 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
         for row in comparison.stale(entry, (entry.key,))
     ]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
-    gone = comparison.gone() if of_slurm else ()
+    gone = [*comparison.ended(), *(comparison.gone() if of_slurm else ())]
     return [row for row in [*rows, *gone] if row.at or row.path not in hidden]
 
 
@@ -119,6 +119,13 @@ class _Comparison:
             ),
             "",
         )
+
+    def ended(self) -> Iterator[Difference]:
+        """Reservations that the cluster does not have."""
+        for name in self.own.value.reservations if self.cluster.reservations is not None else ():
+            path = ("reservations", str(name))
+            if name not in self.live.reservations:
+                yield Difference(path, self.own.places.get(".".join(path), ""), "", None, "warning")
 
     def gone(self) -> Iterator[Difference]:
         """Partitions that the cluster does not have, and keys of others that it has no value for."""
@@ -198,7 +205,10 @@ def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
         if row.live is None and len(row.path) == 2:
-            what, fix = f"the cluster shows no partition '{key}'", "remove it, or ask an administrator"
+            what, fix = (
+                f"the cluster shows no {row.path[0][:-1]} '{key}'",
+                "remove it, or ask an administrator",
+            )
             if row.own:
                 what, fix = (
                     f"{what}, and '{row.own}' has its nodes",

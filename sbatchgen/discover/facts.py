@@ -12,6 +12,7 @@ from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
 from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
 from sbatchgen.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
+from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.printed import count
@@ -19,6 +20,7 @@ from sbatchgen.units import Duration, Memory, Release, Weights
 
 _MOST_FEATURES = 100
 _MOST_TEXT = 4000  # characters of a list of nodes
+_REPEATED = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
 _SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
 _QOS_LIMITS = (
     *("time_max", "nodes_max", "gpus_max", "cpus_max"),
@@ -86,6 +88,7 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
             yield Entry("gpu_request", "none", ["Where nodes have GPUs, write gpus_per_node for them."])
     if cluster.licenses is not None:
         yield Entry("licenses", flow({name: n for name, n in cluster.licenses.items() if is_clean(name)}))
+    yield from _reservations(cluster)
     if cluster.plugin_options is None:
         yield _comments("plugin_options: not known; see the end of `sbatch --help`")
     else:
@@ -93,6 +96,24 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
     if "gpu" in cluster.setting("GresTypes").split(",") and _select_type(cluster) in ("cons_res", "linear"):
         yield Entry("gpu_request", "gres", ["--gpus-per-node needs select/cons_tres."])
     yield from _user(cluster)
+
+
+def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield those of this user; FLEX binds its jobs to neither nodes nor time."""
+    lists = {part.name: part.node_list for part in cluster.partitions}
+    lasting = cluster.setting("ResvOverRun").split(" ")[0] != "0"  # jobs may run on after the end
+    entries = []
+    for each in cluster.reservations or ():
+        flags = {*each.flags}
+        moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # Slurm may give it other nodes
+        nodes = {*hosts(lists.get(each.partition, "") if moves else each.nodes)}
+        with_it = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
+        until = each.end if flags.isdisjoint(_REPEATED) and not lasting else ""
+        keys = [*_keys(partitions=_names(with_it), until=until and scalar(until))]
+        if is_clean(each.name):
+            below = [] if "FLEX" in flags else keys
+            entries.append(Entry(each.name, "" if below else "{}", entries=below))
+    yield Entry("reservations" if entries else "", entries=entries)
 
 
 def _select_type(cluster: LiveCluster) -> str:
@@ -140,6 +161,7 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
         memory_consumable=str("MEMORY" in select).lower(),
         several_gpus_per_sharing_job="MULTIPLE_SHARING_GRES_PJ" in select and "true",
         select_type=_select_type(cluster) in ("cons_tres", "cons_res", "linear") and _select_type(cluster),
+        **({} if any(partition.topology for partition in cluster.partitions) else cluster.topology),
     )
     values = ((name, cluster.setting(name)) for name in _SETTINGS)
     settings = ", ".join(f"{name}={value}" for name, value in values if value not in ("", "none", "OFF"))
@@ -191,10 +213,30 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
     yield from _nodes(partition, kinds, cluster)
-    default, limit = (
-        partition.mem_per_cpu,
-        partition.mem_per_cpu_max,
-    )  # else those of the cluster: slurm.conf(5)
+    yield from _memory(partition, cluster)
+    yield from _keys(
+        cpus_per_node_max=partition.cpus_per_node_max,
+        cpus_per_gpu=partition.cpus_per_gpu,
+        accounts=_names(partition.accounts),
+        accounts_denied=_names(partition.accounts_denied),
+        qos=_names(partition.qos),
+        qos_denied=_names(partition.qos_denied),
+        groups=_names(partition.groups),
+        submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
+        partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
+        **_preemption(partition, cluster),
+        billing=_billing(partition, cluster),
+        hidden=partition.hidden and "true",
+        state=partition.state in ("down", "drain", "inactive") and partition.state,
+        exclusive=partition.exclusive and "true",
+        oversubscribed=partition.oversubscribed and "true",
+        reservation_only=partition.reservation_only and "true",
+    )
+
+
+def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield defaults and limits of memory: those of the partition, else of the cluster (slurm.conf(5))."""
+    default, limit = partition.mem_per_cpu, partition.mem_per_cpu_max
     if not default and not partition.mem_per_node:
         default = count(cluster.setting("DefMemPerCPU"))
     if not limit and not partition.mem_per_node_max:
@@ -214,21 +256,6 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
         mem_per_node_default=of_node and Memory(of_node),
         mem_per_node_max=most and Memory(most),
-        cpus_per_node_max=partition.cpus_per_node_max,
-        cpus_per_gpu=partition.cpus_per_gpu,
-        accounts=_names(partition.accounts),
-        accounts_denied=_names(partition.accounts_denied),
-        qos=_names(partition.qos),
-        qos_denied=_names(partition.qos_denied),
-        groups=_names(partition.groups),
-        submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
-        partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
-        **_preemption(partition, cluster),
-        billing=_billing(partition, cluster),
-        hidden=partition.hidden and "true",
-        state=partition.state in ("down", "drain", "inactive") and partition.state,
-        exclusive=partition.exclusive and "true",
-        reservation_only=partition.reservation_only and "true",
     )
 
 

@@ -18,6 +18,7 @@ from sbatchgen.units import (
     CpuList,
     Duration,
     Memory,
+    Moment,
     NodeRange,
     Release,
     ShellPath,
@@ -106,6 +107,9 @@ class Partition(JobSettings, NodeFacts):
     hidden: bool = described("Never chosen for a job that names no partition (Hidden).", False)
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
     exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
+    oversubscribed: bool = described(
+        "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
+    )
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
 
     def __post_init__(self) -> None:
@@ -250,6 +254,18 @@ class Limits:
     select_type: Literal["cons_tres", "cons_res", "linear"] | None = described(
         "SelectType of slurm.conf: cons_res and linear know no --gpus and the like."
     )
+    topology: Literal["tree", "block", "flat"] | None = described(
+        "TopologyPlugin of slurm.conf: --switches needs tree, --segment block."
+    )
+    switch_nodes: Count | None = described("Nodes of the largest leaf switch (topology tree).")
+
+
+@record
+class Reservation:
+    """A reservation of nodes; None is "not known"."""
+
+    partitions: tuple[Text, ...] = described("Partitions that have nodes of it; empty: not known.", ())
+    until: Moment | None = described("When it ends, and its jobs with it.")
 
 
 @record
@@ -301,6 +317,9 @@ class Profile(JobSettings):
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
     gres_types: tuple[Text, ...] | None = described("Names that --gres may have here (GresTypes).")
     licenses: Mapping[Text, int] | None = described("Licenses that exist here, with their numbers.")
+    reservations: Mapping[Text, Reservation] = described(
+        "Reservations by name, of the user who discovered them.", make=dict
+    )
     plugin_options: tuple[Text, ...] | None = described(
         "Options that the site's plugins add to sbatch; with = at the end if they take a value."
     )

@@ -11,7 +11,8 @@ from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
 from sbatchgen.finding import Place
 from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import APPTAINER, LAUNCHERS, Launch
+from sbatchgen.job.launches import LAUNCHERS, Launch
+from sbatchgen.runtimes import RUNTIMES
 
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
 PULLED = re.compile(r"(?:docker|oras|library|shub)://")
@@ -70,13 +71,14 @@ def containers(
         launches: What it starts.
         place: Returns the place of a word or a command of its body.
     """
+    apptainer = RUNTIMES["apptainer"].starts
     yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):
             inside = launch.tools[index + 1 :]
             if tool.name == "srun":
                 yield from _of_pyxis(_uses(tool, place), launch.command, inside)
-            elif tool.name in APPTAINER and tool.operands:
+            elif tool.name in apptainer and tool.operands:
                 image = tool.operands[0]
                 yield Container(
                     pyxis=False,

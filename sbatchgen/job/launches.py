@@ -19,22 +19,22 @@ from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.plan.resources import Amounts, Resources
+from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
-LAUNCHERS = frozenset(("torchrun", "accelerate launch", "deepspeed"))
+# The launchers of PyTorch, with the option that has the number of nodes.
+NUMBER_OF_NODES = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
+LAUNCHERS = frozenset(NUMBER_OF_NODES)
 MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
-APPTAINER = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
-WRAPPERS = frozenset(
-    tool.replace(" ", "_wrapper ") for tool in APPTAINER
-)  # which find the image in a variable
-CONTAINERS = APPTAINER | WRAPPERS | {"podman-hpc run", "shifter"}
+CONTAINERS = frozenset(
+    start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
+)
 _STARTERS = """
-srun accelerate apptainer singularity apptainer_wrapper singularity_wrapper podman-hpc shifter python env exec
-command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
+srun accelerate python env exec command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
 """
-STARTERS = LAUNCHERS | MPI | SHELLS | frozenset(_STARTERS.split())
+STARTERS = LAUNCHERS | MPI | SHELLS | {*_STARTERS.split(), *(start.split()[0] for start in CONTAINERS)}
 _HELPERS = """
 [ awk cat chmod cp cut date dd df du echo enroot env false find free grep head hostname ib_write_bw id ip ls
 lscpu mkdir module mv nproc nvidia-smi pip pkill printenv printf ps pwd rm rocm-smi rsync scontrol sed sleep
@@ -132,20 +132,26 @@ class Launch:
         given = self.step.option("ntasks")
         if given:
             return self.number(given, self.step)
+        resources = self.resources
+        job = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
         if each := self.step.option("ntasks-per-node"):
             count = self.number(each, self.step)
-            return self.nodes * count if self.nodes is not None and count is not None else None
-        if self.resources.ntasks:
-            return self.resources.ntasks
-        return self.nodes * (self.resources.ntasks_per_node or 1) if self.nodes is not None else None
+            asked = self.nodes * count if self.nodes is not None and count is not None else None
+            if job in (0, asked) or asked is None:
+                return asked
+            # srun ignores it for SLURM_NTASKS; 26.05, and not 22.05, obeys it beside --nodes.
+            return None if "nodes" in self.step.options else job
+        return resources.ntasks or (
+            self.nodes * (resources.ntasks_per_node or 1) if self.nodes is not None else None
+        )
 
     @cached_property
     def tasks_per_node(self) -> int | None:
         """Tasks of the busiest node; None if the script does not say."""
-        if self.step is not None and (each := self.step.option("ntasks-per-node")):
-            return self.number(each, self.step)
         if self.tasks is None or self.nodes is None:
-            return None
+            each = self.step.option("ntasks-per-node") if self.step and not self.resources.ntasks else None
+            is_obeyed = each and not self.resources.ntasks_per_node
+            return self.number(each, self.step) if is_obeyed and self.step else None
         return -(-self.tasks // max(self.nodes, 1))
 
     @cached_property
@@ -168,8 +174,7 @@ class Launch:
         """The number of nodes in the launcher's own options; None if the script does not say."""
         if self.launcher is None:
             return None
-        names = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
-        option = self.launcher.option(names.get(self.launcher.name, ""))
+        option = self.launcher.option(NUMBER_OF_NODES[self.launcher.name])
         if option is None:
             return 1 if self.launcher.name != "deepspeed" else None
         return self.number(option, self.launcher)

@@ -32,14 +32,20 @@ _OF_BASH = ("lines", "body", "commands", "_by_name")
 _OF_ENVIRONMENT = re.compile(
     r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
 )
-_MARKS = ("{", "<", "@", "%", "__")
+_MARKS = "{<@%!_[$"
+# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
+# (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
+    r"|![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)"
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
-    r"|(?<![\w$<])<[A-Za-z][^<>@\s]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
+    r"|%%\w+%%|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b"
 )
+# What a person fills in, as <your account>, <N> or [budget code].
+_FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 
 
 @record
@@ -80,16 +86,39 @@ class JobScript(Job):
         return (*known, *of_plugins((*(named or ()), *self.known_options)))
 
     @cached_property
+    def directive_lines(self) -> frozenset[int]:
+        """The numbers of the lines that sbatch reads."""
+        return frozenset(line.line for line in self.sbatch.directives if line.kind in READ)
+
+    @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
         matches = {}
         if any(mark in self.text for mark in _MARKS):
-            lines = {line.line for line in self.sbatch.directives if line.kind in READ}
             for number, text in enumerate(self.lines, start=1):
-                shape = _IN_DIRECTIVE if number in lines else _IN_BODY
+                shape = _IN_DIRECTIVE if number in self.directive_lines else _IN_BODY
                 if (match := shape.search(text)) and "--mail-user" not in text:  # a person's own
                     matches[number] = match
         return matches
+
+    @cached_property
+    def is_template(self) -> bool:
+        """Whether a program has yet to fill in a directive."""
+        return not self.directive_lines.isdisjoint(self.placeholders)
+
+    @cached_property
+    def unfilled(self) -> dict[int, re.Match[str]]:
+        """The directives in which a person has yet to put something, as <project id>, by number."""
+        lines = sorted(self.directive_lines) if "<" in self.text or "[" in self.text else ()
+        searched = ((number, _FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
+        return {} if self.is_template else {number: match for number, match in searched if match}
+
+    @cached_property
+    def refused_unfilled(self) -> bool:
+        """Whether sbatch refuses it for what a person has yet to fill in."""
+        lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
+        refused = self.unfilled and self.sbatch.refusal
+        return bool(refused) and replace(self, text="\n".join(lines)).sbatch.refusal is None
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""

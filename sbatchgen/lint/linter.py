@@ -129,10 +129,12 @@ def _dated_finding(finding: Finding, release: str) -> Finding:
 
 
 def _without_template(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Leave out what is about lines that a program has yet to fill in."""
-    lines = script.placeholders if findings else {}
+    """Leave out what is about lines that a program or a person has yet to fill in; all of a template."""
+    lines = {*script.placeholders, *script.unfilled} if findings else set()
     if not lines:
         return findings
+    if script.is_template:
+        return [finding for finding in findings if finding.rule == "SB136"]
     return [
         finding
         for finding in findings

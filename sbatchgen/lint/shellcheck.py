@@ -7,6 +7,7 @@ json1).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -51,9 +52,22 @@ def findings(source: Source, path: str) -> list[Finding]:
     call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:
         done = subprocess.run(call, input=source.data, capture_output=True, timeout=TIMEOUT_S, check=False)
-        return list(_read_answer(source.file, done.stdout))
+        text = source.data.decode("utf-8", "replace")
+        return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         return []
+
+
+def _holds_words(finding: Finding, text: str) -> bool:
+    """Whether SC2086 wants quotes around a variable that holds several words: that breaks the command."""
+    place, lines = finding.place, text.splitlines()
+    if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
+        return False
+    name = re.match(r"\$\{?(\w+)", lines[place.line - 1][place.column - 1 :])
+    made = (
+        rf"^[ \t]*(?:export |readonly |local )?{name[1]}\+?=(?:\"[^\"\n]*[ \\]|'[^'\n]*[ \\])" if name else ""
+    )
+    return bool(made) and re.search(made, text, re.MULTILINE) is not None
 
 
 def _read_answer(file: str, answer: bytes) -> Iterator[Finding]:

@@ -60,6 +60,7 @@ class Plan:
     args: tuple[str, ...]
     checkpoint: str | None
     resume_args: tuple[str, ...]
+    metrics: str | None
     launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath
@@ -127,6 +128,12 @@ class Plan:
     def shards(self) -> int:
         """Shards of a GPU on each node."""
         return self.resources.shards
+
+    @cached_property
+    def placed(self) -> tuple[str, ...]:
+        """The parameters of its sweep that have a placeholder in its arguments or variables."""
+        texts = (*self.args, *filter(None, self.env.values()))
+        return self.sweep.placed(texts) if self.sweep else ()
 
     @property
     def stoppable(self) -> bool:

@@ -500,8 +500,8 @@ def _plan(
             values.drop(f"options.{option}")
     settings = settings_of(values.values)
     same = (
-        "trainer data run_dir checkpoint resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
-        "snapshot_dir template"
+        "trainer data run_dir checkpoint resume metrics max_restarts chain requeue_on_timeout "
+        "requeue_on_node_fail snapshot_dir template"
     )
 
     return Plan(

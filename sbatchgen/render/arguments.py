@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.errors import nearest
@@ -78,13 +78,27 @@ def names(*texts: str) -> frozenset[str]:
     return frozenset(piece[1:-1] for piece, is_text in pieces if not is_text)
 
 
-def mistyped(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what looks like a placeholder in a text and is not, with the placeholder that may be meant."""
+def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield what looks like a placeholder in a text and is not, with the placeholder that may be meant.
+
+    The names of a sweep's `params` are placeholders too.
+    """
     for place, piece in enumerate(_PLACEHOLDER.split(text)):
         for name in () if place % 2 else re.findall(r"(?<!\{)\{([A-Za-z][\w:-]*)\}(?!\})", piece):
             like = name.lower().replace("-", "_")
-            if meant := "env:NAME" if like.startswith("env:") else nearest(like, _KNOWN, 0.85):
+            if name in params:
+                continue
+            if meant := "env:NAME" if like.startswith("env:") else nearest(like, [*_KNOWN, *params], 0.85):
                 yield f"{{{name}}}", f"{{{meant}}}"
+
+
+def with_params(text: str, plan: Plan, word: Callable[[str], str]) -> str:
+    """Return a text as a word of bash that has a sweep's parameters; `word` makes words of the rest."""
+    pieces = plan.sweep.pieces(text) if plan.sweep else [text]
+    words = [
+        f'"${{param[{piece}]}}"' if place % 2 else word(piece) for place, piece in enumerate(pieces) if piece
+    ]
+    return "".join(words) or word("")
 
 
 def word(text: str, plan: Plan, *, glob: bool = False) -> str:
@@ -114,24 +128,39 @@ def given(plan: Plan) -> Iterator[str]:
     """Yield the arguments; an option and its values stay on one line."""
     groups: list[list[str]] = []
     for arg in plan.args:
-        if not groups or arg.startswith("-"):
+        if not groups or arg.startswith("-") or "=" in arg:
             groups.append([])
-        groups[-1].append(word(arg, plan))
+        groups[-1].append(with_params(arg, plan, lambda text: word(text, plan)))
     words = [" ".join(group) for group in groups]
     words += ['"${resume_args[@]}"'] if plan.gives_resume_args else []
-    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if plan.sweep else [])])
+    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if _adds_arguments(plan) else [])])
 
 
 def points(plan: Plan) -> tuple[str, ...]:
-    """The lines of a `case` that set the arguments of each point of a sweep."""
+    """The lines of a `case` that set the values and arguments of each point of a sweep."""
     sweep = plan.sweep
     if sweep is None:
         return ()
     filled = functools.lru_cache(maxsize=None)(lambda arg: word(arg, plan))
-    return tuple(
-        f"{number}) point_args=({' '.join(map(filled, sweep.arguments(point)))}) ;;"
-        for number, point in enumerate(sweep.points)
-    )
+    lines = []
+    for number, point in enumerate(sweep.points):
+        values = dict(zip(sweep.names, point, strict=True))
+        placed = " ".join(f"[{name}]={filled(values[name])}" for name in plan.placed)
+        added = " ".join(map(filled, sweep.arguments(point, plan.placed)))
+        sets = [*([f"param=({placed})"] if placed else []), *([f"point_args=({added})"] if added else [])]
+        lines.append(f"{number}) {' '.join(sets)} ;;")
+    return tuple(lines)
+
+
+def point_says(plan: Plan) -> str:
+    """Return what the script prints of the point that it runs, as text for double quotes."""
+    values = [f"{name}=${{param[{name}]}}" for name in plan.placed]
+    return " ".join([*values, *(["${point_args[*]}"] if _adds_arguments(plan) else [])])
+
+
+def _adds_arguments(plan: Plan) -> bool:
+    """Whether a parameter of a sweep has no placeholder."""
+    return plan.sweep is not None and len(plan.placed) < len(plan.sweep.names)
 
 
 def _filled(name: str, plan: Plan) -> str:

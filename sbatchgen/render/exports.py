@@ -48,10 +48,10 @@ def _own(plan: Plan) -> Iterator[str]:
     for name, value in plan.env.items():
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
-            yield f"{name}={quoting.value(value)}"
+            yield f"{name}={arguments.with_params(value, plan, quoting.value)}"
             plain = []
         elif value is not None:
-            plain.append(f"{name}={quoting.word(value)}")
+            plain.append(f"{name}={arguments.with_params(value, plan, quoting.word)}")
     yield from quoting.packed(plain)
 
 

@@ -91,7 +91,8 @@ def uses_data(plan: Plan) -> bool:
     by = plan.origin("data").level
     if plan.trainer:  # the profile's data are those of the bundled trainer
         return by >= Level.PROJECT
-    return by > Level.DEFAULT or _dataset(plan.args) in FILES_NEEDED
+    dataset = _dataset(plan.args)
+    return by > Level.DEFAULT or dataset in FILES_NEEDED or dataset.strip("{}") in plan.placed
 
 
 def own_folders(plan: Plan) -> tuple[str, ...]:

@@ -195,29 +195,63 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     mounted = launch.mounts(plan, here)
     talk = launch.files(plan)
     sweep = plan.sweep
-    image = plan.software.get("image") or ""
-    is_file = image_is_file(plan)
     directives = [quoting.directive(name, text) for name, text in plan.directives.items()]
     values: dict[str, Any] = {}
     for runtime in RUNTIMES.values():
         values |= runtime.variables(plan, here, exported)
-    return values | {
-        "directives": directives if plan.slurm else [],
-        "slurm": plan.slurm,
-        "stoppable": plan.stoppable,
-        "restartable": plan.restartable,
-        "has_outcome": plan.stoppable or sweep is not None,
-        "requeue_on_timeout": plan.stoppable and not plan.asks_to_stop,
-        "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
-        "asks_again": "again" in talk,
-        "reads_exit": "exit" in talk,
-        "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
-        "job_id": element if array else "$SLURM_JOB_ID",
-        "points": arguments.points(plan),
-        "points_carried": sweep is not None and sweep.carried,
-        "array_element": bool(array) and sweep is None and not one_at_a_time(array),
-        "consecutive": plan.consecutive,
-        "array": bool(array),
+    return (
+        values
+        | _paths(plan, here, code)
+        | {
+            "directives": directives if plan.slurm else [],
+            "slurm": plan.slurm,
+            "stoppable": plan.stoppable,
+            "restartable": plan.restartable,
+            "has_outcome": plan.stoppable or sweep is not None,
+            "requeue_on_timeout": plan.stoppable and not plan.asks_to_stop,
+            "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
+            "asks_again": "again" in talk,
+            "reads_exit": "exit" in talk,
+            "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
+            "job_id": element if array else "$SLURM_JOB_ID",
+            "points": arguments.points(plan),
+            "placed": plan.placed,
+            "point_says": arguments.point_says(plan),
+            "points_carried": sweep is not None and sweep.carried,
+            "array_element": bool(array) and sweep is None and not one_at_a_time(array),
+            "consecutive": plan.consecutive,
+            "array": bool(array),
+            "module_lines": tuple(_modules(plan)),
+            "setup_before_modules": _setup(plan.settings.setup_before_modules),
+            "setup": _setup(plan.settings.setup),
+            "setup_after_runtime": _setup(plan.settings.setup_after_runtime),
+            "setup_per_node": launch.node_setup(plan),
+            "master_addr": plan.settings.master_addr or "",
+            # of a module or of setup: a virtual environment may use their packages
+            "keeps_pythonpath": plan.runtime.may_use_modules
+            and bool(plan.settings.modules or plan.settings.setup),
+            "runtime_part": plan.runtime.part,
+            "mount_sources": launch.sources(mounted),
+            "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
+            "meets": launch.meets(plan),
+            "port_base": plan.settings.network.port_base,
+            "port_count": plan.settings.network.port_count,
+            "inherited": plan.inherited,
+            "export_lines": tuple(exports.lines(plan)),
+            "max_restarts": plan.max_restarts,
+            "checkpoints": arguments.checkpoints(plan),
+            "first_checkpoint": "" if plan.resume in ("auto", "off") else arguments.resume(plan),
+            "resume_args": arguments.resume_args(plan),
+            "training_title": TITLES[plan.launcher] if plan.launcher else plan.mode.title,
+            "command_lines": launch.command(plan, exported, mounted),
+        }
+    )
+
+
+def _paths(plan: Plan, here: str, code: Path) -> dict[str, Any]:
+    """Return the variables for what the job reads and writes; `here` holds the folder of submission."""
+    image, is_file = plan.software.get("image") or "", image_is_file(plan)
+    return {
         # bash would follow a link before a slash
         "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(plan.run_dir, here)),
         "uses_data": launch.uses_data(plan),
@@ -225,32 +259,9 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "uses_code": launch.uses_code(plan),
         "code": absolute(plan.code, here) if plan.code else str(code),
         "snapshot": absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
-        "module_lines": tuple(_modules(plan)),
-        "setup_before_modules": _setup(plan.settings.setup_before_modules),
-        "setup": _setup(plan.settings.setup),
-        "setup_after_runtime": _setup(plan.settings.setup_after_runtime),
-        "setup_per_node": launch.node_setup(plan),
         "needed": _needed(plan),
-        "master_addr": plan.settings.master_addr or "",
-        # of a module or of setup: a virtual environment may use their packages
-        "keeps_pythonpath": plan.runtime.may_use_modules
-        and bool(plan.settings.modules or plan.settings.setup),
-        "runtime_part": plan.runtime.part,
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
-        "mount_sources": launch.sources(mounted),
-        "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
-        "meets": launch.meets(plan),
-        "port_base": plan.settings.network.port_base,
-        "port_count": plan.settings.network.port_count,
-        "inherited": plan.inherited,
-        "export_lines": tuple(exports.lines(plan)),
-        "max_restarts": plan.max_restarts,
-        "checkpoints": arguments.checkpoints(plan),
-        "first_checkpoint": "" if plan.resume in ("auto", "off") else arguments.resume(plan),
-        "resume_args": arguments.resume_args(plan),
-        "training_title": TITLES[plan.launcher] if plan.launcher else plan.mode.title,
-        "command_lines": launch.command(plan, exported, mounted),
     }
 
 

@@ -25,7 +25,7 @@ from sbatchgen.units import Weights
 
 SCHEMA = 1
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
-_POINT = re.compile(r"    \d+\) point_args=\(")
+_POINT = re.compile(r"    \d+\) (?:param|point_args)=\(")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,7 +201,7 @@ def _shards_within_gpu(job: Job) -> Iterator[Hit]:
 def _shards_for_one(job: Job) -> Iterator[Hit]:
     resources = job.resources
     processes = resources.processes_per_node or resources.tasks_per_node
-    replicas = isinstance(job, PlannedJob) and job.plan.mode.name == "dataparallel"
+    replicas = isinstance(job, PlannedJob) and job.plan.mode.replicates
     if resources.shards and (processes > 1 or replicas):
         what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
         what += "duplicate GPU)"

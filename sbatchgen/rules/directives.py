@@ -133,14 +133,13 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB136", "info", "a template with placeholders")
 def _template(script: JobScript) -> Iterator[Hit]:
-    from sbatchgen.rules.safety import UNFILLED
-
     lines = script.placeholders
-    first = next((number for number in lines if not UNFILLED.search(script.lines[number - 1])), None)
+    first = next(iter(sorted(lines, key=lambda number: number not in script.directive_lines)), None)
     if first is not None:
         match = lines[first]
-        many = f"{len(lines)} such lines are" if len(lines) > 1 else "1 such line is"
-        what = f"{match[0]} is a placeholder for a program to fill in: {many} not checked"
+        many = f"{len(lines)} such lines are" if len(lines) > 1 else "this line is"
+        many = "the script is" if script.is_template else many
+        what = f"{match[0]} is a placeholder that a program fills in: {many} not checked"
         at = script.at(first, match.start() + 1, match.end() + 1)
         yield Hit(at, what, "lint the rendered script")
 

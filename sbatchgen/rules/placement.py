@@ -1,21 +1,24 @@
-"""Where a job may run and for how long, judged by its cluster: SB201 to SB206, SB223 to SB234, and SB250.
+"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB252.
 
 A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator, Sequence
 
-from sbatchgen.errors import did_you_mean
+from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Qos
 from sbatchgen.job.job import Job, PlannedJob
+from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.units import Text
+from sbatchgen.units import Duration, Text
 
 RULES: Rules[Job] = Rules()
 
@@ -25,11 +28,16 @@ MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is
 
 @RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True)
 def _partition_known(job: Job) -> Iterator[Hit]:
-    known = job.profile.partitions
-    for name in job.resources.partitions if known else ():
+    profile, known = job.profile, job.profile.partitions
+    for name in job.resources.partitions if known and "partition" not in profile.omit else ():
         if name not in known:
-            what = f"cluster '{job.profile.name}' has no partition '{name}'"
-            yield Hit("partition", what, did_you_mean(name, known))
+            what, fix = f"cluster '{profile.name}' has no partition '{name}'", did_you_mean(name, known)
+            if profile.sources and profile.user is None:  # documentation names the partitions that matter
+                yield Hit(
+                    "partition", f"profile '{profile.name}' lists no partition '{name}'", fix, "warning"
+                )
+            else:
+                yield Hit("partition", what, fix)
 
 
 @RULES.add("SB202", "error", "a partition that is down or takes no jobs", about_fit=True)
@@ -164,6 +172,30 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         ways += [f"--nodes {fitting[0]}"] if fitting else []
         why_not = f"{most} at most for {counted(nodes, 'node')}"
         yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
+
+
+@RULES.add("SB251", "warning", "an option that does not work on this cluster", about_fit=True)
+def _options_work(job: Job) -> Iterator[Hit]:
+    resources, limits = job.resources, job.profile.limits
+    for option, kind in (("switches", "tree"), ("segment", "block")):
+        if option in resources and limits.topology not in (None, kind):
+            what = f"Slurm ignores --{option}: this cluster has no topology/{kind}"
+            yield Hit(option, what, f"remove --{option}")
+    switches = job.option("switches").partition("@")[0]
+    most = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
+    if most and limits.topology == "tree" and resources.nodes > most:
+        what = f"--switches={switches}: so many leaf switches have {most} nodes at most, and the job "
+        what += f"asks for {resources.nodes}: it waits in vain, 5 minutes or as long as the option says"
+        fitting = -(-resources.nodes // (limits.switch_nodes or 1))
+        yield Hit("switches", what, f"remove it, or set --switches={fitting}")
+    alone = resources.options.get("exclusive") in ("", "exclusive")
+    for name, partition in job.partitions.items():
+        if partition.oversubscribed and alone:
+            what = f"other jobs run on the nodes too: partition '{name}' ignores --exclusive (OverSubscribe)"
+            yield Hit("exclusive", what, "use another partition, or remove --exclusive")
+        if partition.exclusive and "oversubscribe" in resources:
+            what = f"partition '{name}' ignores --oversubscribe: jobs get whole nodes"
+            yield Hit("oversubscribe", what, "remove --oversubscribe")
 
 
 @RULES.add("SB223", "error", "a required option is missing, or its value is not allowed", about_fit=True)
@@ -341,6 +373,38 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
             fix = "add --reservation=NAME, or use another partition"
             yield Hit("partition", what, fix, why_not="only for jobs with a reservation")
+
+
+@RULES.add("SB252", "warning", "a reservation that has no nodes or no time for the job", about_fit=True)
+def _reservation_fits(job: Job) -> Iterator[Hit]:
+    known, name = job.profile.reservations, Text(job.option("reservation"))
+    reservation = known.get(name)
+    if not reservation:
+        near = nearest(name, map(str, known), 0.8) if name and known else ""
+        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # not the next of a series
+            what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
+            yield Hit("reservation", what, f"did you mean '{near}'?")
+        return
+    left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
+    update = "or bring the profile up to date: sbatchgen profile discover --update"
+    if left <= 0:
+        what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
+        yield Hit("reservation", what, f"remove --reservation, {update}")
+        return
+    for where, partition in job.partitions.items():
+        if reservation.partitions and where not in reservation.partitions:
+            what = f"partition '{where}' has no nodes of reservation '{name}': the job never starts"
+            fix = f"use partition {' or '.join(reservation.partitions)}"
+            yield Hit("reservation", what, fix, "error", why_not=f"no nodes of reservation '{name}'")
+            continue
+        asked = job.resources.time or partition.time_default or partition.time_max or 0
+        if asked > left:
+            what = (
+                f"reservation '{name}' ends at {reservation.until}, before the job's {time_limit(asked)} are "
+            )
+            what += "over: Slurm ends the job then, and sends no --signal before"
+            fitting = Duration(max(left // 60, 1) * 60)
+            yield Hit("reservation", what, f"set --time {fitting} or less, {update}")
 
 
 @RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)

@@ -99,7 +99,7 @@ def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
 def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
-    if job.plan.mode.name == "dataparallel":
+    if job.plan.mode.replicates:
         what = "DataParallel is slower than DDP, even on one node"
         yield Hit(job.at("mode"), what, "use mode ddp; --nodes 1 keeps it on one node")
 
@@ -404,7 +404,9 @@ def _placeholders(job: PlannedJob) -> Iterator[Hit]:
         ("checkpoint", [plan.checkpoint]),
     ):
         for text in filter(None, texts):
-            for word, meant in arguments.mistyped(text) if "{" in text else ():
+            for word, meant in (
+                arguments.mistyped(text, plan.sweep.names if plan.sweep else ()) if "{" in text else ()
+            ):
                 what = f"{word} is not a placeholder: the trainer gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
             for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.job.launches import NUMBER_OF_NODES
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
@@ -21,6 +22,8 @@ RULES: Rules[JobScript] = Rules()
 
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
 _OTHER_LAUNCHERS = "ibrun aprun jsrun horovodrun prun fastsrun ssh pdsh clush parallel ray dask"
+# Without --ntasks, srun ignores --ntasks-per-node in a job that asks for another number of tasks.
+ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
 
 
@@ -31,7 +34,9 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     if resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
         return  # one process on one node has the CPUs of all tasks
     trainings = script.trainings
-    if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
+    if any(launch.mpi or launch.launcher for launch in script.launches):
+        return
+    if script.named("srun", *OTHER_LAUNCHERS):
         return
     for launch in trainings:
         if not {"V", "version"} & launch.tools[0].options.keys():
@@ -51,15 +56,16 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
         if workers == 1 and name == "torchrun" and "standalone" not in launch.launcher.options:
             continue  # one agent for each process
         what = f"srun starts {name} {tasks} times on a node"
+        if "ntasks-per-node" in launch.step.options and "ntasks" not in launch.step.options:
+            what = f"srun ignores --ntasks-per-node beside the job's number of tasks: it starts {name} "
+            what += f"{tasks} times on a node"
         if workers:
             gpus = script.resources.gpu_count
             what += f", and each starts {counted(workers, 'process')}: {tasks * workers} on a node"
             what += f" with {counted(gpus, 'GPU')}" if gpus else ""
         else:
             what += ", and each starts processes for the whole node"
-        yield Hit(
-            script.at_word(launch.launcher.words[0]), what, "srun --ntasks-per-node=1 with the job's --nodes"
-        )
+        yield Hit(script.at_word(launch.launcher.words[0]), what, f"{ONE_ON_EACH_NODE} {name} ...")
 
 
 @RULES.add("SB303", "error", "a multi-node launcher that starts on one node only")
@@ -79,24 +85,28 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         if launcher.name == "deepspeed" and "hostfile" in launcher.options:
             continue
         what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
-        fix, word = "srun --ntasks-per-node=1 ", launch.tools[0].words[0]
-        at, whole_fix = script.at_word(word), fix + _head(launch)
+        word = launch.tools[0].words[0]
+        at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
+        rank = launcher.option("machine-rank" if launcher.name == "accelerate launch" else "node-rank")
+        if rank:
+            fix += f", with --{rank.name}=$SLURM_NODEID in bash -c '...'"
         if launch.told_nodes and launch.told_nodes > 1:
             what += f"it waits for {counted(launch.told_nodes - 1, 'node')}, where nothing starts it"
-            yield Hit(at, what, whole_fix, edits=before(script, word, fix))
+            is_whole = launch.told_nodes == nodes and not rank and "ntasks-per-gpu" not in script.resources
+            yield Hit(at, what, fix, edits=before(script, word, f"{ONE_ON_EACH_NODE} ") if is_whole else ())
         else:
             what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
-            yield Hit(at, what, whole_fix, "warning")
+            fix += f", with --{NUMBER_OF_NODES[launcher.name]}=$SLURM_NNODES"
+            yield Hit(at, what, fix, "warning")
 
 
 @RULES.add("SB304", "warning", "a launcher with other GPUs or nodes than the job has")
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     resources, trainings = script.resources, script.trainings
-    if sum(launch.launcher is not None for launch in trainings) > 1:
-        return  # they may share the job
+    shared = any(launch.command.background for launch in trainings)  # they may share the job
     for launch in trainings:
         launcher = launch.launcher
-        if launcher is None or "CUDA_VISIBLE_DEVICES" in script.assigned:
+        if launcher is None or shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
             continue
         workers, gpus = launch.workers, resources.gpu_count
         counts = map(launcher.option, ("nproc-per-node", "num-gpus", "num-processes"))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.finding import Place
+from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -72,6 +72,32 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
             yield Hit(script.at_start(assignment), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
+
+
+@RULES.add("SB331", "error", "a quoted list of nodes in an array")
+def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
+    if "hostname" not in script.text or script.resources.nodes < 2:
+        return
+    body = script.body
+    lists = {made.name for made in body.sets if made.word and _LISTS_NODES.search(made.word.text)}
+    for made in body.sets:
+        piece = made.items[0].only_piece if made.items and len(made.items) == 1 else None
+        if made.items is None or piece is None or not piece.quoted or piece.subscript or piece.operator:
+            continue
+        word = made.items[0]
+        if piece.name in lists if piece.kind == "variable" else _LISTS_NODES.search(piece.text):
+            what = f"the quotes make all {script.resources.nodes} nodes one element of {made.name}: "
+            what += f"${{{made.name}[1]}} is empty, and ${{{made.name}[0]}} names no host"
+            bare = word.text.replace('"', "") if piece.kind == "variable" else word.text[1:-1]
+            edits = (
+                (Edit(word.line, word.column, word.end_column, bare),) if word.line == word.end_line else ()
+            )
+            yield Hit(script.at_word(word), what, f"{made.name}=({bare})", edits=edits)
+
+
+_LISTS_NODES = re.compile(
+    r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|]*\)|`\s*scontrol\s+show\s+hostnames?\b[^|]*`"
+)
 
 
 @RULES.add("SB324", "warning", "--standalone on several nodes")

@@ -12,6 +12,7 @@ from sbatchgen.bash import Command, Word
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import first_names
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.header import READ
 
@@ -161,20 +162,37 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
 
 @RULES.add("SB812", "warning", "an unfilled placeholder")
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    text = script.text.lower()
-    if not any(word in text for word in _UNFILLED_WORDS):
+    lines = dict(_placeholders(script))
+    if not lines:
         return
+    first = next(iter(script.unfilled if script.refused_unfilled else lines))
+    match, others = lines[first], [str(number) for number in lines if number != first]
+    what = f"'{match[0]}' is a placeholder"
+    what += ": sbatch refuses the script" if script.refused_unfilled else ""
+    fix = (
+        f"fill it in, also in line{'s' * (len(others) > 1)} {first_names(others, 5)}"
+        if others
+        else "fill it in"
+    )
+    place = script.at(first, match.start() + 1, match.end() + 1)
+    yield Hit(place, what, fix, "error" if script.refused_unfilled else None)
+
+
+def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield the lines that a person has yet to fill in."""
+    text = script.text.lower()
+    is_shown = any(word in text for word in _UNFILLED_WORDS)
     read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
-    comments = {line: text for line, text in script.body.comments if line not in read}
+    comments = {line: text for line, text in script.body.comments if line not in read} if is_shown else {}
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
-    for number, line in enumerate(script.lines, start=1):
+    for number, line in enumerate(script.lines, start=1) if is_shown or script.unfilled else ():
         end = len(line) - len(comments.get(number, ""))
         if number in read and read[number].words:
             end = read[number].words[-1].end - 1
-        match = UNFILLED.search(line, 0, end)
-        if match and number != mail and "echo" not in line[: match.start()]:
-            what = f"'{match[0]}' is a placeholder"
-            yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, "fill it in")
+        match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
+        is_mail = number == mail and not script.refused_unfilled
+        if match and not is_mail and "echo" not in line[: match.start()]:
+            yield number, match
 
 
 @RULES.add("SB813", "error", "an option line that bash takes for a command")
@@ -187,17 +205,22 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         kept = before.rstrip(" \t")
+        is_comment = before.lstrip().startswith("#")
         what = f"bash takes '{line.split()[0]}' for a command: the previous line "
         place = script.at(number, column)
-        if kept.endswith("\\") and kept != before:
+        if kept.endswith("\\") and kept != before and not is_comment:
             what += "has a space after its backslash, so it does not continue"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
-        elif not before.endswith("\\") and not script.body.faults:
+        elif (is_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.test}
             if not _starts_command(script, number - 1, ends):
                 continue
-            yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
+            if is_comment:
+                fix = "move the comment above the command: a comment ends it, also before a backslash"
+                yield Hit(place, f"{what}is a comment, which does not continue", fix)
+            else:
+                yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:

@@ -51,8 +51,10 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
         return []
     last = script.text.count("\n") + 1
-    text = text[: script.body.end].partition("\0")[0]
-    return [(min(line, last), message) for line, message in faults_of_bash(text)[:1]]
+    faults = faults_of_bash(text.partition("\0")[0])
+    if faults and script.body.end < len(text):  # what follows an exit may be anything
+        faults = faults_of_bash(text[: script.body.end].partition("\0")[0])
+    return [(min(line, last), message) for line, message in faults[:1]]
 
 
 def _is_doubtful(script: JobScript) -> bool:

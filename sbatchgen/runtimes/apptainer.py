@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
-_STARTS = tuple(
-    f"{program}{wrapper} {verb}"
-    for program in ("apptainer", "singularity")
-    for wrapper in ("", _WRAPPER)
-    for verb in ("exec", "run")
-)
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 
 
@@ -74,6 +68,12 @@ class ApptainerRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
     programs = ("apptainer", "singularity")
+    starts = tuple(
+        f"{program}{wrapper} {verb}"
+        for program in ("apptainer", "singularity")
+        for wrapper in ("", _WRAPPER)
+        for verb in ("exec", "run")
+    )
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
         ImageTool(
@@ -128,10 +128,6 @@ class ApptainerRuntime(ContainerRuntime):
             if re.search(r"\s", bind):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield KeyFault("binds", what, "mount a symbolic link with a plain name")
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return exec or run of Apptainer, of Singularity, or of a wrapper."""
-        return next((tool for tool in launch.tools if tool.name in _STARTS), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""

@@ -179,6 +179,7 @@ class Runtime:
         requires: The job key that it can't do without.
         part: The template that sets it up, or "".
         programs: The programs that it needs where jobs run.
+        starts: What starts a program in it in scripts of others, as bash.tools names it: "uv run".
         is_container: Whether the training runs in a container.
         mounts_own: Whether the script mounts the folders of the run in its container.
         may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
@@ -197,6 +198,7 @@ class Runtime:
     requires: Requirement | None = None
     part = ""
     programs: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
     is_container = False
     mounts_own = False
     may_use_modules = False
@@ -297,8 +299,7 @@ class Runtime:
 
     def tool(self, launch: ScriptLaunch) -> Tool | None:
         """Return the tool of an old script's launch that is this runtime."""
-        del launch
-        return None
+        return next((tool for tool in launch.tools if tool.name in self.starts), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
         """Return the keys of `Facts` that such a tool gives."""

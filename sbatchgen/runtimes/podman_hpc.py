@@ -49,6 +49,7 @@ class PodmanHpcRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
     programs = ("podman-hpc",)
+    starts = ("podman-hpc run",)
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"
     wait_s = 600  # until each container is removed
@@ -67,10 +68,6 @@ class PodmanHpcRuntime(ContainerRuntime):
         yield from quoting.packed(f'--volume="{path}"' for path in both)
         yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
         yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return podman-hpc run."""
-        return next((tool for tool in launch.tools if tool.name == "podman-hpc run"), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and flags."""

@@ -43,6 +43,7 @@ class ShifterRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
     programs = ("shifter",)
+    starts = ("shifter",)
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
@@ -75,10 +76,6 @@ class ShifterRuntime(ContainerRuntime):
     def unmountable(self, path: str) -> str:
         """Return why Shifter can't mount a path."""
         return "Shifter would split it at the semicolon" if ";" in path else ""
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return shifter."""
-        return next((tool for tool in launch.tools if tool.name == "shifter"), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image and volumes; a directive may have them, too."""

@@ -47,6 +47,7 @@ class UvRuntime(Runtime):
     requires = Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
     programs = ("uv",)
+    starts = ("uv run",)
     may_use_modules = True
     finds_user_packages = False
 
@@ -66,10 +67,6 @@ class UvRuntime(Runtime):
         if project and project.is_dir() and not (project / ".venv").exists():
             fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
             yield KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return uv run."""
-        return next((tool for tool in launch.tools if tool.name == "uv run"), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""

@@ -8,11 +8,13 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from sbatchgen.errors import SlurmError
+from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.client import answer, of_cluster
 from sbatchgen.slurm.printed import limit, text
 
 Record = TypeVar("Record")
 _LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)
+_LEAF = re.compile(r"^SwitchName=\S+ Level=0 .*?\bNodes=(\S+)", re.MULTILINE)
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
@@ -36,6 +38,23 @@ def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
     except SlurmError:
         return None
     return {name: int(total) for name, total in _LICENSE.findall(said)}
+
+
+def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the kind of topology and the nodes of its largest leaf switch, by the keys of profiles.
+
+    The setting is "flat" where topology.yaml has another kind.
+    """
+    try:
+        said = answer(["scontrol", "-o", "show", "topology"], environment)
+    except SlurmError:
+        return {}
+    if leaves := _LEAF.findall(said):
+        return {"topology": "tree", "switch_nodes": str(max(len(hosts(nodes)) for nodes in leaves) or "")}
+    if said.startswith("BlockName="):
+        return {"topology": "block"}
+    plain = settings.get("TopologyPlugin") in ("topology/none", "topology/default", "topology/flat")
+    return {"topology": "flat"} if plain and not said.strip() else {}
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:

@@ -39,6 +39,8 @@ class SlurmPartition:
         cpus_per_gpu, mem_per_gpu, mem_per_cpu, mem_per_node: What a job gets that asks for none.
         mem_per_cpu_max, mem_per_node_max, cpus_per_node_max: Limits.
         exclusive: Jobs get whole nodes.
+        oversubscribed: Jobs share CPUs, whatever they ask for; FORCE:1 shares them only with suspended jobs.
+        topology: Its entry in topology.yaml, if it names one.
         reservation_only, root_only: Only jobs with a reservation, or of root.
         submit_hosts: AllocNodes; "" for any host.
         preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
@@ -72,6 +74,8 @@ class SlurmPartition:
     mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
     cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
     exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
+    oversubscribed: bool = printed("OverSubscribe", lambda kind: count(kind.removeprefix("FORCE:")) > 1)
+    topology: str = printed("Topology", text)
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
     submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))

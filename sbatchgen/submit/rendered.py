@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,34 +60,29 @@ def of_job(
     code = None
     if snapshot is not None and run_dir:
         code = _snapshot(request.plan, environment, folder, run_dir, snapshot)
-    plan, queued, used = request.plan, None, None
-    if ask_squeue and run_dir and plan.slurm and not plan.options.dependency and _has_known_name(plan):
-        queued = partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
-        used = queued()
-    begins, findings = _check_here(plan, environment, folder, run_dir, code, used=used)
+    queued = _queued(request.plan, environment, run_dir) if ask_squeue and run_dir else None
+    used = queued() if queued else None
+    begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
     request = _with_folders(request, run_dir, code)
     plan = request.plan
-    findings = [*check(plan, log_folders_made=True), *findings]
-    broken = any(finding.severity == "error" for finding in findings)
-    script = "" if broken else _script(request, code)
-    if script and plan.slurm:
-        findings += lint_rendered(plan, script)
+    script, findings = _judged(request, here, code)
+    text = script or ""
     copied = code.code if code else _code_of(plan, run_dir)
     shown = review.of_plan(
         plan,
-        None if broken else script,
+        script,
         findings,
         profile_by=request.profile_by,
         start=begins,
         last=scripts.last(run_dir) if run_dir else None,
-        own_lines=_own_lines(request, script),
+        own_lines=_own_lines(request, text),
         snapshot=copied,
     )
     return Submission(
-        script=script.encode(),
+        script=text.encode(),
         name="job.slurm",
         asked=asked_by(plan),
-        log_folders=log_folders(read_script(script), folder, plan.name),
+        log_folders=log_folders(read_script(text), folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
         jobs=plan.chain,
@@ -117,6 +112,13 @@ def _run_dir(plan: Plan, environment: Mapping[str, str], folder: Path, *, review
 def _has_known_name(plan: Plan) -> bool:
     """Return whether the run folder's name is known before the job runs."""
     return "${SLURM_" not in plan.run_dir
+
+
+def _queued(plan: Plan, environment: Mapping[str, str], run_dir: Path) -> Callable[[], Problem | None] | None:
+    """Return what asks Slurm for other jobs of the run folder; None where a job may share it."""
+    if plan.slurm and not plan.options.dependency and _has_known_name(plan):
+        return partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
+    return None
 
 
 def _check_here(
@@ -171,6 +173,17 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
             raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
         request = with_log(request, f"{start_of_log}/{plan.options.output or '%x-%j.out'}")
     return with_snapshot(request, str(snapshot.folder)) if snapshot else request
+
+
+def _judged(
+    request: Request, here: Sequence[Finding], snapshot: Snapshot | None
+) -> tuple[str | None, list[Finding]]:
+    """Return the script, None where an error keeps it from being rendered, and all findings."""
+    findings = [*check(request.plan, log_folders_made=True), *here]
+    if any(finding.severity == "error" for finding in findings):
+        return None, findings
+    script = _script(request, snapshot)
+    return script, findings + (lint_rendered(request.plan, script) if request.plan.slurm else [])
 
 
 def _script(request: Request, snapshot: Snapshot | None) -> str:

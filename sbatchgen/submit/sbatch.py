@@ -21,7 +21,7 @@ from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
-from sbatchgen.runs.snapshot import describe
+from sbatchgen.runs.snapshot import Snapshot, describe
 from sbatchgen.slurm import client
 from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
@@ -138,12 +138,25 @@ def submit(
         copied.copy()
     entry = IndexEntry(index, about, run_dir, note)
     about = replace(about, run=entry.name)
+    with (
+        _taken_back(entry, run_dir, copied, note),
+        _private(submission.script, submission.name, about.key) as script,
+    ):
+        records.begin(run_dir, replace(about, cluster=clusters))
+        asked = ("sbatch", "--parsable", *options, str(script))
+        refused = partial(refusal, submission.asked)
+        accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
+    entry.change(Index.accepted, accepted.job, accepted.cluster)
+    about = replace(about, job=accepted.job, cluster=accepted.cluster)
+    _keep(run_dir, about, submission.script, note)
+    return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
+
+
+@contextlib.contextmanager
+def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note: Note) -> Iterator[None]:
+    """Take back what a submission has left if no job comes of it: record, index entry and snapshot."""
     try:
-        with _private(submission.script, submission.name, about.key) as script:
-            records.begin(run_dir, replace(about, cluster=clusters))
-            asked = ("sbatch", "--parsable", *options, str(script))
-            refused = partial(refusal, submission.asked)
-            accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
+        yield
     except (LostError, KeyboardInterrupt) as error:  # there may be a job
         entry.change(Index.lost)
         if isinstance(error, KeyboardInterrupt):
@@ -155,14 +168,15 @@ def submit(
         if copied:
             shutil.rmtree(copied.place, ignore_errors=True)
         raise
-    entry.change(Index.accepted, accepted.job, accepted.cluster)
-    about = replace(about, job=accepted.job, cluster=accepted.cluster)
+
+
+def _keep(run_dir: Path, about: Record, script: bytes, note: Note) -> None:
+    """Keep record and script of a job in its run folder."""
     try:
         records.keep(run_dir, about)
-        scripts.keep(run_dir, about.job, submission.script)
+        scripts.keep(run_dir, about.job, script)
     except OSError as error:
         note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
-    return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:

@@ -56,7 +56,13 @@ setup:
 def live(partitions: str, nodes: str = "", settings: str = "", **more: object) -> LiveCluster:
     """A cluster that gives these answers."""
     facts: dict[str, object] = {"qos": None, "user": "ann", "accounts": None, "plugin_options": ()}
-    facts |= {"host": "login1", "groups": ("ann",), "licenses": {}} | more
+    facts |= {
+        "host": "login1",
+        "groups": ("ann",),
+        "licenses": {},
+        "topology": {},
+        "reservations": None,
+    } | more
     return LiveCluster(
         settings=settings_in(settings),
         partitions=[*partitions_in(partitions)],

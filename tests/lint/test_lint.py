@@ -566,6 +566,14 @@ def test_shellcheck_is_asked_where_it_is(command: Command, monkeypatch: pytest.M
     assert ids(command, "job.slurm", "--disable", "SC2") == set()
 
 
+def test_no_quotes_are_wanted_around_a_whole_command(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch)
+    put("job.slurm", GOOD + "CMD='python -u train.py'\nsrun $CMD $1\n")
+    assert [row[2:] for row in found(command, "job.slurm") if row[3] == "SC2086"] == [(11, "SC2086")]
+
+
 def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     put("job.slurm", GOOD + "if true\n")

@@ -119,7 +119,7 @@ HARMLESS = {
     "scripts that write scripts": (
         "heredoc-writes-script heredoc-writes-script-in-a-job quoted-script echo-writes-script"
     ),
-    "templates": "template-jinja template-angle template-at template-percent template-braces not-a-template",
+    "templates": "template-jinja template-at template-percent template-braces not-a-template",
     "defaults in mounts": "apptainer-nested-default",
     "nodes of one's own": "gpu-fixed-port-whole-node",
 }

@@ -12,6 +12,7 @@ from sbatchgen.units import Gres, ShellPath, Text
 from tests.conftest import Command
 from tests.scripts import errors, plan
 
+CITED = "https://example.org/partitions"
 PROFILE = """
 name: here
 url: https://example.org
@@ -62,7 +63,6 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"mem": 245761}, "has 240G of memory", True),
     ("ddp", {"mem": 1024, "mem_per_gpu": 1024}, "exclude each other", False),
     ("ddp", {"cpus_per_task": 65}, "has 64 CPUs a node, but the job asks for 65", True),
-    ("ddp", {"partition": Text("gpo")}, "has no partition 'gpo'", True),
     ("ddp", {"ntasks": 8}, "may spread the tasks unevenly", False),
     ("ddp", {"ntasks_per_node": 4}, "launcher torchrun wants 1 task on a node", False),
     (
@@ -172,6 +172,23 @@ def test_what_only_some_clusters_and_users_may_not_do_is_a_warning(
     assert [
         finding.severity for finding in findings if finding.rule in ("SB204", "SB206", "SB224")
     ] == severities
+
+
+@pytest.mark.parametrize(
+    ("line", "severities"),
+    [
+        ("", ["error"]),
+        (f"sources: [{{at: '{CITED}', keys: [partitions]}}]\n", ["warning"]),
+        ("omit: [partition]\n", []),
+    ],
+    ids=["of this user", "from documentation", "left out of scripts"],
+)
+def test_an_unknown_partition_is_an_error_where_all_are_listed(
+    here: Path, line: str, severities: list[str]
+) -> None:
+    here.write_text(PROFILE + line)
+    findings = check(plan("ddp", here, account=Text("a"), partition=Text("gpo")))
+    assert [finding.severity for finding in findings if finding.rule == "SB201"] == severities
 
 
 def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from sbatchgen.bash.tools import SYNTAX
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts, Runtime
@@ -52,9 +53,10 @@ def test_it_sets_itself_up_and_starts_the_training(runtime: Runtime) -> None:
 @each
 def test_adopt_knows_it(runtime: Runtime) -> None:
     """It recognises what activates it, or what starts the training in it."""
-    ways = ("activation", "tool")
+    own = {*vars(type(runtime))}
     known = (
         runtime.requires is not None and runtime.name != "prefix"
     )  # which looks like a program of the user's
-    assert not known or any(way in vars(type(runtime)) for way in ways)
-    assert ("tool" in vars(type(runtime))) == ("adopt" in vars(type(runtime)))
+    assert not known or own & {"activation", "tool", "starts"}
+    assert bool(own & {"tool", "starts"}) == ("adopt" in own)
+    assert {*runtime.starts} <= {*SYNTAX}

@@ -155,7 +155,7 @@ def read_all(answers: Answers) -> Iterator[object]:
     partitions = [*partitions_in(answers.spoilt((FIXTURES / "scontrol_partitions_22.05.txt").read_text()))]
     cluster = LiveCluster(
         settings=settings, partitions=partitions, nodes=nodes, qos=accounts.qos({}), user="me",
-        accounts=accounts.accounts("me", "test", {}), plugin_options=(), host="x", groups=(), licenses=None,
+        accounts=accounts.accounts("me", "test", {}), plugin_options=(), host="x", groups=(), licenses=None, topology={}, reservations=None,
     )  # fmt: skip
     yield facts.text(cluster, {}, name="x", today="2026-01-31")
 

@@ -1,0 +1,69 @@
+"""Steps whose program is missing, or in a string that lacks a part: SB332 and SB333.
+
+Sources: srun(1), "No command given to execute"; bash(1), EXPANSION.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Assignment
+
+RULES: Rules[JobScript] = Rules()
+
+_ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
+_ENVIRONMENT = re.compile("activ|env|conda|profile|bashrc|module|lmod|init", re.IGNORECASE)
+_BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
+
+
+@RULES.add("SB332", "error", "srun without a program")
+def _no_program(script: JobScript) -> Iterator[Hit]:
+    from sbatchgen.bash.chain import chain
+
+    for command in script.named("srun"):
+        tools = chain(command, script.body)
+        step = tools[0] if len(tools) == 1 and tools[0].name == "srun" else None
+        if step is None or step.rest or _ANSWERS & step.options.keys():
+            continue
+        if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
+            continue  # which may hold a program
+        following = next((each for each in script.commands if each.at > command.end), None)
+        is_next = following is not None and following.line == command.end_line + 1
+        fix = "end the line with a backslash" if is_next else "srun PROGRAM"
+        yield Hit(script.at_command(command), "srun has no program to start: it fails at once", fix)
+
+
+@RULES.add("SB333", "warning", "a command string that uses a variable that nothing sets")
+def _incomplete_command(script: JobScript) -> Iterator[Hit]:
+    files = [command.words[1].text for command in script.named("source", ".") if len(command.words) > 1]
+    if not all(map(_ENVIRONMENT.search, files)):
+        return  # it may set them
+    texts = {made.name: made for made in script.body.sets if made.word and not made.append}
+    reported: set[str] = set()
+    for launch in script.launches:
+        for name in (name for word in launch.command.words for name in word.variables):
+            for missing in _missing(script, texts.get(name)):
+                if missing not in reported:
+                    reported.add(missing)
+                    what = f"{name} starts a program with ${missing}, which the script does not set: it is "
+                    what += "empty unless the environment has it"
+                    fix = f"set {missing} before {name}, or write ${{{missing}:?}}"
+                    yield Hit(script.at_start(texts[name]), what, fix)
+
+
+def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
+    """Yield the variables of a command's string that neither the script, nor Slurm, nor a site sets."""
+    pieces = made.word.pieces if made and made.word else ()
+    if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
+        return  # a single word: mostly a path
+    for piece in pieces:
+        is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | OF_SITES
+        if piece.kind == "variable" and not (is_known or piece.operator or _BY_SLURM.match(piece.name)):
+            yield piece.name
