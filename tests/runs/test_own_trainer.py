@@ -151,3 +151,16 @@ def test_a_trainer_is_read_and_never_run(command: Command, folder: Path) -> None
     (folder / "torch.py").write_text("open('ran', 'w')\n")
     review(command)
     assert not (folder / "ran").exists()
+
+
+def test_what_happens_at_the_time_limit_is_said_once(command: Command, folder: Path) -> None:
+    for text, row in ((SAVES, 1), (PLAIN, 0)):
+        (folder / "train.py").write_text(text)
+        lines = command("review", "single", "--profile", "msu", "--trainer", "train.py").out.splitlines()
+        assert len([line for line in lines if line.startswith("restarts ")]) == row
+        assert (
+            len(
+                [line for line in lines if "at the time limit the job ends" in line or "work is lost" in line]
+            )
+            == 1
+        )
