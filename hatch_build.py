@@ -1,7 +1,10 @@
-"""Puts templates, profiles, schemas and the training package into the wheel as data of sbatchgen."""
+"""Puts the bundled folders into the wheel as data of sbatchgen, and man pages into its share/man."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -21,5 +24,13 @@ class BundledFolders(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before a build; `version` is "standard" or "editable"."""
-        if version != "editable":
-            build_data["force_include"].update(PLACES)
+        if version == "editable":
+            return
+        build_data["force_include"].update(PLACES)
+        sys.path.insert(0, self.root)
+        from release.man import pages
+
+        self.made = tempfile.TemporaryDirectory()  # until this process ends
+        for name, text in pages().items():
+            Path(self.made.name, name).write_text(text)
+            build_data["shared_data"][f"{self.made.name}/{name}"] = f"share/man/man1/{name}"

@@ -74,7 +74,7 @@ def changelog_entry(text: str, version: str) -> str:
 def write_pyz(target: Path, wheel: Path, compiled: Iterable[tuple[str, Path]]) -> None:
     """Write the archive: the command, the libraries in Python, and wheels of those that are compiled."""
     with zipfile.ZipFile(wheel) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist()}
+        entries = {name: archive.read(name) for name in archive.namelist() if not name.endswith(".1")}
     for library in libraries("sbatchgen"):
         entries |= {name: path.read_bytes() for name, path in python_files(library)}
     entries |= {f"wheels/{tag}/{path.name}": path.read_bytes() for tag, path in compiled}

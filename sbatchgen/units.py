@@ -261,6 +261,23 @@ class EnvValue(Argument):
         return cls(text)
 
 
+class LinePattern(Text):
+    """A regular expression for lines of a trainer's log, with a group for each number: (?P<loss>...)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> LinePattern:
+        """Refuses what `re` refuses, and a pattern that names no number."""
+        try:
+            names = [*re.compile(text).groupindex]
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"'{text}' is not a regular expression: {error}") from error
+        if not {*names} - {"step", "epoch"}:
+            raise ValueError(f"'{text}' names no number; write one as (?P<loss>[0-9.e+-]+)")
+        return cls(Text.parse(text))
+
+
 class Release(Text):
     """A release of Slurm, as 24.05 or 24.05.3."""
 
@@ -362,7 +379,7 @@ class EnvName(Text):
 
     SCRIPT = frozenset(
         """
-        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder file checkpoint
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )

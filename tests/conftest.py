@@ -6,10 +6,11 @@ import contextlib
 import gc
 import io
 import itertools
+import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -168,6 +169,24 @@ def command(folder: Path) -> Command:
         ):
             main(args)
         code = ended.value.code
-        return Result(code if isinstance(code, int) else 1, _written(out), _written(err))
+        result = Result(code if isinstance(code, int) else 1, _written(out), _written(err))
+        fit_the_schema(args, result.out)
+        return result
 
     return run
+
+
+def fit_the_schema(args: Sequence[str | Path], out: str) -> None:
+    """What a command prints for programs, if it does, is as its schema says."""
+    if not out or not {"json", "--json"} & {*args}:
+        return
+    import jsonschema  # not in the environment of make test-oldest
+
+    words = [*map(str, args[: 2 if args[0] == "profile" else 1]), *["for"] * ("--for" in args)]
+    words += ["rules"] * bool({"--rules", "--explain"} & {*args})
+    documents = {"output/" + "-".join(words): json.loads(out)}
+    if words == ["profile", "show"]:
+        documents["profile"] = documents["output/profile-show"]["profile"]
+    for name, document in documents.items():
+        schema = json.loads((REPOSITORY / f"schemas/{name}.json").read_text())
+        jsonschema.validate(document, schema, jsonschema.Draft7Validator)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from release import build
+from release import build, man
 from sbatchgen import __version__
 from tests.conftest import REPOSITORY
 from tests.scripts import PROFILES
@@ -60,6 +60,7 @@ def test_the_wheel_holds_exactly_this(wheels: dict[str, Path], source: str) -> N
     expected |= {
         f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }
+    expected |= {f"sbatchgen-{__version__}.data/data/share/man/man1/{page}" for page in man.pages()}
     assert set(zipfile.ZipFile(wheels[source]).namelist()) == expected
 
 
@@ -105,6 +106,8 @@ def test_an_installed_command_renders_in_an_empty_folder(
         assert (Path(code) / "training" / "__main__.py").is_file()
         if source != "editable":
             assert [path.name for path in Path(code).iterdir()] == ["training"]
+    pages = {path.name for path in (tmp_path / "venv/share/man/man1").glob("*")}
+    assert pages == ({*man.pages()} if source != "editable" else set())
     outside = "import importlib.util as u; assert u.find_spec('training') is None"
     run(str(python), "-c", outside, cwd=empty)
     assert list(empty.iterdir()) == []

@@ -15,46 +15,64 @@ import click
 
 from sbatchgen import __version__
 from sbatchgen.cli.output import note, put, say, warn_of_left_out
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, did_you_mean, of_file
+from sbatchgen.errors import DocumentError, SbatchgenError, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable by which a shell asks
 HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 and newer
-# The modules of this folder and their commands. A module is loaded when one of its commands is asked for.
-MODULES = {
-    "jobs": ("render", "review", "explain"),
-    "submit": ("submit", "resume"),
-    "sweeps": ("sweep", "resubmit"),
-    "runs": ("status", "logs", "report", "diagnose", "exec", "cancel", "plot"),
-    "gpus": ("gpus",),
-    "scripts": ("lint", "adopt"),
-    "profiles": ("profile", "schema"),
-    "prepare": ("data", "image"),
-}
+# The groups of the help, and of each command the module of this folder, which is loaded when it is asked for.
+GROUPS = {
+    "Write a script": {"render": "jobs", "review": "jobs", "explain": "jobs", "adopt": "scripts"},
+    "Run jobs": {
+        "submit": "submit", "resume": "submit", "cancel": "runs", "exec": "runs",
+        "sweep": "sweeps", "resubmit": "sweeps",
+    },
+    "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
+    "Check": {"lint": "scripts", "gpus": "gpus"},
+    "Set up": {
+        "profile": "profiles", "data": "prepare", "image": "prepare", "schema": "profiles",
+        "completion": "", "help": "",
+    },
+}  # fmt: skip
+MODULES = {name: module for commands in GROUPS.values() for name, module in commands.items() if module}
+OF_SCRIPTS = ("lint", "adopt")  # their `--` is followed by names of scripts
 
 
 class Commands(click.Group):
     """A group that keeps what follows `--` for the trainer, word for word."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """Return all names, in the order of the help."""
-        return [name for names in MODULES.values() for name in names] + super().list_commands(ctx)
+        return [name for commands in GROUPS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, if there is one."""
-        for module, names in MODULES.items():
-            if cmd_name in names:
-                commands = vars(import_module(f"sbatchgen.cli.{module}"))
-                command = commands.get(cmd_name) or commands[f"{cmd_name}_"]
-                assert isinstance(command, click.Command)  # noqa: S101
-                return command
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in MODULES:
+            return super().get_command(ctx, cmd_name)
+        commands = vars(import_module(f"sbatchgen.cli.{MODULES[cmd_name]}"))
+        command = commands.get(cmd_name) or commands[f"{cmd_name}_"]
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group, all with one left column."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in GROUPS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), command.get_short_help_str(formatter.width))
+                        for name, command in commands.items()
+                        if command
+                    ]
+                )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`, unless the command reads scripts: their names follow it."""
         name = next((arg for arg in args if not arg.startswith("-")), "")
-        cut = args.index("--") if "--" in args and name not in MODULES["scripts"] else len(args)
+        cut = args.index("--") if "--" in args and name not in OF_SCRIPTS else len(args)
         ctx.obj = tuple(args[cut + 1 :])
         return super().parse_args(ctx, args[:cut])
 
@@ -79,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         note(error.format_message())
         status = error.exit_code
     except click.ClickException as error:
+        from sbatchgen.cli.mistake import problem_of
+
         say(problem_of(error), "error")
         status = error.exit_code
     except SbatchgenError as error:
@@ -100,6 +120,7 @@ def _run(argv: list[str]) -> int:
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
 
+        _join_words_of_bash()
         with contextlib.suppress(Exception):  # then the shell completes nothing
             return shell_complete(cli, {}, "sbatchgen", COMPLETE, instruction)
         return 1
@@ -111,50 +132,13 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
-def problem_of(error: click.ClickException) -> Problem:
-    """Return an error of click in the form of our own errors."""
-    parameter = error.param if isinstance(error, click.BadParameter) else None
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    name = _usage_of(parameter, context).partition(" ")[0] if parameter and context else ""
-    if parameter and isinstance(error, click.MissingParameter):
-        return Problem(f"missing {parameter.param_type_name} {name}", fix=_fix(error, context))
-    what = (error.message[:1].lower() + error.message[1:]).rstrip(".").removeprefix("got ")
-    return Problem(what, name, _fix(error, context))
-
-
-def _fix(error: click.ClickException, context: click.Context | None) -> str:
-    """Return what to type instead."""
-    if isinstance(error, click.BadOptionUsage):  # it lacks its value, or has one too many
-        return f"write {error.option_name}{' VALUE' * ('requires' in error.message)}"
-    if context is None:
-        return ""
-    command = context.command
-    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    fix = f"see {context.command_path} --help"
-    match error:
-        case click.NoSuchOption(possibilities=near):
-            fix = f"did you mean '{near[0]}'?" if near else fix
-            if "-- TRAINER ARGS" in usage:
-                fix += f"{'' if near else '.'} Arguments of the trainer come after --"
-        case click.MissingParameter(param=click.Option() as option):
-            fix = f"add {_usage_of(option, context)}"
-        case click.BadParameter(param=click.Option(type=click.Choice()) as option):
-            fix = f"write {_usage_of(option, context)}"
-        case click.BadParameter(param=click.Argument()):
-            fix = f"write {usage}"
-        case _ if "extra argument" in error.message:
-            fix = f"write {usage}"
-        case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
-            fix = did_you_mean(error.message.split("'")[1], command.list_commands(context))
-    return fix
-
-
-def _usage_of(parameter: click.Parameter, context: click.Context) -> str:
-    """Return a parameter as it is written, as in "--format text|json"."""
-    record = parameter.get_help_record(context)
-    if record is None:
-        return parameter.human_readable_name
-    return record[0].split(", ")[-1].replace("[", "").replace("]", "")
+def _join_words_of_bash() -> None:
+    """Let click see --profile=lu, of which bash makes three words, as --profile lu."""
+    words, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
+    kept = [place for place, word in enumerate(words) if word != "=" or str(place) == at]
+    if at.isdecimal() and len(words) > int(at):
+        os.environ["COMP_WORDS"] = "\n".join(words[place] for place in kept)
+        os.environ["COMP_CWORD"] = str(kept.index(int(at)))
 
 
 def _prepare_streams() -> None:
@@ -187,10 +171,10 @@ def _report_os_error(error: OSError) -> int:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="sbatchgen %(version)s")
 def cli() -> None:
-    """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
+    """Write, review, submit and watch sbatch scripts of PyTorch jobs on Slurm GPU clusters.
 
-    JOB is a mode, such as single or ddp, or a job YAML. Arguments of the trainer come after --, as
-    in: sbatchgen render ddp --profile msu -- --epochs 20
+    JOB is a mode, such as single or ddp, or a job YAML; arguments of its trainer come after --, as in:
+    sbatchgen review ddp --profile msu -- --epochs 20
     """
 
 
@@ -206,3 +190,33 @@ def completion(shell: str) -> None:
     complete = get_completion_class(shell)
     assert complete is not None  # noqa: S101 - click knows these three
     put(complete(cli, {}, "sbatchgen", COMPLETE).source())
+
+
+def _completed_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete names of commands, of a group those in it."""
+    shown = _context_of(context, context.params["names"] or ())
+    group = shown.command
+    names = group.list_commands(shown) if isinstance(group, click.Group) else []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+@cli.command("help")
+@click.argument("names", metavar="[COMMAND]...", nargs=-1, shell_complete=_completed_names)
+@click.pass_context
+def help_(context: click.Context, names: tuple[str, ...]) -> None:
+    """Show the help of a command, as in: sbatchgen help profile check."""
+    put(_context_of(context, names).get_help())
+
+
+def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:
+    """Return the context of a command, which its names lead to from the parent of `context`."""
+    assert context.parent is not None  # noqa: S101
+    shown = context.parent
+    for name in names:
+        if not isinstance(shown.command, click.Group):
+            raise click.UsageError(f"unexpected extra argument ({name})", context)
+        command = shown.command.get_command(shown, name)
+        if command is None:
+            raise click.UsageError(f"No such command '{name}'.", shown)
+        shown = click.Context(command, info_name=name, parent=shown)
+    return shown

@@ -11,6 +11,7 @@ import click
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import FORMAT, put, redraw, report
 from sbatchgen.errors import CommandLineError, FitError, did_you_mean
+from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
@@ -19,7 +20,11 @@ WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages 
 @click.command(cls=JobCommand, usage="[OPTIONS] [--for JOB [OPTIONS OF RENDER]]")
 @click.option("--by-node", is_flag=True, help="Show each node, with the numbers of its GPUs.")
 @click.option(
-    "--for", "of_job", metavar="JOB", help="Say whether this job would start now, and on which nodes."
+    "--for",
+    "of_job",
+    metavar="JOB",
+    shell_complete=completion.jobs,
+    help="Say whether this job would start now, and on which nodes.",
 )
 @click.option(
     "--watch",

@@ -12,10 +12,14 @@ import click
 
 from sbatchgen.cli.output import FORMAT, failure_of, here, put, report, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
+from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
+
+
+ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
 
 
 class JobCommand(click.Command):
@@ -30,12 +34,12 @@ class JobCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
-        from sbatchgen.inputs.flags import completed, parameters
+        from sbatchgen.inputs.flags import parameters
 
         own = super().get_params(ctx)
         flag = {"is_flag": True, "is_eager": True, "expose_value": False}
         every = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
-        jobs, name = completed("jobs"), self.usage.split()[0]
+        name, jobs = self.usage.split()[0], completion.jobs
         job = click.Argument(
             ["job"], metavar=name, nargs=-1 if name == "JOB..." else 1, required=True, shell_complete=jobs
         )
@@ -52,7 +56,7 @@ class JobCommand(click.Command):
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
             of_job = option if isinstance(option, JobOption) else None
-            is_shown = of_job is None or of_job.common or ctx.meta.get(_ALL)
+            is_shown = of_job is None or of_job.common or ctx.meta.get(ALL)
             if is_shown and isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
                 shown[of_job.group if of_job else "Options"].append(record)
         for group, records in shown.items():
@@ -60,12 +64,9 @@ class JobCommand(click.Command):
                 formatter.write_dl(records)
 
 
-_ALL = "sbatchgen.all"
-
-
 def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
     if value:
-        ctx.meta[_ALL] = True
+        ctx.meta[ALL] = True
         put(ctx.get_help())
         ctx.exit()
 

@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
 from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import left_out
 from sbatchgen.quoting import visible
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
+LEAST = (40, 16)  # columns and lines for which a review is made to fit
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
 
 
@@ -106,6 +108,37 @@ FORMAT = click.option(
 )
 
 
+def put_json(**fields: Any) -> None:
+    """Print a JSON document; an incompatible change of any that is printed so raises `schema`."""
+    import json
+
+    put(json.dumps({"schema": 1, **fields}, indent=2))
+
+
+def as_objects(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return findings as objects of JSON."""
+    return [
+        {"severity": finding.severity, "rule": finding.rule, **finding.problem._asdict()}
+        for finding in findings
+    ]
+
+
+def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
+    """Print reviews so that they fit the terminal."""
+    from sbatchgen.review.brief import brief
+    from sbatchgen.review.screen import coloured
+
+    warn_of_left_out()  # before the question whether to submit
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except OSError:
+        columns, lines = 0, 0
+    width = min(columns, MOST_COLUMNS) if columns > 0 else 80
+    text = visible(brief(shown, width=max(width, LEAST[0]), height=max(lines or 24, LEAST[1])))
+    in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
+    put(coloured(text) if in_colour else text, stream, nl=False)
+
+
 def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     """Print a review, on a terminal in colour."""
     from sbatchgen.review.screen import as_json, as_text, coloured
@@ -157,10 +190,9 @@ def print_bytes(data: bytes) -> None:
 
 def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN: names of runs, and folders."""
-    from sbatchgen.inputs.completion import offered, runs
     from sbatchgen.runs.index import Index, place
 
     names = []
     with contextlib.suppress(DocumentError, OSError):
-        names = offered((run.name for run in Index(place(os.environ)).runs()), incomplete)
-    return [*names, *runs(ctx, param, incomplete)]
+        names = completion.offered((run.name for run in Index(place(os.environ)).runs()), incomplete)
+    return [*names, *completion.runs(ctx, param, incomplete)]

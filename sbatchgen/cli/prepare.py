@@ -11,6 +11,7 @@ import click
 from sbatchgen.cli.jobs import request_of
 from sbatchgen.cli.output import note, put
 from sbatchgen.errors import CommandLineError
+from sbatchgen.inputs import completion
 
 IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
 
@@ -23,9 +24,9 @@ def data() -> None:
 @data.command("mnist")
 @click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
 @click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
-@click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
-@click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
-@click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
+@click.option("--train", metavar="N", type=IMAGES, help="Images to draw for training (--synthetic).")
+@click.option("--test", metavar="N", type=IMAGES, help="Images to draw for testing (--synthetic).")
+@click.option("--seed", metavar="N", type=int, help="Seed of the drawing (--synthetic).")
 def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
     from sbatchgen.prepare.dataset import download_mnist, draw_mnist
@@ -50,8 +51,13 @@ def image() -> None:
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--force", is_flag=True, help="Replace an existing image."),
-        click.option("--profile", metavar="NAME|FILE", help="Profile of the cluster."),
-        click.option("--to", metavar="FILE", help="File of the image."),
+        click.option(
+            "--profile",
+            metavar="NAME|FILE",
+            shell_complete=completion.profiles,
+            help="Profile of the cluster.",
+        ),
+        click.option("--to", metavar="FILE", type=click.Path(), help="File of the image."),
     ):
         command = option(command)
     return command
@@ -80,7 +86,7 @@ def image_import(**options: str | None) -> None:
 
 
 @image.command("build")
-@click.argument("source", metavar="DEFINITION|FOLDER|URI")
+@click.argument("source", metavar="DEFINITION|FOLDER|URI", shell_complete=completion.files)
 @_options
 def image_build(**options: str | None) -> None:
     """Build a .sif image from a definition file or a folder."""

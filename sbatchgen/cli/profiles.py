@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
-from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
-from sbatchgen.inputs.search import Places
+from sbatchgen.cli.output import (
+    FORMAT,
+    YES,
+    as_objects,
+    failure_of,
+    here,
+    note,
+    print_bytes,
+    put,
+    put_json,
+    report,
+    say,
+)
+from sbatchgen.errors import (
+    CommandLineError,
+    DocumentError,
+    Problem,
+    SbatchgenError,
+    SlurmError,
+    did_you_mean,
+)
+from sbatchgen.inputs import completion
+from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.quoting import first_names, visible
 
 if TYPE_CHECKING:
@@ -26,32 +47,43 @@ def profile() -> None:
 
 
 @profile.command("list")
-def profile_list() -> None:
+@FORMAT
+def profile_list(form: str) -> None:
     """List all profiles by site, with the age of their facts.
 
     Of several with the same name, the one marked * is used.
     """
     from datetime import date
 
+    listed = [*_listed()]
+    if form == "json":
+        put_json(profiles=listed)
+        return
+    sites: dict[str, list[str]] = {}
+    for each in listed:
+        age = _age(each["checked"], date.today())  # noqa: DTZ011 - a day, as people write it
+        about = f"{each['scheduler']:<6} checked {each['checked']}{age}  {each['description']}"
+        text = f"broken: {each['broken']}" if each["broken"] else about
+        star = "*" if each["used"] else " "
+        sites.setdefault(each["site"], []).append(f"{star} {each['name']:<18} {text}\n    {each['file']}")
+    for site in sorted(sites):
+        put(visible("\n".join([site, *sites[site]] if site else sites[site])))
+
+
+def _listed() -> Iterator[dict[str, Any]]:
+    """Yield what is listed of each profile; `broken` says why it can't be used."""
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
 
-    sites: dict[str, list[str]] = {}
-    seen: set[str] = set()
+    keys, seen = ("site", "scheduler", "checked", "description", "url"), set[str]()
     for name, file in Places(here(), os.environ).profiles():
-        star = " " if name in seen else "*"
+        about = {"name": name, "file": str(file), "used": name not in seen, "broken": ""}
         seen.add(name)
-        site = ""
         try:
-            value = read_document(file, Profile).value
-            age = _age(value.checked, date.today())  # noqa: DTZ011 - a day, as people write it
-            text = f"{value.scheduler:<6} checked {value.checked}{age}  {value.description or ''}"
-            site = value.site or ""
+            own = read_document(file, Profile).value
+            yield about | {key: getattr(own, key) or "" for key in keys}
         except SbatchgenError as error:
-            text = f"broken: {error}"
-        sites.setdefault(site, []).append(f"{star} {name:<18} {text}\n    {file}")
-    for site in sorted(sites):
-        put(visible("\n".join([site, *sites[site]] if site else sites[site])))
+            yield about | dict.fromkeys(keys, "") | {"broken": str(error)}
 
 
 def _age(checked: str, today: date) -> str:
@@ -67,19 +99,33 @@ def _age(checked: str, today: date) -> str:
 
 
 @profile.command("show")
-@click.argument("name")
-def profile_show(name: str) -> None:
+@click.argument("name", shell_complete=completion.profiles)
+@FORMAT
+def profile_show(name: str, form: str) -> None:
     """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read_file
-    from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.inputs.document import MAX_BYTES, as_data, read_document
+    from sbatchgen.inputs.profile import Profile
 
-    print_bytes(read_file(Places(here(), os.environ).profile(name), MAX_BYTES))
+    file = Places(here(), os.environ).profile(name)
+    if form == "json":
+        put_json(file=str(file), profile=as_data(read_document(file, Profile).value))
+    else:
+        print_bytes(read_file(file, MAX_BYTES))
 
 
 @profile.command("discover")
 @click.option("--name", metavar="NAME", help="The profile's name. [default: ClusterName of slurm.conf]")
-@click.option("--write", "new", metavar="FILE", help="New file for the profile. [default: stdout]")
-@click.option("--update", "old", metavar="PROFILE", help="Update this profile, a name or a file; asks first.")
+@click.option(
+    "--write", "new", metavar="FILE", type=click.Path(), help="New file for the profile. [default: stdout]"
+)
+@click.option(
+    "--update",
+    "old",
+    metavar="PROFILE",
+    shell_complete=completion.profiles,
+    help="Update this profile, a name or a file; asks first.",
+)
 @YES
 def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
     """Make a profile of the cluster of this machine.
@@ -146,9 +192,10 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 
 
 @profile.command("check")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completion.profiles)
 @click.option("--live", is_flag=True, help="Compare them with the cluster of this machine too.")
-def profile_check(names: tuple[str, ...], *, live: bool) -> None:
+@FORMAT
+def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     """Check profiles.
 
     Renders every mode in every partition, and reports problems.
@@ -161,7 +208,7 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     from sbatchgen.lint.profile_check import findings
 
     cluster = ask(os.environ) if live else None
-    reported: list[Finding] = []
+    reported: dict[str, list[Finding]] = {}
     places = Places(here(), os.environ)
     for name in names:
         try:
@@ -172,16 +219,29 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
                 of_profile = [*of_profile, *comparison.findings(stale, str(file))]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]
-        reported += of_profile
-        if not any(finding.severity == "error" for finding in of_profile):
+        reported[name] = [*of_profile]
+        if form == "text" and not failure_of(reported[name]):
             put(visible(f"{name}: no errors"))
-    report(reported)
+    every = [finding for findings in reported.values() for finding in findings]
+    if form == "text":
+        report(every)
+        return
+    put_json(profiles=[{"name": name, "findings": as_objects(own)} for name, own in reported.items()])
+    if failure := failure_of(every):
+        sys.exit(failure.exit_status)
 
 
 @profile.command("sources")
-@click.argument("name")
-@click.option("--check", "folder", metavar="DIR", help="Compare them with checkouts of the documentation.")
-def profile_sources(name: str, *, folder: str | None) -> None:
+@click.argument("name", shell_complete=completion.profiles)
+@click.option(
+    "--check",
+    "folder",
+    metavar="DIR",
+    type=click.Path(),
+    help="Compare them with checkouts of the documentation.",
+)
+@FORMAT
+def profile_sources(name: str, *, folder: str | None, form: str) -> None:
     """Show where the facts of a profile are documented.
 
     NAME is a name or a file. DIR is a git checkout of the documentation, a bare repository, or a folder with
@@ -196,26 +256,39 @@ def profile_sources(name: str, *, folder: str | None) -> None:
     from sbatchgen.table import table
 
     own = read_document(Places(here(), os.environ).profile(name), Profile)
+    sources = own.value.sources
     if folder is None:
-        rows = ((", ".join(source.keys), source.at.url) for source in own.value.sources)
-        put(visible(table(rows)), nl=False)
+        if form == "json":
+            put_json(
+                name=name,
+                sources=[{"keys": each.keys, "url": each.at.url, "state": None} for each in sources],
+            )
+        else:
+            put(visible(table((", ".join(each.keys), each.at.url) for each in sources)), nl=False)
         return
     from sbatchgen.discover.sources import SourceState, compare
 
     compared = compare(own, Path(folder))
-    counts = Counter(each.state for each in compared)
-    states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
-    put(visible(f"{name}: {states or 'no sources'}"))
+    if form == "json":
+        rows = [(each.source, each.state.value) for each in compared]
+        put_json(
+            name=name, sources=[{"keys": of.keys, "url": of.at.url, "state": state} for of, state in rows]
+        )
+    else:
+        counts = Counter(each.state for each in compared)
+        states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
+        put(visible(f"{name}: {states or 'no sources'}"))
     report(each.finding for each in compared if each.finding)
 
 
 @profile.command("test")
-@click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...", shell_complete=completion.profiles)
 @click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for a job: options.account=abc."
 )
-def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...]) -> None:
+@FORMAT
+def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...], form: str) -> None:
     """Try every job of profiles, or of a site's pack.
 
     Renders and lints each mode with each runtime in each partition, and the pack's jobs. PACK is a folder
@@ -228,7 +301,10 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
     for name in names:
         pack = trial.pack_of(name, Places(here(), os.environ))
         tried += trial.trials(pack, {"settings": settings}, live=live)
-    put(visible(trial.table(tried)), nl=False)
+    if form == "json":
+        put_json(tried=[trial.as_object(each) for each in tried])
+    else:
+        put(visible(trial.table(tried)), nl=False)
     by_problem: dict[Problem, list[str]] = {}
     for job in tried:
         for problem in job.problems if job.outcome in ("error", "refused") else ():
@@ -241,15 +317,28 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
         raise SlurmError(problems)
 
 
+def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete what has a schema."""
+    return completion.offered(_schemas(), incomplete)
+
+
+def _schemas() -> dict[str, Path]:
+    """Return the file of each schema by the words that ask for it."""
+    files = sorted(bundled("schemas").rglob("*.json"))
+    return {file.stem.replace("-", " "): file for file in files}
+
+
 @click.command("schema")
-@click.argument("name", metavar="profile|job", type=click.Choice(["profile", "job"]))
-def schema(name: str) -> None:
-    """Print a JSON schema for an editor.
+@click.argument(
+    "words", metavar="profile|job|COMMAND...", nargs=-1, required=True, shell_complete=completed_schemas
+)
+def schema(words: tuple[str, ...]) -> None:
+    """Print a JSON schema.
 
-    profile: of profiles; job: of job YAMLs and sbatchgen.yaml.
+    profile, job: of profiles, and of job YAMLs and sbatchgen.yaml, for an editor. COMMAND: of what its
+    --format json prints, as in: sbatchgen schema profile list
     """
-    import json
-
-    from sbatchgen.inputs import schema as schemas
-
-    put(json.dumps(schemas.schema(name), indent=2))
+    known, name = _schemas(), " ".join(words)
+    if name not in known:
+        raise CommandLineError.of(f"no schema of '{name}'", fix=did_you_mean(name, known))
+    put(known[name].read_bytes(), nl=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -85,18 +86,30 @@ def check_folder(run: Run) -> None:
 @click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
 @click.option("--watch", is_flag=True, help=f"Show it again every {POLL_S:g} seconds.")
 @click.option("--scan", metavar="FOLDER", type=click.Path(), help="First add the runs found in this folder.")
+@click.option(
+    "--sort",
+    metavar="METRIC",
+    default="",
+    help="Points of a sweep by a metric, the best first; or a parameter.",
+)
+@click.option("--reverse", is_flag=True, help="With --sort: the other way round.")
 @FORMAT
-def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None, form: str) -> None:
+def status(
+    names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None, sort: str, reverse: bool, form: str
+) -> None:
     """Show the state of runs, why they wait, and their progress.
 
     RUN is the name of a run, its folder, or the id of a job. With one RUN: everything about it.
     """
+    if (sort or reverse) and not (sort and len(names) == 1 and form != "json"):
+        what = "--sort METRIC and --reverse are about the table of one sweep"
+        raise CommandLineError.of(what, fix="as in: sbatchgen status RUN --sort loss")
     index = open_index()
     if scan is not None:
         _scan(index, Path(scan))
 
     def show() -> None:
-        _show_status(index, names, every=every, form=form)
+        _show_status(index, names, every=every, form=form, sort=sort, reverse=reverse)
 
     redraw(show, POLL_S) if watch else show()
 
@@ -112,7 +125,9 @@ def _scan(index: Index, folder: Path) -> None:
     note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 
-def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
+def _show_status(
+    index: Index, names: Sequence[str], *, every: bool, form: str, sort: str, reverse: bool
+) -> None:
     from sbatchgen.runs import job_log, overview, record
     from sbatchgen.runs.status import problems_of, run_states
 
@@ -124,7 +139,11 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
         logs = [str(path) for path in job_log.find_logs(kept[-1])] if kept else []
-        put(overview.page(states[0], kept, logs), nl=False)
+        if sort and not states[0].sweep:
+            raise CommandLineError.of(
+                f"run {states[0].run.name} is not a sweep", at="--sort", fix="leave it out"
+            )
+        put(overview.page(states[0], kept, logs, sort=sort, reverse=reverse), nl=False)
     elif states:
         put(overview.overview(states), nl=False)
     else:
@@ -154,6 +173,7 @@ def _hint(state: RunState) -> None:
 @click.option(
     "--lines",
     "-n",
+    metavar="N",
     type=click.IntRange(min=0),
     default=None,
     help="Start with the last N lines. [default: all; 20 with -f]",
@@ -399,12 +419,23 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
 )
-def plot(names: tuple[str, ...], output: Path | None) -> None:
+@click.option("--text", is_flag=True, help="Draw with characters, as without matplotlib.")
+def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
     """Plot loss, accuracy and throughput of runs.
 
-    RUN is a run folder or the name of a run, which may still be running. Needs matplotlib.
+    RUN is a run folder or the name of a run, which may still be running.
     """
     from sbatchgen.runs import plot as drawing
 
     folders = [Path(name) if Path(name).is_dir() else find_run(open_index(), name).folder for name in names]
+    if text or not (output or drawing.can_draw()):
+        from sbatchgen.runs.chart import chart
+
+        put(
+            chart([drawing.read_history(folder) for folder in folders], shutil.get_terminal_size().columns),
+            nl=False,
+        )
+        if not text:
+            note("note: a picture needs matplotlib: pip install 'sbatchgen[plot]'")
+        return
     print_bytes(os.fsencode(drawing.plot(folders, output)) + b"\n")

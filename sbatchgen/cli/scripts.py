@@ -8,19 +8,46 @@ from typing import Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, say, show_markdown
+from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, put_json, say, show_markdown
 from sbatchgen.errors import CommandLineError
+from sbatchgen.inputs import completion
 from sbatchgen.quoting import word
 
 
+def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Complete ids of rules with their titles."""
+    from click.shell_completion import CompletionItem
+
+    from sbatchgen.rules.page import pages
+
+    return [
+        CompletionItem(rule, help=page.title)
+        for rule, page in pages().items()
+        if rule.startswith(incomplete.upper())
+    ]
+
+
+def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete releases of Slurm."""
+    from sbatchgen.units import RELEASES
+
+    return completion.offered(RELEASES, incomplete)
+
+
 @click.command()
-@click.argument("names", nargs=-1, metavar="FILE...")
+@click.argument("names", nargs=-1, metavar="FILE...", type=click.Path())
 @click.option(
     "--profile",
     metavar="NAME|FILE",
+    shell_complete=completion.profiles,
     help="Profile of the cluster. [default: from sbatchgen.yaml]",
 )
-@click.option("--slurm", metavar="RELEASE", help="Release of Slurm that will read the scripts, as 23.11.")
+@click.option(
+    "--slurm",
+    metavar="RELEASE",
+    shell_complete=completed_releases,
+    help="Release of Slurm that will read the scripts, as 23.11.",
+)
 @click.option(
     "--format",
     "form",
@@ -33,9 +60,12 @@ from sbatchgen.quoting import word
     "--select",
     multiple=True,
     metavar="RULES",
+    shell_complete=completed_rules,
     help="Only these rules, as SB204 or SB3,SB4; 'all' includes the pedantic ones.",
 )
-@click.option("--disable", multiple=True, metavar="RULES", help="Leave these rules out.")
+@click.option(
+    "--disable", multiple=True, metavar="RULES", shell_complete=completed_rules, help="Leave these rules out."
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info", "never"]),
@@ -52,9 +82,21 @@ from sbatchgen.quoting import word
     help="Run shellcheck too; by default for up to 10 files, if it is installed.",
 )
 @click.option("--rules", is_flag=True, help="List all rules.")
-@click.option("--explain", multiple=True, metavar="RULES", help="Explain rules, as SB104.")
+@click.option(
+    "--explain",
+    multiple=True,
+    metavar="RULES",
+    shell_complete=completed_rules,
+    help="Explain rules, as SB104.",
+)
 def lint(
-    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **flags: Any
+    names: tuple[str, ...],
+    *,
+    rules: bool,
+    explain: tuple[str, ...],
+    mend: str | None,
+    form: str,
+    **flags: Any,
 ) -> None:
     """Find mistakes in sbatch scripts.
 
@@ -63,6 +105,9 @@ def lint(
     """
     from sbatchgen.lint import call
 
+    if form == "json" and (rules or explain):
+        put_json(rules=call.rules_as_objects(explain))
+        return
     if rules:
         put(call.table(), nl=False)
         return
@@ -71,7 +116,9 @@ def lint(
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
-    outcome = call.run(names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **flags)
+    outcome = call.run(
+        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", form=form, **flags
+    )
     print_bytes(outcome.change)  # for patch
     put(outcome.report, nl=False)
     for problem in outcome.problems:
@@ -82,8 +129,8 @@ def lint(
 
 
 @click.command()
-@click.argument("name", metavar="SCRIPT")
-@click.option("--to", metavar="FOLDER", help="Write the two files into this folder.")
+@click.argument("name", metavar="SCRIPT", type=click.Path())
+@click.option("--to", metavar="FOLDER", type=click.Path(), help="Write the two files into this folder.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--partly", is_flag=True, help="Leave out what has no place in a job.")
 @FORMAT

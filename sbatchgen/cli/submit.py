@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import YES, completed_runs, failure_of, here, note, put, put_log, show_review
+from sbatchgen.cli.output import (
+    YES,
+    completed_runs,
+    failure_of,
+    here,
+    note,
+    put,
+    put_log,
+    show_brief,
+    show_review,
+)
 from sbatchgen.cli.runs import check_folder, find_run, follow_run, open_index
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import visible
@@ -34,6 +44,7 @@ SNAPSHOT_FILE = click.option(
     "--snapshot-file",
     metavar="PATH",
     multiple=True,
+    type=click.Path(),
     help="Copy this file or folder too, which git does not track.",
 )
 
@@ -45,7 +56,13 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 @YES
 @DRY_RUN
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
-@click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
+@click.option(
+    "--after",
+    metavar="RUN",
+    multiple=True,
+    shell_complete=completed_runs,
+    help="Start only when this run has completed.",
+)
 @SNAPSHOT
 @SNAPSHOT_FILE
 @click.option(
@@ -123,16 +140,42 @@ def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) ->
     Raises:
         CommandLineError: There is no terminal to ask.
     """
-    for review in reviews:
-        show_review(review, sys.stderr)
+    asks = not yes and not dry_run
+    in_brief = asks and sys.stdin.isatty() and sys.stderr.isatty()
+    show_brief(reviews, sys.stderr) if in_brief else _show_all(reviews)
     if failure := failure_of([finding for review in reviews for finding in review.findings]):
         sys.exit(failure.exit_status)
-    if not yes and not dry_run:
-        if not sys.stdin.isatty():
-            fix = "add --yes to submit, or --dry-run to review only"
-            raise CommandLineError.of("no terminal to ask", fix=fix)
-        click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
+    if asks and not sys.stdin.isatty():
+        fix = "add --yes to submit, or --dry-run to review only"
+        raise CommandLineError.of("no terminal to ask", fix=fix)
+    if asks:
+        _ask(reviews, what)
     return not dry_run
+
+
+def _show_all(reviews: Sequence[Review]) -> None:
+    for review in reviews:
+        show_review(review, sys.stderr)
+
+
+def _ask(reviews: Sequence[Review], what: str) -> None:
+    """Return if the user agrees; show the reviews as often as they are asked for."""
+    from sbatchgen.review.brief import question
+
+    asked = visible(question(reviews, what))
+    while True:
+        answer = click.prompt(
+            f"{asked} [y/N/v]", default="n", show_default=False, prompt_suffix=" ", err=True
+        )
+        match answer.strip().lower():
+            case "y" | "yes":
+                return
+            case "v":
+                _show_all(reviews)
+            case "n" | "no":
+                raise click.Abort
+            case _:
+                note("note: y submits, n does not, v shows the whole review")
 
 
 def _report_all(names: Sequence[str], failed: int) -> None:

@@ -41,17 +41,23 @@ Choice = Callable[["Sweep"], Iterable[int]]
     "params",
     metavar="NAME=VALUES",
     multiple=True,
-    help="A flag of the trainer and its values, as lr=0.1,0.01.",
+    help="A parameter and its values, as lr=0.1,0.01; with --random also a range, as lr=0.01:0.1 or "
+    "lr=log:1e-4:0.1. Passed as --lr=VALUE, or where {lr} is in an argument or in --env.",
 )
-@click.option("--file", metavar="CSV", help="A file of points: flags in the first line, then a point a line.")
+@click.option(
+    "--file",
+    metavar="CSV",
+    type=click.Path(),
+    help="A file of points: names in the first line, then a point a line.",
+)
 @click.option(
     "--random",
     "most",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Only N of all combinations, chosen at random.",
+    help="Only N points, chosen at random.",
 )
-@click.option("--seed", type=int, default=0, help="Seed of --random.", show_default=True)
+@click.option("--seed", metavar="N", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
 @SNAPSHOT
 @SNAPSHOT_FILE

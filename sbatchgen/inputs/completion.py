@@ -1,4 +1,4 @@
-"""Shell completion of jobs, profiles, partitions and run folders; a broken file completes to nothing.
+"""Shell completion of what profiles, folders and lists hold; a broken file completes to nothing.
 
 bash puts what is offered on the command line as it is: others may choose the names of shared folders.
 """
@@ -7,58 +7,89 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.quoting import is_plain
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from sbatchgen.inputs.profile import Partition, Profile
     from sbatchgen.inputs.search import Places
 
 SEARCH_S = 0.5  # a shell waits
 
 
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of profiles with their descriptions; files for a path."""
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
+    from click.shell_completion import CompletionItem
+
     from sbatchgen.inputs.search import is_file_name
 
     if is_file_name(incomplete):
-        return [CompletionItem(incomplete, type="file")]
+        return files(ctx, param, incomplete)
     items = []
     for name, file in _places().profiles():
         if offered([name], incomplete):
-            with contextlib.suppress(SbatchgenError):
-                items.append(CompletionItem(name, help=read_document(file, Profile).value.description))
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                text = file.read_text()  # a profile takes milliseconds to decode
+                said = re.search(r"(?m)^description: *(.*)", text)
+                if re.search(r"(?m)^name:", text):
+                    items.append(CompletionItem(name, help=said and said[1]))
     return items
 
 
 def partitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete partitions of the profile that the command line or the environment names."""
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
-
-    name = ctx.params.get("profile") or os.environ.get("SBATCHGEN_PROFILE") or "local"
-    try:
-        known = read_document(_places().profile(name), Profile).value.partitions
-    except SbatchgenError:
-        return []
-    return offered(known, incomplete)
+    """Complete partitions of the profile."""
+    return _of_profile(ctx, incomplete, lambda profile: profile.partitions)
 
 
-def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+def accounts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete accounts that the profile names."""
+
+    def having(part: Any) -> Iterator[str | None]:
+        yield part.options.account
+        yield from getattr(part, "accounts", ())
+        yield from getattr(getattr(part, "user", None), "accounts", ())
+
+    return _of_parts(ctx, incomplete, having)
+
+
+def qos(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete qualities of service that the profile names."""
+    return _of_parts(ctx, incomplete, lambda part: (part.options.qos, *part.qos))
+
+
+def features(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete features of the nodes."""
+
+    def having(part: Any) -> Iterator[str | None]:
+        yield part.options.constraint
+        for kind in (part, *getattr(part, "shapes", ())):
+            yield from getattr(kind, "features", None) or ()
+
+    return _of_parts(ctx, incomplete, having)
+
+
+def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Complete modes, and job files."""
     from sbatchgen.modes import MODES
 
-    items = [CompletionItem(mode) for mode in MODES if mode.startswith(incomplete)]
-    return items or [CompletionItem(incomplete, type="file")]
+    return offered(MODES, incomplete) or files(ctx, param, incomplete)
+
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Complete names of files."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
@@ -84,6 +115,46 @@ def _folders(above: str, start: str, end: float) -> Iterator[str]:
                 return
             if entry.name.startswith(start) and entry.is_dir():
                 yield above + entry.name
+
+
+def _of_parts(
+    ctx: click.Context, incomplete: str, values: Callable[[Any], Iterable[str | None]]
+) -> list[str]:
+    """Return what the profile and its partitions have of a kind; with --partition, only this one."""
+    named = str(ctx.params.get("partition") or "").split(",")
+
+    def having(profile: Profile) -> Iterator[str | None]:
+        parts: Mapping[Any, Partition] = profile.partitions
+        chosen = [parts[name] for name in named if name in parts] or parts.values()
+        for part in (profile, *chosen):
+            yield from values(part)
+
+    return _of_profile(ctx, incomplete, having)
+
+
+def _of_profile(
+    ctx: click.Context, incomplete: str, values: Callable[[Profile], Iterable[str | None]]
+) -> list[str]:
+    """Return what the profile has of a kind, each once."""
+    with contextlib.suppress(SbatchgenError):
+        return offered(dict.fromkeys(value for value in values(_profile(ctx)) if value), incomplete)
+    return []
+
+
+def _profile(ctx: click.Context) -> Profile:
+    """Return the profile that the command line, the environment, the job or sbatchgen.yaml names."""
+    from sbatchgen.inputs.document import read_document
+    from sbatchgen.inputs.job import JobSpec
+    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.search import beside
+
+    places, job = _places(), ctx.params.get("job") or ctx.params.get("of_job") or ()
+    name = ctx.params.get("profile") or os.environ.get("SBATCHGEN_PROFILE")
+    for file in (*([job] if isinstance(job, str) else job), places.project):
+        if not name and file and os.path.isfile(file):  # noqa: PTH113
+            own = read_document(Path(file), JobSpec).value.profile
+            name = own and beside(Path(file), own)
+    return read_document(places.profile(name or "local"), Profile).value
 
 
 def _places() -> Places:

@@ -199,3 +199,26 @@ def parse_scalar(text: str, kind: Any) -> Any:
         return kind.parse(text) if hasattr(kind, "parse") else whole_number(text) if kind is int else text
     except ValueError as error:
         raise ValueError(cut(str(error))) from error
+
+
+def as_data(value: Any) -> Any:
+    """Return what a record holds as JSON has it, without keys that have their default."""
+    if is_dataclass(value):
+        known = keys_of(value)
+        held = {name: as_data(getattr(value, key.name)) for name, key in known.items()}
+        return {
+            name: data
+            for name, data in held.items()
+            if is_required(known[name]) or not _is_default(data, known[name])
+        }
+    if isinstance(value, Mapping):
+        return {str(key): as_data(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [*map(as_data, value)]
+    is_number = isinstance(value, int) and str(value).isdecimal()  # a Duration is not shown as one
+    return value if value is None or isinstance(value, bool) else int(value) if is_number else str(value)
+
+
+def _is_default(data: Any, key: Field[Any]) -> bool:
+    default = key.default if key.default_factory is MISSING else key.default_factory()
+    return bool(data == as_data(default))

@@ -5,21 +5,30 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
-from sbatchgen.inputs.document import parse_scalar
+from sbatchgen.inputs import completion
 from sbatchgen.inputs.job import JobSpec
-from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import without_none
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.inputs.layers import Layer
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
 _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
-_COMPLETED = {"profile": "profiles", "partition": "partitions"}
+_COMPLETED = {
+    "profile": completion.profiles,
+    "partition": completion.partitions,
+    "account": completion.accounts,
+    "qos": completion.qos,
+    "constraint": completion.features,
+}
 
 
 class JobOption(click.Option):
@@ -56,28 +65,30 @@ def parameters() -> tuple[JobOption, ...]:
 def _option(field: Field[Any], key: str) -> JobOption:
     about, kind = field.metadata, without_none(field.type)
     choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
+    metavar = about.get("metavar", choices)
     return JobOption(
         [about.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
         key=key,
         group=about.get("group", "Slurm"),
         common=about.get("common", False),
         help=about["help"],
-        metavar=None if kind is bool else about.get("metavar", choices),
+        metavar=None if kind is bool else metavar,
         is_flag=kind is bool,
         multiple=get_origin(kind) in (tuple, Mapping),
-        shell_complete=completed(_COMPLETED[field.name]) if field.name in _COMPLETED else None,
+        shell_complete=_completion(field.name, metavar.split("|"), is_path=kind is ShellPath),
     )
 
 
-def completed(what: str) -> Callable[..., Any]:
-    """Return a function of `completion`, which is loaded once a shell asks."""
+def _completion(name: str, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
+    """Return what completes a flag: a function of its own, the words of its metavar, or names of files."""
+    words = [word for word in shown if word.islower()]
+    others = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
 
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
-        from sbatchgen.inputs import completion
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        near = completion.offered(words, incomplete)
+        return near or (others(ctx, param, incomplete) if others else [])
 
-        return getattr(completion, what)(ctx, param, incomplete)
-
-    return complete
+    return _COMPLETED.get(name) or (complete if words else others)
 
 
 def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
@@ -90,6 +101,8 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
     Raises:
         CommandLineError: All that is wrong.
     """
+    from sbatchgen.inputs.layers import Layer, Level
+
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[Problem] = []
@@ -125,6 +138,8 @@ def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _parsed(key: str, value: Any) -> Any:
+    from sbatchgen.inputs.document import parse_scalar  # not for completion, which reads no YAML
+
     if isinstance(value, bool):
         return value
     if isinstance(value, tuple):
@@ -149,7 +164,7 @@ def key_type(key: str) -> Any:
         name_type.parse(rest)
         return without_none(value_type)
     single = {field.name for field in fields(JobSpec) if field.default is not MISSING}
-    single -= {"args", "launcher_args", "binds", "profile"}
+    single -= {"args", "resume_args", "launcher_args", "binds", "profile"}
     if key not in single:
         raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*single, 'options.nodes', 'env.NAME'])}")
     return _JOB_TYPES[key]

@@ -8,7 +8,17 @@ from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described, record
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
-from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPath, StepOption, Text
+from sbatchgen.units import (
+    Argument,
+    Count,
+    EnvName,
+    EnvValue,
+    LinePattern,
+    Resume,
+    ShellPath,
+    StepOption,
+    Text,
+)
 
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
@@ -66,6 +76,15 @@ class _CommonKeys:
         common=True,
     )
     args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
+    checkpoint: Argument | None = described("Your trainer's checkpoints: a file, or a pattern with * and ?.")
+    resume_args: tuple[Argument, ...] | None = described(
+        "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
+    )
+    metrics: LinePattern | None = described(
+        "What your own trainer prints of its loss: a regular expression with groups, as (?P<loss>[0-9.]+).",
+        metavar="REGEX",
+        group="Training",
+    )
     snapshot_dir: ShellPath | None = described(
         "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
     )

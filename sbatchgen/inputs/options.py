@@ -16,7 +16,9 @@ class SbatchOptions:
     job_name: JobName | None = described("Name shown by squeue; also names the run folder.", common=True)
     output: ShellPath | None = described("Log file; %x is the job's name, %j its id.")
     error: ShellPath | None = described("Separate file for stderr; by default it goes to the log.")
-    open_mode: Text | None = described("What a requeue does to the log: append or truncate.")
+    open_mode: Text | None = described(
+        "What a requeue does to the log: append or truncate.", metavar="append|truncate"
+    )
     chdir: ShellPath | None = described("Working folder of the job.")
     account: Text | None = described("Account to charge.", common=True)
     partition: Text | None = described("Partition, or several separated by commas.", common=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sbatchgen import table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
@@ -72,6 +73,12 @@ def explanation(names: Sequence[str]) -> str:
         CommandLineError: There is no such rule.
     """
     known = pages()
+    return "\n".join(known[rule].text for rule in _named(names))
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Return the ids of rules that --explain names; raises CommandLineError if there is no such rule."""
+    known = pages()
     wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
     for rule in wanted:
         if SHELLCHECK.fullmatch(rule):
@@ -81,7 +88,22 @@ def explanation(names: Sequence[str]) -> str:
             raise CommandLineError.of(removal(rule), at="--explain")
         if rule not in known:
             raise CommandLineError.of(f"no rule '{rule}'", at="--explain", fix=did_you_mean(rule, known))
-    return "\n".join(known[rule].text for rule in wanted)
+    return wanted
+
+
+def rules_as_objects(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rules with their pages as objects of JSON: those that --explain names, or all."""
+    known, texts = rules(), pages()
+    return [
+        {
+            "rule": name,
+            "severity": known[name].severity,
+            "pedantic": known[name].pedantic,
+            "title": known[name].title,
+            "page": texts[name].text,
+        }
+        for name in _named(names) or known
+    ]
 
 
 def table() -> str:

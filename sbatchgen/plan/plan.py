@@ -58,6 +58,9 @@ class Plan:
     name: str
     trainer: str | None
     args: tuple[str, ...]
+    checkpoint: str | None
+    resume_args: tuple[str, ...]
+    metrics: str | None
     launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath
@@ -126,10 +129,21 @@ class Plan:
         """Shards of a GPU on each node."""
         return self.resources.shards
 
+    @cached_property
+    def placed(self) -> tuple[str, ...]:
+        """The parameters of its sweep that have a placeholder in its arguments or variables."""
+        texts = (*self.args, *filter(None, self.env.values()))
+        return self.sweep.placed(texts) if self.sweep else ()
+
     @property
     def stoppable(self) -> bool:
         """Whether training may be interrupted and resumed in a later job."""
         return self.resume != "off"
+
+    @property
+    def gives_resume_args(self) -> bool:
+        """Whether the trainer gets further arguments once it has a checkpoint."""
+        return self.stoppable and bool(self.checkpoint and self.resume_args)
 
     @property
     def asks_to_stop(self) -> bool:

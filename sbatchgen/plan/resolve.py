@@ -223,9 +223,10 @@ def _derive_runtime(values: _Values) -> None:
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
     values.derive("resume", Resume("auto"), "default")
-    for key, value in (("max_restarts", 10), ("requeue_on_timeout", False), ("requeue_on_node_fail", False)):
+    for key, value in (("max_restarts", 10), ("chain", 1), ("requeue_on_node_fail", False)):
         values.derive(key, value, "default")
-    values.derive("chain", 1, "default")
+    requeues = _requeues_itself(values, profile)
+    values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
     values.derive("template", "job.sh.j2", "default")
     values.derive("data", ShellPath("data"), "default")
     runs = profile.paths.runs or "runs"
@@ -235,6 +236,14 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
     for fact in NETWORK_VARIABLES if mode.several_processes else ():
         values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
+
+
+def _requeues_itself(values: _Values, profile: Profile) -> bool:
+    """Whether the trainer resumes by itself, and no other job follows at the time limit."""
+    others = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
+    by_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
+    return bool(by_itself and restarts and not others and profile.scheduler == "slurm")
 
 
 def _take_other_gres(values: _Values) -> tuple[str, Origin]:
@@ -491,8 +500,8 @@ def _plan(
             values.drop(f"options.{option}")
     settings = settings_of(values.values)
     same = (
-        "trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
-        "snapshot_dir template"
+        "trainer data run_dir checkpoint resume metrics max_restarts chain requeue_on_timeout "
+        "requeue_on_node_fail snapshot_dir template"
     )
 
     return Plan(
@@ -511,6 +520,7 @@ def _plan(
         nproc_per_node=nproc,
         name=name,
         args=tuple(values.get("args", ())),
+        resume_args=tuple(values.get("resume_args", ())),
         launcher_args=tuple(values.get("launcher_args", ())),
         env=below_key(values.values, "env"),
         origins=values.origins,

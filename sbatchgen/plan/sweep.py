@@ -9,15 +9,26 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.units import Argument
 
+if TYPE_CHECKING:
+    from random import Random
+
 MOST_POINTS = 50_000  # slurmctld takes scripts of 4 MiB by default (max_script_size)
 MOST_BYTES = 16 << 20  # of a file of points
 MOST_OPTION = 4000  # characters of --array
+FOLDERS = (
+    "run_dir",
+    "data_dir",
+    "resume",
+)  # placeholders of every job, which a parameter's name leaves alone
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")
+_WHOLE = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -37,9 +48,34 @@ class Sweep:
     chosen: int = 0
     carried: bool = False
 
-    def arguments(self, point: Sequence[str]) -> tuple[str, ...]:
-        """The trainer's arguments for a point."""
-        return tuple(f"--{name}={value}" for name, value in zip(self.names, point, strict=True))
+    def pieces(self, text: str) -> list[str]:
+        """The text around placeholders of parameters, and in every other place the name of a parameter.
+
+        A placeholder is {NAME}. {{NAME}} is the text {NAME}, and ${NAME} the program's own, as of OmegaConf.
+        """
+        names = "|".join(map(re.escape, self.names))
+        pieces = [""]
+        for place, piece in enumerate(re.split(rf"(?<!\$)(\{{\{{(?:{names})\}}\}}|\{{(?:{names})\}})", text)):
+            if place % 2 and not piece.startswith("{{"):
+                pieces += [piece[1:-1], ""]
+            else:
+                pieces[-1] += piece[1:-1] if place % 2 else piece
+        return pieces
+
+    def placed(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """The parameters that have a placeholder in one of these texts, in the order of the names."""
+        used = {name for text in texts for name in self.pieces(text)[1::2]}
+        return tuple(name for name in self.names if name in used)
+
+    def filled(self, text: str, point: Sequence[str]) -> str:
+        """The text with a point's values in place of the placeholders."""
+        values = dict(zip(self.names, point, strict=True))
+        return "".join(values[piece] if place % 2 else piece for place, piece in enumerate(self.pieces(text)))
+
+    def arguments(self, point: Sequence[str], placed: Sequence[str] = ()) -> tuple[str, ...]:
+        """The trainer's arguments that a point adds: its values without a placeholder."""
+        pairs = zip(self.names, point, strict=True)
+        return tuple(f"--{name}={value}" for name, value in pairs if name not in placed)
 
     def as_csv(self) -> str:
         """The points as a file that `read_points` reads."""
@@ -73,45 +109,122 @@ class SweepArray:
         return [SweepArray(self.first, some) for some in (self.indices[:half], self.indices[half:]) if some]
 
 
+@dataclass(frozen=True)
+class Range:
+    """All numbers from `low` to `high`, both included.
+
+    Attributes:
+        low, high: The ends.
+        log: Whether each power of ten has the same chance, not each number.
+        whole: Whether only whole numbers count.
+    """
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+    @property
+    def count(self) -> float:
+        """How many numbers it has."""
+        return self.high - self.low + 1 if self.whole else math.inf
+
+    def number(self, share: float) -> str:
+        """The number at a share of the range, at least 0 and below 1."""
+        low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
+        drawn = low * (high / low) ** share if self.log else low + share * (high - low)
+        drawn = min(max(drawn, self.low), self.high)
+        return str(round(drawn)) if self.whole else f"{drawn:.6g}"
+
+
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
     """Every combination of values, the last parameter changing fastest; or `most` of them, chosen at random.
 
     Args:
-        params: As "lr=0.1,0.01".
+        params: As "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1".
         most: How many points; None for all.
         seed: The same seed chooses the same points.
 
     Raises:
         CommandLineError: A parameter is wrong, or there are fewer or too many combinations.
     """
-    values = dict(_parameter(text) for text in params)
-    if len(values) != len(params):
+    given = dict(_parameter(text) for text in params)
+    if len(given) != len(params):
         raise CommandLineError.of(
             "a parameter is there twice", at="--param", fix="name it once: NAME=VALUE,VALUE"
         )
-    count = math.prod(map(len, values.values()))
+    values = {name: several for name, several in given.items() if isinstance(several, list)}
+    ranges = [name for name in given if name not in values]
+    if ranges and most is None:
+        what = f"{ranges[0]} is a range, and a grid needs values"
+        fix = "add --random N for N random points, or write values: NAME=VALUE,VALUE"
+        raise CommandLineError.of(what, at="--param", fix=fix)
+    count = math.prod(
+        several.count if isinstance(several, Range) else len(several) for several in given.values()
+    )
     if most is not None and most > count:
-        what = f"--random {most} of {count} combinations"
-        raise CommandLineError.of(what, at="--random", fix=f"write {count} or less, or give more values")
+        what = f"--random {most} of {count:.0f} combinations"
+        raise CommandLineError.of(what, at="--random", fix=f"write {count:.0f} or less, or give more values")
     _check_count(count if most is None else most, "--param", "choose some of them: --random N")
-    chosen: Iterable[int] = range(count)
+    chosen: Sequence[int] = () if ranges else range(int(count))
     if most is not None:
         from random import Random
 
-        chosen = sorted(Random(seed).sample(range(count), most))  # noqa: S311 - no secret
+        random = Random(seed)  # noqa: S311 - no secret
+        if ranges:
+            return Sweep(tuple(given), _drawn([*given.values()], most, random))
+        chosen = sorted(random.sample(chosen, most))
     return Sweep(tuple(values), tuple(_combination(number, [*values.values()]) for number in chosen))
 
 
-def _parameter(text: str) -> tuple[str, list[str]]:
+def _drawn(
+    several: Sequence[Sequence[str] | Range], most: int, random: Random
+) -> tuple[tuple[str, ...], ...]:
+    """Different points, each with a value of every parameter, drawn at random."""
+    points: dict[tuple[str, ...], None] = {}
+    for _ in range(100 * most):  # of few whole numbers, the last ones are seldom drawn
+        shares = [
+            random.random() for _ in several
+        ]  # the one method whose numbers no release of Python changes
+        points[
+            tuple(
+                each.number(share) if isinstance(each, Range) else each[int(share * len(each))]
+                for each, share in zip(several, shares, strict=True)
+            )
+        ] = None
+        if len(points) == most:
+            return tuple(points)
+    what = f"found only {len(points)} different points"
+    raise CommandLineError.of(what, at="--random", fix=f"write {len(points)}, or wider ranges")
+
+
+def _parameter(text: str) -> tuple[str, list[str] | Range]:
     name, equals, rest = text.partition("=")
     name = name.removeprefix("--")
     if not equals or not _NAME.fullmatch(name):
         raise CommandLineError.of(f"'{text}' is not a parameter", at="--param", fix="write NAME=VALUE,VALUE")
+    if ends := _RANGE.fullmatch(rest.strip()):
+        return name, _range(text, ends[1], ends[2], ends[3])
     values = [_value(value, "--param") for value in rest.split(",")]
     twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
     if twice is not None:
         raise CommandLineError.of(f"{name} has the value '{twice}' twice", at="--param", fix="give it once")
     return name, values
+
+
+def _range(text: str, log: str | None, *ends: str) -> Range:
+    """The range of two ends, as they are written."""
+    low, high = map(float, ends)
+    if not low < high < math.inf:
+        what, fix = f"'{text}' is no range: {ends[0]} is not below {ends[1]}", "write NAME=LOW:HIGH"
+        raise CommandLineError.of(what, at="--param", fix=fix)
+    if log and low <= 0:
+        what, fix = (
+            f"'{text}' is no range: log:LOW:HIGH starts above 0",
+            "write another LOW, or leave out log:",
+        )
+        raise CommandLineError.of(what, at="--param", fix=fix)
+    return Range(low, high, bool(log), all(map(_WHOLE.fullmatch, ends)))
 
 
 def _value(text: str, at: str) -> str:
@@ -130,9 +243,9 @@ def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...
     return tuple(reversed(chosen))
 
 
-def _check_count(count: int, at: str, fix: str) -> None:
+def _check_count(count: float, at: str, fix: str) -> None:
     if count > MOST_POINTS:
-        what = f"{count:,} points are more than a script can hold, {MOST_POINTS:,}"
+        what = f"{count:,.0f} points are more than a script can hold, {MOST_POINTS:,}"
         raise CommandLineError.of(what, at=at, fix=fix)
 
 

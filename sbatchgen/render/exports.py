@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sbatchgen import quoting
 from sbatchgen.plan.plan import Plan
-from sbatchgen.render import launch
+from sbatchgen.render import arguments, launch
 from sbatchgen.units import VARIABLE
 
 # For every job: print lines at once, and ignore packages in ~/.local.
@@ -48,10 +48,10 @@ def _own(plan: Plan) -> Iterator[str]:
     for name, value in plan.env.items():
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
-            yield f"{name}={quoting.value(value)}"
+            yield f"{name}={arguments.with_params(value, plan, quoting.value)}"
             plain = []
         elif value is not None:
-            plain.append(f"{name}={quoting.word(value)}")
+            plain.append(f"{name}={arguments.with_params(value, plan, quoting.word)}")
     yield from quoting.packed(plain)
 
 
@@ -84,7 +84,7 @@ def _shares_whole_nodes(plan: Plan) -> bool:
 def _files(plan: Plan) -> Iterator[str]:
     """The paths by which script and trainer talk to each other; see `launch.files`."""
     for name in launch.own_folders(plan):
-        yield f"RESUME={launch.resume_word(plan)}" if name == "RESUME" else name
+        yield f"RESUME={arguments.resume(plan)}" if name == "RESUME" else name
     for name in launch.files(plan):
         if plan.trainer or name != "stop":  # the bundled trainer knows where it is
             yield f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}"

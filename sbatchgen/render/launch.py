@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
-from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.plan.plan import GPU_CPUS, Plan
+from sbatchgen.render import arguments
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
-# What a trainer's arguments may hold: the run's own folders, and variables of the job.
-_PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*)\}")
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
+# By these a trainer takes itself for a rank of srun, which gives it no world size and no address.
+ONE_OF_MANY = ("SLURM_PROCID", "SLURM_NTASKS")
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
@@ -28,7 +26,7 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         mounted: What the container sees, as `mounts` has it.
     """
     started = (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan))
-    return (*started, *_trainer(plan), *_arguments(plan))
+    return (*started, *_trainer(plan), *arguments.given(plan))
 
 
 def node_setup(plan: Plan) -> str:
@@ -41,10 +39,12 @@ def node_setup(plan: Plan) -> str:
 
 
 def task_setup(plan: Plan) -> Iterator[str]:
-    """Yield the command that runs the profile's setup of a task before the program that follows it."""
+    """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
     lines = plan.settings.setup_per_task
-    if lines:
-        text = shell_text((*lines, 'exec "$@"'))
+    counts = "node_rank" in arguments.placeholders(plan) and arguments.NODE_RANK in arguments.node_rank(plan)
+    if lines or counts:
+        words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if counts else "$@"
+        text = shell_text((*lines, f'exec "{words}"'))
         yield f"bash -c {text} task"  # $0 in messages of bash
 
 
@@ -74,8 +74,9 @@ def several_tasks(plan: Plan) -> bool:
 
 
 def meets(plan: Plan) -> bool:
-    """Whether processes of several Slurm tasks need a rendezvous."""
-    return plan.slurm and plan.mode.several_processes and several_tasks(plan)
+    """Whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
+    named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(plan))
+    return plan.slurm and (named or (plan.mode.several_processes and several_tasks(plan)))
 
 
 def uses_code(plan: Plan) -> bool:
@@ -85,12 +86,13 @@ def uses_code(plan: Plan) -> bool:
 
 def uses_data(plan: Plan) -> bool:
     """Whether the data folder is named in the script."""
-    if any("{data_dir}" in word for word in plan.args):
+    if "data_dir" in arguments.placeholders(plan):
         return True
     by = plan.origin("data").level
     if plan.trainer:  # the profile's data are those of the bundled trainer
         return by >= Level.PROJECT
-    return by > Level.DEFAULT or _dataset(plan.args) in FILES_NEEDED
+    dataset = _dataset(plan.args)
+    return by > Level.DEFAULT or dataset in FILES_NEEDED or dataset.strip("{}") in plan.placed
 
 
 def own_folders(plan: Plan) -> tuple[str, ...]:
@@ -106,12 +108,7 @@ def own_folders(plan: Plan) -> tuple[str, ...]:
 
 def gives_resume(plan: Plan) -> bool:
     """Return whether the user's own trainer gets what to resume from."""
-    return plan.resume not in ("auto", "off") or any("{resume}" in word for word in plan.args)
-
-
-def resume_word(plan: Plan) -> str:
-    """auto, off, or the checkpoint, as a word of bash."""
-    return plan.resume if plan.resume in ("auto", "off") else quoting.path(of_submission(plan.resume, plan))
+    return plan.resume not in ("auto", "off") or "resume" in arguments.placeholders(plan)
 
 
 def mounts(plan: Plan, here: str) -> tuple[str, ...]:
@@ -199,6 +196,8 @@ def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Ite
     # A trainer that starts its processes on one node meets no other: these would be the image's own.
     alone = contained and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
     unset: tuple[str, ...] = MEETING if alone else ()
+    if plan.slurm and plan.trainer and not plan.mode.several_processes:
+        unset += ONE_OF_MANY
     if plan.mode.uses_gpus and plan.slurm:  # which may set several of them (gres.conf(5), Flags)
         unset += MASKS[plan.gpu_vendor][1:]
     changes = [f"-u {name}" for name in unset if name not in plan.env]
@@ -222,8 +221,8 @@ def _trainer(plan: Plan) -> Iterator[str]:
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*map(quoting.word, plan.launcher_args), end]
         first, *rest = [end] if not plan.launcher_args else ["", *quoting.packed(more)]
-        started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)}'
-        yield f"{started} {first}".rstrip()
+        started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)}'
+        yield f"{started} --nproc-per-node={arguments.nproc(plan)} {first}".rstrip()
         yield from rest
         yield from [quoting.word(own)] if own else quoting.packed([ours, *_flags(plan)])
     elif own and (plan.launcher or _may_inherit_rank(plan)):
@@ -252,23 +251,12 @@ def _nodes(plan: Plan) -> str:
     return ' --nnodes="$SLURM_NNODES"' if plan.launcher == "torchrun" and plan.nodes > 1 else ""
 
 
-def _nproc(plan: Plan) -> str:
-    """Processes of a node: Slurm's count of its GPUs, where that is sure to be the number wanted."""
-    count, options = str(plan.nproc_per_node), plan.options
-    asked = [name for name in GPU_OPTIONS if getattr(options, name)]
-    if not plan.slurm or plan.nproc_per_node != plan.gpus_per_node or options.exclusive or plan.shards:
-        return count
-    if not asked:  # the command line of sbatch may ask for GPUs
-        return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'
-    return '"$SLURM_GPUS_ON_NODE"' if asked[0] in ("gpus_per_node", "gres") else count
-
-
 def _flags(plan: Plan) -> Iterator[str]:
     """The bundled trainer's flags that follow from the plan."""
     yield '--run-dir "$RUN_DIR"'
     if uses_data(plan):
         yield '--data-dir "$DATA_DIR"'
-    yield f"--resume {resume_word(plan)}"
+    yield f"--resume {arguments.resume(plan)}"
     if device := _device(plan):
         yield f"--device {device}"
     if plan.mode.flag:
@@ -276,7 +264,7 @@ def _flags(plan: Plan) -> Iterator[str]:
     if plan.launcher != "torchrun":
         yield f"--launcher {plan.launcher or 'none'}"
     if plan.launcher == "spawn":
-        yield f"--nproc-per-node={_nproc(plan)}{_nodes(plan)}"
+        yield f"--nproc-per-node={arguments.nproc(plan)}{_nodes(plan)}"
 
 
 def _device(plan: Plan) -> str:
@@ -284,41 +272,6 @@ def _device(plan: Plan) -> str:
     if not plan.mode.uses_gpus:
         return "cpu"
     return "cuda" if plan.gpus_per_node or plan.shards else ""
-
-
-def _arguments(plan: Plan) -> Iterator[str]:
-    """The arguments; an option and its values stay on one line."""
-    groups: list[list[str]] = []
-    for arg in plan.args:
-        if not groups or arg.startswith("-"):
-            groups.append([])
-        groups[-1].append(_argument(arg, plan))
-    words = [" ".join(group) for group in groups]
-    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if plan.sweep else [])])
-
-
-def points(plan: Plan) -> tuple[str, ...]:
-    """The lines of a `case` that set the arguments of each point of a sweep."""
-    sweep = plan.sweep
-    if sweep is None:
-        return ()
-    words = functools.lru_cache(maxsize=None)(lambda arg: _argument(arg, plan))
-    return tuple(
-        f"{number}) point_args=({' '.join(map(words, sweep.arguments(point)))}) ;;"
-        for number, point in enumerate(sweep.points)
-    )
-
-
-def _argument(arg: str, plan: Plan) -> str:
-    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
-    word = ""
-    for index, piece in enumerate(_PLACEHOLDER.split(arg)):
-        if index % 2:
-            variable = piece.removeprefix("env:") if piece.startswith("env:") else piece.upper()
-            word += resume_word(plan) if piece == "resume" else f'"${variable}"'
-        elif piece:
-            word += quoting.word(piece)
-    return word or "''"
 
 
 def _dataset(args: Sequence[str]) -> str:

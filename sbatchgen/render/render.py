@@ -24,7 +24,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
-from sbatchgen.render import exports, launch
+from sbatchgen.render import arguments, exports, launch
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import WAIT_S, ContainerRuntime, absolute
 from sbatchgen.units import VARIABLE
@@ -216,7 +216,9 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
             "reads_exit": "exit" in talk,
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",
-            "points": launch.points(plan),
+            "points": arguments.points(plan),
+            "placed": plan.placed,
+            "point_says": arguments.point_says(plan),
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
             "consecutive": plan.consecutive,
@@ -244,6 +246,9 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
             "inherited": plan.inherited,
             "export_lines": tuple(exports.lines(plan)),
             "max_restarts": plan.max_restarts,
+            "checkpoints": arguments.checkpoints(plan),
+            "first_checkpoint": "" if plan.resume in ("auto", "off") else arguments.resume(plan),
+            "resume_args": arguments.resume_args(plan),
             "training_title": TITLES[plan.launcher] if plan.launcher else plan.mode.title,
             "command_lines": launch.command(plan, exported, mounted),
         }

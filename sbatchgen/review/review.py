@@ -25,7 +25,7 @@ from sbatchgen.units import Weights
 
 SCHEMA = 1
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
-_POINT = re.compile(r"    \d+\) point_args=\(")
+_POINT = re.compile(r"    \d+\) (?:param|point_args)=\(")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +214,16 @@ def _job(plan: Plan, snapshot: Code | None) -> JobSummary:
         args=tuple(map(str, plan.args)),
         run_dir=str(plan.run_dir),
         data=str(plan.data) if plan.trainer is None or launch.uses_data(plan) else None,
-        resume=str(plan.resume) if plan.trainer is None or launch.gives_resume(plan) else None,
+        resume=_resume(plan),
         snapshot=snapshot,
     )
+
+
+def _resume(plan: Plan) -> str | None:
+    """What the trainer resumes from; None where that is up to your own."""
+    if plan.gives_resume_args and plan.resume == "auto":
+        return f"the newest {plan.checkpoint}, if any"
+    return str(plan.resume) if plan.trainer is None or launch.gives_resume(plan) else None
 
 
 def _cluster(plan: Plan) -> Cluster:

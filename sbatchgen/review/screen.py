@@ -157,7 +157,9 @@ def in_short(review: Review) -> str:
     text = job.name if job else "this script"
     if request and (cost is not None or job is None):
         text += f" on {counted(request.nodes, 'node')}"
-    return text + (f", {_number(cost.gpu_hours)} GPU-hours" if cost and cost.gpu_hours else "")
+    if cost and (hours := cost.gpu_hours or cost.cpu_hours):
+        text += f", {_number(hours)} {'GPU' if cost.gpu_hours else 'CPU'}-hours"
+    return text
 
 
 def _node(request: Allocation) -> str:

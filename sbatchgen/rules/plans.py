@@ -375,6 +375,46 @@ def _trainer_args(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(job.at("args"), what, f"give {option} to sbatchgen, before the --")
 
 
+@RULES.add("SB038", "error", "arguments for resuming that can't work")
+def _resume_args(job: PlannedJob) -> Iterator[Hit]:
+    plan, at = job.plan, job.at("resume_args" if job.plan.resume_args else "checkpoint")
+    if not plan.resume_args and not plan.checkpoint:
+        return
+    if plan.trainer is None:
+        what = (
+            "checkpoint and resume_args are for other trainers: the bundled one finds its checkpoints itself"
+        )
+        yield Hit(at, what, "remove them")
+    elif not plan.checkpoint:
+        what = "resume_args without checkpoint: it is not known when they are to be given"
+        yield Hit(at, what, "add the checkpoints' pattern, as checkpoint: '{run_dir}/*/last.pt'")
+    elif not plan.resume_args:
+        what = "checkpoint without resume_args: the trainer does not get it"
+        yield Hit(at, what, "add resume_args: [--resume, '{checkpoint}'], with the trainer's own option")
+
+
+@RULES.add("SB039", "warning", "an argument that looks like a placeholder and is not")
+def _placeholders(job: PlannedJob) -> Iterator[Hit]:
+    from sbatchgen.render import arguments
+
+    plan = job.plan
+    for key, texts in (
+        ("args", plan.args),
+        ("resume_args", plan.resume_args),
+        ("checkpoint", [plan.checkpoint]),
+    ):
+        for text in filter(None, texts):
+            for word, meant in (
+                arguments.mistyped(text, plan.sweep.names if plan.sweep else ()) if "{" in text else ()
+            ):
+                what = f"{word} is not a placeholder: the trainer gets it as it is"
+                yield Hit(job.at(key), what, f"write {meant}")
+            for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
+                if name in arguments.names(text):
+                    what = f"{{{name}}} is known only in resume_args"
+                    yield Hit(job.at(key), what, "write resume_args: [--resume, '{checkpoint}']", "error")
+
+
 @RULES.add("SB033", "error", "a chain that can't work")
 def _chain(job: PlannedJob) -> Iterator[Hit]:
     plan, key = job.plan, "chain"

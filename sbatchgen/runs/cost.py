@@ -99,7 +99,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     if state.sweep:
         done = [*state.sweep.counts] == [DONE]
     else:
-        ended = state.progress.state if state.progress else state.last.state if state.last else ""
+        ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
         done = ended in (DONE, "COMPLETED")
     memory = [*_all(trained, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
     fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})

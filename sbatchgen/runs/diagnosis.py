@@ -17,7 +17,7 @@ from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, Run, RunJob
-from sbatchgen.runs.job_log import find_logs, last_lines
+from sbatchgen.runs.job_log import START, find_logs, last_lines
 from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
@@ -37,8 +37,6 @@ LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
-# What a script of sbatchgen prints at each start of its job; the log is appended.
-START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ MAX_BYTES = 256 << 20  # of events
 MAX_EVENTS = 2_000_000
 MAX_LINE = 1 << 16
 MAX_VALUE = 1e100  # more is an overflow
+PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
+_OF_VALIDATION = re.compile("^(?:val|valid|validation|eval|test)[_/]")
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
@@ -33,12 +36,12 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
         what = f"can't read the events of the run: {error.strerror}"
         missing = isinstance(error, FileNotFoundError)
-        fix = "the bundled trainer writes it once it has started; name its run" if missing else ""
+        fix = "the bundled trainer writes it; of your own, set metrics in the job" if missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
         raise DocumentError.of(what, at=str(path), fix="train with a larger --log-every")
-    return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
+    return (event for line in io.BytesIO(data) for event in as_events(_parsed(line)))
 
 
 def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
@@ -47,7 +50,25 @@ def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]
         data = files.read_of_run(folder / EVENTS, MAX_LINE, from_end=from_end)
     except OSError:
         return []
-    return [event for event in map(_parsed, data.split(b"\n")) if isinstance(event.get("event"), str)]
+    return [event for line in data.split(b"\n") for event in as_events(_parsed(line))]
+
+
+def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events that a trainer has written as one object.
+
+    One without `event` has numbers of a step or an epoch, as {"step": 3, "loss": 0.2, "val_loss": 0.3}: what
+    is measured in the training, and what in a validation.
+    """
+    if isinstance(fields.get("event"), str):
+        yield dict(fields)
+    elif not {*PLACES}.isdisjoint(fields):
+        places = {name: fields[name] for name in PLACES if name in fields}
+        measured: dict[str, dict[str, Any]] = {"train": {}, "epoch": {}}
+        for name, value in fields.items():
+            short = _OF_VALIDATION.sub("", name)
+            if name not in PLACES and number(value) is not None:
+                measured["train" if short == name else "epoch"].setdefault(short, value)
+        yield from ({"event": kind, **places, **values} for kind, values in measured.items() if values)
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from sbatchgen.runs.record import Record
 PIECE = 1 << 20  # bytes that are read at a time
 END = 2 << 20  # bytes of a log that are looked at after a failure
 COUNTED = 1 << 30  # of a larger log the lines are not counted
+# What a script of sbatchgen prints at each start of its job; the log is appended.
+START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 

@@ -52,15 +52,17 @@ def headline(state: RunState) -> str:
     return one_line(f"job {job.id} {_state(job, state.now)}") if job else "no job yet"
 
 
-def page(state: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
-    """Return everything about one run."""
+def page(
+    state: RunState, records: Sequence[Record], logs: Sequence[str], *, sort: str = "", reverse: bool = False
+) -> str:
+    """Return everything about one run; of a sweep, the points by a metric or a parameter."""
     progress = state.progress
     facts = [("folder", str(state.run.folder))]
     for job in state.jobs:
         says = _state(job, state.now if job is state.last else ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
     if progress:
-        facts.append(("training", progress.says or progress.state))
+        facts.append(("training", progress.says or progress.state or "no loss so far"))
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     facts += [("log", logs[-1])] if logs else []
@@ -68,25 +70,28 @@ def page(state: RunState, records: Sequence[Record], logs: Sequence[str]) -> str
         commit = f" at {code.at}" if code.commit else ""
         facts.append(("code", f"{code.snapshot or code.folder}{commit}"))
     lines = table((f"  {one_line(name)}", one_line(text)) for name, text in facts)
-    sweep = f"\n{_points(state.sweep)}" if state.sweep else ""
+    sweep = f"\n{_points(state.sweep, sort, reverse=reverse)}" if state.sweep else ""
     return f"{one_line(state.run.name)}\n{lines}{sweep}"
 
 
-def _points(sweep: SweepState) -> str:
+def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
     """Return how many points are in which state, and the points, the best first."""
     counts = (
         f"{len(numbers):,} {state}" + (f" ({_some(numbers)})" if state in (FAILED, STOPPED, NEW) else "")
         for state, numbers in sweep.counts.items()
     )
-    best = sweep.best
+    best = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.best
+    metric = [sort] if sort and sort not in sweep.names else []
     known = {point.number for point in best}
     others = [point for point in sweep.points if point.number not in known]
-    rows = [("POINT", *sweep.names, "STATE", "TRAINING")]
+    rows = [("POINT", *sweep.names, *metric, "STATE", "TRAINING")]
     for point in [*best, *others][:MOST_POINTS]:
         says = f"{point.state}: {point.says}" if point.says else point.state
         training = point.progress.says if point.progress else ""
-        mark = "  best" if point in best[:1] else ""
-        rows.append(tuple(map(one_line, (str(point.number), *point.values, says, training + mark))))
+        mark = "  best" if point in best[:1] and not sort else ""
+        numbers = [sweep.metric(point, name) for name in metric]
+        shown = ["" if number is None else f"{number:.6g}" for number in numbers]
+        rows.append(tuple(map(one_line, (str(point.number), *point.values, *shown, says, training + mark))))
     more = len(sweep.points) - len(rows) + 1
     rest = f"and {more:,} more: --format json shows all\n" if more else ""
     return f"{len(sweep.points):,} points: {', '.join(counts)}\n\n{table(rows)}{rest}"
@@ -117,8 +122,8 @@ def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
 
 def _point(sweep: SweepState, point: Point) -> dict[str, Any]:
     fields = asdict(point)
-    values = dict(zip(sweep.names, point.values, strict=True))
-    return {**fields, "values": values, "training": fields.pop("progress")}
+    training = fields.pop("progress")
+    return {**fields, "values": dict(zip(sweep.names, point.values, strict=True)), "training": training}
 
 
 def _queued(row: SlurmJob) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A picture of runs: loss, accuracy and throughput over the steps, one colour per run.
 
 The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
-trainer may write the same.
+trainer may write the same, or print its numbers.
 
 The same runs give the same bytes, whatever the user's settings of matplotlib are. Colours: Okabe and Ito,
 "Color Universal Design", https://jfly.uni-koeln.de/color/.
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import visible
-from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, events, number, read_object
+from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, number, read_object
+from sbatchgen.runs.metrics import read_events
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,7 @@ def read_history(folder: Path) -> History:
         DocumentError: There is no such folder, or nothing was measured.
     """
     history = History(folder=folder, config=read_object(folder / CONFIG))
-    for event in events(folder):
+    for event in read_events(folder):
         _add(history, event)
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
@@ -92,13 +93,17 @@ def read_history(folder: Path) -> History:
         raise DocumentError.of(
             "nothing was measured in this run so far",
             at=str(folder / EVENTS),
-            fix="wait for the first epoch, or for --log-every steps",
+            fix="wait for the first epoch, or for --log-every steps; of your own trainer, set metrics",
         )
     return history
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
     kind, step = event["event"], count(event.get("step"))
+    if step is None and kind in CURVES:  # your own trainer may count nothing
+        step = 1 + max(
+            (points[-1][0] for name, points in history.curves.items() if name.startswith(kind)), default=0
+        )
     if step is None:
         return
     if kind == "start":
@@ -116,6 +121,15 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
     else:
         return
     history.last = step if kind == "start" else max(history.last, step)
+
+
+def can_draw() -> bool:
+    """Whether there is a matplotlib, without which `chart` draws."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return False
+    return mpl is not None
 
 
 def plot(folders: Sequence[Path], output: Path | None) -> Path:
@@ -170,8 +184,9 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
 def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    panels: Sequence[Axes] = figure.subplots(len(PANELS), 1, sharex=True)
-    for (name, label), axes in zip(PANELS, panels, strict=True):
+    known = [(name, label) for name, label in PANELS if any(_has(history, name) for history, *_ in runs)]
+    drawn: list[Axes] = [*figure.subplots(len(known), 1, sharex=True, squeeze=False)[:, 0]]
+    for (name, label), axes in zip(known, drawn, strict=True):
         for history, color, shape in runs:
             styles = {"train": {"marker": ".", **TRAINING}, "epoch": {"marker": shape, **VALIDATION}}
             for kind, style in styles.items():
@@ -181,21 +196,32 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
                     axes.plot(steps, shown, color=color, **style)
         axes.set_ylabel(label)
         axes.margins(x=0.02)
-    figure.align_ylabels(list(panels))
-    names = [f"{kind} loss" for kind in CURVES]
-    losses = [value for run, *_ in runs for name in names for _, value in run.curves.get(name, ())]
-    if losses and 0 < LOG_FROM * min(losses) < max(losses):
-        panels[0].set_yscale("log")
-    panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100.5))
-    panels[2].set_ylim(bottom=0)
-    panels[-1].set_xlabel("Step")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
-    for axes, (history, color, _) in itertools.product(panels, runs):
+        _limit(axes, name, [history for history, *_ in runs])
+    figure.align_ylabels(drawn)
+    drawn[-1].set_xlabel("Step")
+    drawn[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
+    for axes, (history, color, _) in itertools.product(drawn, runs):
         for step in history.restarts[-MOST_RESTARTS:]:
             axes.axvline(step, color=color, alpha=0.8, zorder=1, **RESTART)
         if marker := MARKS.get(history.end):  # an early end is a mark at the bottom
             place = axes.get_xaxis_transform()
             axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **END)
+
+
+def _limit(axes: Axes, name: str, histories: Sequence[History]) -> None:
+    """Set the scale and the limits of the panel of a metric."""
+    curves = [run.curves.get(f"{kind} loss", ()) for kind in CURVES for run in histories]
+    losses = [value for points in curves for _, value in points]
+    if name == "loss" and 0 < LOG_FROM * min(losses) < max(losses):
+        axes.set_yscale("log")
+    elif name == "accuracy":
+        axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
+    elif name == "samples_per_s":
+        axes.set_ylim(bottom=0)
+
+
+def _has(history: History, name: str) -> bool:
+    return any(history.curves.get(f"{kind} {name}") for kind in CURVES)
 
 
 def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
@@ -212,7 +238,7 @@ def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     if len(runs) > 1:
         handles = [
             Line2D([], [], color=color, linewidth=1.5, marker=shape, markersize=4.5, label=label)
-            for label, (_, color, shape) in zip(_labels(histories), runs, strict=True)
+            for label, (_, color, shape) in zip(labels(histories), runs, strict=True)
         ]
         columns = 1 if len(runs) > 3 else len(runs)
         for text in figure.legend(handles=handles, loc="outside lower center", ncols=columns).get_texts():
@@ -224,7 +250,7 @@ def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     above.get_title().set(fontsize=10, parse_math=False)
 
 
-def _labels(histories: Sequence[History]) -> list[str]:
+def labels(histories: Sequence[History]) -> list[str]:
     """Return a name for each run, with the settings in which they differ."""
     differ = [name for name in SETTINGS if not _shared(histories, name)]
     names = [_name(history) for history in histories]

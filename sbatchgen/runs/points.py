@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.errors import CommandLineError
 from sbatchgen.plan.sweep import Sweep, read_points
+from sbatchgen.quoting import first_names
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import MOST_TASKS, Record
 from sbatchgen.sbatch.array import indices
@@ -17,6 +20,8 @@ from sbatchgen.slurm.queue import SlurmJob
 POINTS = "points.csv"  # of the run folder
 EXIT = "exit"  # of a point's folder: the exit status of its last start, once that has ended
 DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
+# Metrics of which less is better, by a part of their names.
+_LESS = re.compile("loss|err|perplexity|ppl|mae|mse|nll|time|seconds", re.IGNORECASE)
 _STOPPED = "75"  # the script's status where the training was stopped with more to do
 
 
@@ -56,6 +61,31 @@ class SweepState:
             counts.setdefault(point.state, []).append(point.number)
         return counts
 
+    def metric(self, point: Point, name: str) -> float | None:
+        """The number that a point has for a metric or a parameter."""
+        if name not in self.names:
+            return point.progress.metrics.get(name) if point.progress else None
+        try:
+            return float(point.values[self.names.index(name)])
+        except ValueError:
+            return None
+
+    def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
+        """Return the points that have a metric, the best first; or, of a parameter, the lowest first.
+
+        Raises:
+            CommandLineError: No point has it.
+        """
+        measured = [
+            (value, point) for point in self.points if (value := self.metric(point, name)) is not None
+        ]
+        if not measured:
+            there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
+            fix = f"choose one of {first_names([*self.names, *sorted(there)], 20)}"
+            raise CommandLineError.of(f"no point of this sweep has a number '{name}'", at="--sort", fix=fix)
+        highest = (name not in self.names and not _LESS.search(name)) != reverse
+        return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]
+
     @property
     def best(self) -> list[Point]:
         """The points with a result, the best first: by the best accuracy, or by the loss."""
@@ -94,7 +124,8 @@ def sweep_state(
         state, says = live.get(number, NEW), ""
         if number in submitted and number not in live:
             state, says = _ended(folder)
-        points.append(Point(number, values, state, says, number in live, read_progress(folder)))
+        progress = read_progress(folder, records, str(number))
+        points.append(Point(number, values, state, says, number in live, progress))
     return SweepState(sweep.names, tuple(points))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.runs.events import CONFIG, STATUS, count, number, read_object, some_events
+from sbatchgen.runs.events import CONFIG, PLACES, STATUS, count, number, read_object, some_events
+from sbatchgen.runs.metrics import log_events
+from sbatchgen.runs.record import Record
 
 _STATES = ("running", "preempted", "done", "failed")
 
@@ -18,15 +20,17 @@ class Progress:
     """The progress of a training; None or "" for what the folder does not say.
 
     Attributes:
-        state: "running", "preempted" (it has saved and ended, with more to do), "done" or "failed".
+        state: "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the
+            trainer does not say.
         step, steps: Steps done, of how many.
         epoch, epochs: Epochs done, of how many.
-        loss, accuracy: Of the last validation; the accuracy in 0..1.
+        loss, accuracy: Of the last validation, else of the training; the accuracy in 0..1.
         best: The best accuracy of a validation.
         samples_per_s: The speed of all processes together.
         checkpoint: The newest checkpoint, relative to the folder.
         reason: Why it ended.
         time: When this was written, in seconds since 1970.
+        metrics: The newest number of each metric; of one that is measured on both, that of the validation.
     """
 
     state: str
@@ -41,6 +45,7 @@ class Progress:
     checkpoint: str = ""
     reason: str = ""
     time: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def says(self) -> str:
@@ -48,7 +53,7 @@ class Progress:
         parts = []
         if self.epoch is not None:
             parts.append(f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs else ""))
-        if self.step and self.state == "running":
+        if self.step and self.state in ("running", ""):
             parts.append(f"step {self.step}" + (f" of {self.steps}" if self.steps else ""))
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
@@ -57,14 +62,19 @@ class Progress:
         return ", ".join(parts)
 
 
-def read_progress(run_dir: Path) -> Progress | None:
-    """Return how far the training in a run folder is; None if no training has written there."""
+def read_progress(run_dir: Path, kept: Sequence[Record] | None = None, task: str = "") -> Progress | None:
+    """Return how far the training in a run folder is; None if no training has written there.
+
+    A trainer of one's own may say it in its log: see `log_events`, also for `kept` and `task`.
+    """
     status = read_object(run_dir / STATUS)
-    if status.get("state") not in _STATES:
+    last = some_events(run_dir, from_end=True) or log_events(run_dir, kept, task, from_end=True)
+    state = said if (said := _text(status, "state")) in _STATES else ""
+    if not state and not last:
         return None
-    last = some_events(run_dir, from_end=True)
     ended = [event for event in last if event["event"] == "epoch"]
-    newest = {name: value for event in ended for name, value in event.items()}
+    measured = ended or [event for event in last if event["event"] == "train" and not state]
+    newest = {name: value for event in measured for name, value in event.items()}
     accuracies = [value for event in ended if (value := number(event.get("accuracy"))) is not None]
     trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
     steps = [step for event in last if (step := count(event.get("step"))) is not None]
@@ -72,7 +82,7 @@ def read_progress(run_dir: Path) -> Progress | None:
     first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
     samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))
     return Progress(
-        state=str(status["state"]),
+        state=state,
         step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
         steps=epochs * math.ceil(samples / batch) if epochs and samples and batch else None,
         epoch=count(newest.get("epoch")) or count(status.get("epoch")),
@@ -84,7 +94,19 @@ def read_progress(run_dir: Path) -> Progress | None:
         checkpoint=_text(status, "checkpoint"),
         reason=_text(status, "reason"),
         time=number(status.get("time")),
+        metrics=_metrics(last),
     )
+
+
+def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the newest number of each metric; the validation's come last, and win."""
+    return {
+        name: metric
+        for kind in ("train", "epoch")
+        for event in events
+        for name, value in (event.items() if event["event"] == kind else ())
+        if name not in PLACES and (metric := number(value)) is not None
+    }
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:

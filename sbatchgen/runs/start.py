@@ -119,7 +119,8 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
         if not new or len(asked) >= MOST_VALUES:
             continue
         asked |= new
-        answer = _asked(package, [*flags, *plan.args, *sweep.arguments(point)], 1)
+        args = [*(sweep.filled(arg, point) for arg in plan.args), *sweep.arguments(point, plan.placed)]
+        answer = _asked(package, [*flags, *args], 1)
         if not isinstance(answer, Problem):
             continue
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)

@@ -76,7 +76,7 @@ def _commands() -> Iterator[str]:
     yield "`render`, `review`, `explain` and `submit` also take every [option of a job](#options-of-a-job). `-h` shows the"
     yield "common ones, `--help-all` all of them."
     yield ""
-    yield "    sbatchgen COMMAND -h"
+    yield "    sbatchgen help COMMAND"
     yield "    sbatchgen --version"
     for path, listed in _walk(cli, "sbatchgen"):
         yield from _command(path, listed)

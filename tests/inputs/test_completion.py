@@ -54,6 +54,64 @@ def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> N
     assert completed("sbatchgen render ddp --profile t", folder) == ["tiny", "torchrun", "triton", "troila"]
 
 
+SITE = (
+    HEAD
+    + """
+options: {account: all, qos: normal}
+qos: {long: {}}
+user: {name: me, accounts: {mine: [normal]}}
+partitions:
+  gpu: {accounts: [lab], qos: [fast], features: [a100, nvlink], shapes: [{features: [h100]}]}
+  cpu: {accounts: [other], features: [avx]}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("render ddp --profile ./site.yaml --account ", "all mine lab other"),
+        ("render ddp --profile ./site.yaml --partition cpu --account ", "all mine other"),
+        ("render ddp --profile ./site.yaml --qos ", "normal long fast"),
+        ("render ddp --profile ./site.yaml --constraint ", "a100 nvlink h100 avx"),
+        ("render ddp --profile ./site.yaml --constraint n", "nvlink"),
+        ("submit job.yaml --partition ", "gpu cpu"),
+        ("sweep job.yaml --partition c", "cpu"),
+        ("gpus --for job.yaml --partition ", "gpu cpu"),
+        ("render ddp --partition ", "gpu cpu"),
+        ("render ddp --runtime ", "apptainer conda edf enroot host podman-hpc prefix shifter uv venv"),
+        ("render ddp --launcher s", "srun spawn"),
+        ("render ddp --gpu-request gpus", "gpus_per_node gpus_per_task gpus"),
+        ("render ddp --resume a", "auto"),
+        ("render ddp --open-mode ", "append truncate"),
+        ("render ddp --resume ./c", "./c"),
+        ("render ddp --venv x", "x"),
+        ("render ddp --output x", "x"),
+        ("render job", "job"),
+        ("lint job", "job"),
+        ("adopt job", "job"),
+        ("lint --explain SB80", "SB802 SB803 SB804 SB805 SB806"),
+        ("lint --disable sb802", "SB802"),
+        ("lint --slurm 26", "26.05"),
+        ("lint --profile lu", "lumi"),
+        ("lint --fail-on w", "warning"),
+        ("profile show lu", "lumi"),
+        ("profile check msu lu", "lumi"),
+        ("profile discover --update lu", "lumi"),
+        ("image pull --profile lu", "lumi"),
+        ("help pro", "profile"),
+        ("help profile ch", "check"),
+        ("help render ", ""),
+        ("schema p", "profile"),
+    ],
+)
+def test_each_value_that_a_list_has_is_offered(folder: Path, words: str, offered: str) -> None:
+    (folder / "site.yaml").write_text(SITE)
+    (folder / "job.yaml").write_text("mode: ddp\nprofile: ./site.yaml\n")
+    (folder / "sbatchgen.yaml").write_text("profile: ./site.yaml\n")
+    assert completed(f"sbatchgen {words}", folder) == offered.split()
+
+
 HARMFUL = (
     "$(touch bad)",
     "`touch bad`",
@@ -137,6 +195,49 @@ def test_bash_runs_nothing_that_a_folder_is_named(folder: Path) -> None:
     assert "there is no run 'zz'" in said
     assert "xx\\$\\(touch\\ bad\\).yaml" in said
     assert not Path("bad").exists()
+
+
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], ""),
+    "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -D -u\n"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_inserts_the_only_value_that_fits(folder: Path, shell: str) -> None:
+    """On a terminal: `sbatchgen profile show clarid<TAB><Enter>`, with the script that the command prints."""
+    program, first = SHELLS[shell]
+    if shutil.which(program[0]) is None:
+        pytest.skip(f"needs {shell}")
+    own = Path("bin/sbatchgen")
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\nexec {sys.executable} -m sbatchgen "$@"\n')
+    own.chmod(0o755)
+    typed = f'{first}eval "$(sbatchgen completion {shell})"\nsbatchgen profile show clarid\t\nexit\n'
+    environment = os.environ | {"PATH": f"{own.parent.resolve()}:{os.environ['PATH']}", "TERM": "dumb"}
+    assert "name: clariden" in on_terminal(program, typed, environment)
+
+
+def test_bash_completes_a_value_after_an_equals_sign(folder: Path) -> None:
+    """On a terminal, where bash makes three words of --format=js."""
+    own = Path("bin/sbatchgen")
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\nexec {sys.executable} -m sbatchgen "$@"\n')
+    own.chmod(0o755)
+    typed = 'eval "$(sbatchgen completion bash)"\nsbatchgen lint --format=js\t--explain=sb10\t4\nexit\n'
+    environment = os.environ | {"PATH": f"{own.parent.resolve()}:{os.environ['PATH']}", "TERM": "dumb"}
+    assert '"rule": "SB104"' in on_terminal(SHELLS["bash"][0], typed, environment)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_offers_values_with_their_descriptions(folder: Path) -> None:
+    own = folder / "sbatchgen"
+    own.write_text(f'#!/bin/sh\nexec {sys.executable} -m sbatchgen "$@"\n')
+    own.chmod(0o755)
+    line = "sbatchgen completion fish | source; complete -C 'sbatchgen lint --explain SB104'"
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    said = subprocess.check_output(["fish", "--no-config", "-c", line], env=environment, text=True)
+    assert said.startswith("SB104\t")
 
 
 def on_terminal(program: list[str], typed: str, environment: Mapping[str, str]) -> str:

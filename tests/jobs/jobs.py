@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.slurm import Cluster
+from tests.conftest import fit_the_schema
 from tests.training.forks import QUICKLY
 
 SBATCHGEN = Path(sys.prefix, "bin", "sbatchgen")
@@ -44,7 +45,9 @@ class Site:
     folder: Path
 
     def sbatchgen(self, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run([SBATCHGEN, *arguments], cwd=self.folder, **options)  # type: ignore[arg-type]
+        done = self.cluster.run([SBATCHGEN, *arguments], cwd=self.folder, **options)  # type: ignore[arg-type]
+        fit_the_schema(arguments, done.stdout)
+        return done
 
     def submit(self, name: str, *arguments: str, check: bool = True) -> int:
         """The id of a job that runs in runs/NAME."""

@@ -25,9 +25,10 @@ ALLOWED = (
 VARIABLES = """
 array array_element asks_again code command_lines conda_env conda_root consecutive data directives
 export_lines has_outcome image image_is_file inherited job_id keeps_pythonpath leftovers master_addr
-max_restarts meets module_lines mount_sources mounted_text needed points points_carried port_base port_count
-pyxis reads_exit requeue_on_node_fail requeue_on_timeout restartable run_dir runtime_part setup
-foreign mount_targets requeues_early setup_after_runtime setup_before_modules setup_per_node slurm snapshot stoppable training_title twin_lines
+max_restarts meets module_lines mount_sources mounted_text needed points points_carried port_base
+port_count pyxis reads_exit requeue_on_node_fail requeue_on_timeout restartable run_dir runtime_part
+setup foreign mount_targets requeues_early setup_after_runtime setup_before_modules setup_per_node slurm
+snapshot stoppable training_title twin_lines checkpoints first_checkpoint placed point_says resume_args
 uses_code uses_data venv
 """.split()
 

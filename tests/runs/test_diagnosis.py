@@ -12,8 +12,8 @@ from string import Template
 
 import pytest
 
-from sbatchgen.runs.diagnosis import START
 from sbatchgen.runs.index import Index, place
+from sbatchgen.runs.job_log import START
 from sbatchgen.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER

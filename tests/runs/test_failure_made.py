@@ -15,6 +15,7 @@ import pytest
 from sbatchgen.runs.failure import causes
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
+from tests.conftest import fit_the_schema
 from tests.jobs.jobs import SBATCHGEN
 from tests.runs.test_failure import ENDED, RECORDED, found
 
@@ -162,7 +163,9 @@ def test_what_a_real_slurm_makes_of_failures_is_known(slurm_root: Path | None) -
         work = cluster.home / "work"
 
         def sbatchgen(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return cluster.run([SBATCHGEN, *arguments], cwd=work)
+            done = cluster.run([SBATCHGEN, *arguments], cwd=work)
+            fit_the_schema(arguments, done.stdout)
+            return done
 
         jobs = {}
         for name, (options, body, _) in JOBS.items():

@@ -251,12 +251,36 @@ def test_what_cannot_be_drawn_is_said(
     assert message in result.err
 
 
+def test_without_matplotlib_curves_are_drawn_with_characters(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(folder / "a", start(0), train(2, 2.0), train(6, 1.0), epoch(8, 1.5))
+    run(folder / "b", start(0), train(4, 1.5), lr=0.2)
+    drawn = command("plot", "a", "b", "--text")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    without = command("plot", "a", "b")
+
+    assert (drawn.status, drawn.err, without.out) == (0, "", drawn.out)
+    assert without.err == "note: a picture needs matplotlib: pip install 'sbatchgen[plot]'\n"
+    loss = drawn.out.split("\n\n")[0].splitlines()
+    marks = [
+        (mark, row, column)
+        for row, line in enumerate(loss)
+        for column, mark in enumerate(line)
+        if mark in "abA"
+    ]
+    assert [mark for mark, *_ in sorted(marks, key=lambda mark: mark[2])] == ["a", "b", "a", "A"]
+    assert {mark: row for mark, row, _ in marks if mark == "a"} == {"a": 12}, loss
+    assert (loss[1].split()[0], loss[12].split()[0], loss[13].split()[-2:]) == ("2", "1", ["8", "steps"])
+    assert drawn.out.endswith("a a (lr 0.1), b b (lr 0.2); capital letters: validation\n")
+
+
 def test_without_matplotlib_one_error_says_what_to_install(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(folder / "ddp", *ORDINARY)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = command("plot", "ddp")
+    result = command("plot", "ddp", "--output", "ddp/plot.png")
 
     assert result.status == 3
     assert result.err.startswith("error: plot needs matplotlib (")

@@ -156,7 +156,7 @@ def test_how_far_a_training_is(tmp_path: Path) -> None:
     progress = read_progress(tmp_path)
     assert progress == Progress(
         state="running", step=44, steps=100, epoch=2, epochs=10, loss=0.25, accuracy=0.875, best=0.9, samples_per_s=100.0,
-        checkpoint="checkpoints/x.pt", time=5.5,
+        checkpoint="checkpoints/x.pt", time=5.5, metrics={"samples_per_s": 100.0, "loss": 0.25, "accuracy": 0.875},
     )  # fmt: skip
     assert progress.says == "epoch 2 of 10, step 44 of 100, loss 0.25, accuracy 87.5%"
 
@@ -175,4 +175,4 @@ def test_of_odd_files_nothing_is_taken(tmp_path: Path) -> None:
         "NaN",
         '{"event": "epoch", "loss": NaN}',
     )
-    assert read_progress(tmp_path) == Progress(state="done", epochs=10)
+    assert read_progress(tmp_path) == Progress(state="done", epochs=10, metrics={"reason": 5.0})

@@ -21,7 +21,7 @@ from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.conftest import Command
+from tests.conftest import Command, fit_the_schema
 from tests.jobs.jobs import SBATCHGEN
 from tests.slurm import fakes
 
@@ -41,7 +41,9 @@ class Site:
         self.work = cluster.home / "work"
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run([SBATCHGEN, *arguments], cwd=self.work)
+        done = self.cluster.run([SBATCHGEN, *arguments], cwd=self.work)
+        fit_the_schema(arguments, done.stdout)
+        return done
 
     def submit(self, name: str, more: str = "") -> str:
         self.cluster.put(f"work/{name}.sh", SCRIPT.format(name=name, more=more))

@@ -151,6 +151,11 @@ def test_the_table_of_a_sweep_starts_with_the_best_point(site: Site) -> None:
     assert first.split()[:3] == ["1", "0.5", "done"]
     assert first.endswith("best")
     assert second.split()[:3] == ["0", "1e-9", "done"]
+    by_lr = site.sbatchgen("status", "lr", "--sort", "lr").stdout.splitlines()
+    assert [line.split()[0] for line in by_lr[-2:]] == ["0", "1"]
+    unknown = site.sbatchgen("status", "lr", "--sort", "f1")
+    assert unknown.returncode == 2
+    assert "choose one of lr, accuracy, " in unknown.stderr
 
 
 @pytest.mark.parametrize(

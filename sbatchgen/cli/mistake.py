@@ -1,0 +1,93 @@
+"""A mistake in a command line, as click finds it, in the form of our own errors."""
+
+from __future__ import annotations
+
+import click
+
+from sbatchgen.errors import Problem, did_you_mean
+
+NEAR, SECOND = 0.6, 0.25  # how like its name a suggested option is at least; how much less so a second one
+
+
+def problem_of(error: click.ClickException) -> Problem:
+    """Return an error of click as a problem."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return Problem(_what(error), fix=_fix_of_value(error))
+    parameter = error.param if isinstance(error, click.BadParameter) else None
+    name = _usage_of(parameter, error.ctx).partition(" ")[0] if parameter else ""
+    fix = _fix_of_value(error) or _fix(error, error.ctx)
+    if isinstance(error, click.MissingParameter) and parameter:
+        return Problem(f"missing {parameter.param_type_name} {name}", fix=fix)
+    return Problem(_what(error), name, fix)
+
+
+def _what(error: click.ClickException) -> str:
+    """Return what is wrong; click's own words differ from release to release."""
+    words = (error.message[:1].lower() + error.message[1:]).rstrip(".").removeprefix("got ")
+    match error:
+        case click.NoSuchOption():
+            return f"no such option {error.option_name}"
+        case click.BadOptionUsage():
+            return f"{error.option_name} {'needs a value' if 'requires' in words else 'takes no value'}"
+        case click.BadParameter(param=click.Parameter(type=click.IntRange() as numbers)):
+            most = f" to {numbers.max}" if numbers.max is not None else " on"
+            return f"{words.partition(' is ')[0]} is not a whole number from {numbers.min}{most}"
+        case click.BadParameter(param=click.Parameter(type=click.Choice(choices=choices))):
+            return f"{words.partition(' is ')[0]} is not one of {', '.join(map(str, choices))}"
+    return words.replace("a valid integer", "a whole number")
+
+
+def _fix_of_value(error: click.ClickException) -> str:
+    """Return how to write an option that lacks its value, or has one too many; "" for other errors."""
+    if not isinstance(error, click.BadOptionUsage):
+        return ""
+    return f"write {error.option_name}{' VALUE' * ('requires' in error.message)}"
+
+
+def _fix(error: click.UsageError, context: click.Context) -> str:
+    """Return what to type instead."""
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    match error:
+        case click.NoSuchOption():
+            near = _near(error.option_name, context) or f"see {context.command_path} --help."
+            return (
+                f"{near} Arguments of the trainer come after --"
+                if "-- TRAINER ARGS" in usage
+                else near.rstrip(".")
+            )
+        case click.MissingParameter(param=click.Option() as option):
+            return f"add {_usage_of(option, context)}"
+        case click.BadParameter(param=click.Option() as option):
+            return f"write {_usage_of(option, context)}"
+        case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
+            return f"write {usage}"
+        case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
+            return did_you_mean(error.message.split("'")[1], command.list_commands(context))
+    return f"see {context.command_path} --help"
+
+
+def _near(option: str, context: click.Context) -> str:
+    """Return a question that names the nearest option of the command, or two that are near; else ""."""
+    from difflib import SequenceMatcher
+
+    flags = [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
+    if option == "--json" and "--format" in flags:
+        return "write --format json"
+    likeness = {
+        flag: SequenceMatcher(None, option[2:], flag[2:]).ratio() + 0.3 * flag.startswith(option)
+        for flag in flags
+        if flag.startswith("--")
+    }
+    near = sorted(likeness, key=lambda flag: -likeness[flag])[:2]
+    least = max(NEAR, likeness[near[0]] - SECOND)
+    shown = " or ".join(repr(flag) for flag in near if likeness[flag] >= least)
+    return f"did you mean {shown}?" if shown else ""
+
+
+def _usage_of(parameter: click.Parameter, context: click.Context) -> str:
+    """Return a parameter as it is written, as in "--format text|json"."""
+    record = parameter.get_help_record(context)
+    if record is None:
+        return parameter.human_readable_name
+    return record[0].split(", ")[-1].replace("[", "").replace("]", "")

@@ -1,0 +1,112 @@
+"""What a trainer of one's own prints of its training, as events like those of the bundled one.
+
+A line of the log counts if it holds a JSON object with a step or an epoch, {"step": 3, "loss": 0.2}, or a
+match of the job's key `metrics`, a regular expression that the user wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import files
+from sbatchgen.runs.events import EVENTS, MAX_BYTES, as_events, events
+from sbatchgen.runs.job_log import START, find_logs
+from sbatchgen.runs.record import Record, records
+
+END = 1 << 18  # bytes at the end of a log, which have the newest numbers
+LONGEST = 4000  # characters of a line that are read
+_AFTER = ",;:%)]}'\""  # what may follow a number
+
+
+def read_events(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run, from its file of events or else from its logs.
+
+    Raises:
+        DocumentError: There is no such folder, or neither has any.
+    """
+    printed = [] if (folder / EVENTS).exists() else log_events(folder)
+    yield from printed or events(folder)
+
+
+def log_events(
+    folder: Path, kept: Sequence[Record] | None = None, task: str = "", *, from_end: bool = False
+) -> list[dict[str, Any]]:
+    """Return the events in the logs of a run, the oldest first; nothing if it prints none.
+
+    Args:
+        folder: The run folder; that of a point of a sweep too.
+        kept: The records of the run, if they have been read.
+        task: The point or the task that these records have in this folder.
+        from_end: Whether the end of the newest log is enough.
+    """
+    kept = records(folder) if kept is None else kept
+    if not kept and not task and folder.name.isdecimal():
+        kept, task = records(folder.parent), folder.name
+    known: list[dict[str, Any]] = []
+    for record in reversed(kept):
+        paths = find_logs(record, task)[-1 if from_end else 0 :]
+        pattern = next((value.value for value in record.values if value.name == "metrics"), "")
+        lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
+        known = [*_events(lines, re.compile(pattern) if pattern else None), *known]
+        if from_end and paths:
+            break
+    return known
+
+
+def _lines(path: Path, *, from_end: bool) -> Iterator[str]:
+    """Yield what a log says at each start of its job, and its lines, also those of a progress bar."""
+    with contextlib.suppress(OSError):
+        data = files.read_of_run(path, END if from_end else MAX_BYTES, from_end=from_end)
+        for line in io.BytesIO(data):
+            for part in line.rstrip().split(b"\r"):
+                yield part[:LONGEST].decode("utf-8", "replace")
+
+
+def _events(lines: Iterable[str], pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the events in lines; of several ranks that print the same, that of the first counts."""
+    seen: set[tuple[str, int]] = set()
+    is_new = False  # whether the job has been started again, and has printed nothing since
+    for line in lines:
+        if START.match(line):
+            is_new = bool(seen)
+        for event in _in_line(line, pattern):
+            step = event.get("step")
+            if is_new and step is not None:
+                yield {"event": "start", "step": max(0, step - 1)}
+                seen.clear()
+            is_new = False
+            if step is None or (event["event"], step) not in seen:
+                yield event
+            if step is not None:
+                seen.add((event["event"], step))
+
+
+def _in_line(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
+    fields: dict[str, Any] = {}
+    if pattern and (match := pattern.search(line)):
+        numbers = {name: _number(text) for name, text in match.groupdict().items() if text}
+        fields = {"epoch": None, **numbers}  # it may have neither a step nor an epoch
+    elif (cut := line.find('{"')) >= 0:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(line[cut:])
+            fields = value if isinstance(value, dict) and "event" not in value else {}
+    for place in ("step", "epoch"):
+        if isinstance(value := fields.get(place), float) and math.isfinite(value):
+            fields[place] = math.floor(value)  # of an epoch the whole ones, as the bundled trainer counts
+    yield from as_events(fields)
+
+
+def _number(text: str) -> float | None:
+    """Return the number in what a group has matched; None if it is something else."""
+    try:
+        return float(text.strip().strip(_AFTER).replace(",", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,122 @@
+"""The losses that trainers of one's own print: the lines that docs/how-to/own-trainer.md shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.errors import DocumentError
+from sbatchgen.runs import record
+from sbatchgen.runs.metrics import log_events
+from sbatchgen.runs.plot import read_history
+from sbatchgen.runs.progress import read_progress
+from sbatchgen.runs.record import PlanValue, Record
+from sbatchgen.units import LinePattern
+from tests.conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
+PATTERNS = re.findall(r"^metrics: '(.*)'$", PAGE, re.MULTILINE)
+# What nanoGPT, the Trainer of transformers 4 and 5, and pytorch/examples print.
+PROGRAMS = {
+    "step 250: train loss 1.9692, val loss 2.0811": {("epoch", "loss"): 2.0811},
+    "iter 250: loss 1.9718, time 5151.90ms, mfu 15.33%": {("train", "loss"): 1.9718},
+    "{'loss': 1.28, 'grad_norm': 2.7, 'learning_rate': 5e-05, 'epoch': 2.5}": {("train", "loss"): 1.28},
+    "{'loss': '1.28', 'grad_norm': '2.7', 'learning_rate': '5e-05', 'epoch': '2.5'}": {("train", "loss"): 1.28},
+    "{'eval_loss': 0.9, 'eval_runtime': 2.5, 'epoch': 3.0}": {("epoch", "loss"): 0.9},
+    "Epoch: [2][ 10/391]\tTime  0.2 ( 0.3)\tLoss 4.5e+00 (5.1e+00)": {("train", "loss"): 4.5},
+}  # fmt: skip
+
+
+def job(folder: Path, *lines: str, metrics: str = "", name: str = "ddp", array: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    values = (PlanValue(name="metrics", value=metrics, by="job", at=""),) if metrics else ()
+    log = folder / (f"{name}-4711_0.out" if array else f"{name}-4711.out")
+    pattern = f"{folder}/{name}-%A_%a.out" if array else str(log)
+    about = Record(shared=False, name=name, job="4711", folder="/", log=pattern, values=values, array=array)
+    record.keep(folder, about)
+    log.write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def curve(folder: Path, name: str = "train loss") -> list[tuple[int, float]]:
+    return read_history(folder).curves.get(name, [])
+
+
+def test_a_json_line_of_the_log_is_measured(folder: Path) -> None:
+    run = job(folder / "ddp", "hello", '{"step": 3, "loss": 0.2, "lr": 0.1}', '[0]:{"step": 4, "loss": 0.1}')
+    assert curve(run) == [(3, 0.2), (4, 0.1)]
+    progress = read_progress(run)
+    assert progress
+    assert progress.says == "step 4, loss 0.1"
+
+
+@pytest.mark.parametrize("line", PROGRAMS)
+def test_the_patterns_of_the_page_read_what_programs_print(folder: Path, line: str) -> None:
+    measured = {}
+    for number, pattern in enumerate(PATTERNS):
+        for event in log_events(
+            job(folder / str(number), line, metrics=str(LinePattern.parse(pattern)), name="a")
+        ):
+            measured[event["event"], "loss"] = event["loss"]
+    assert measured == PROGRAMS[line]
+
+
+def test_a_file_of_events_may_hold_the_same_lines(folder: Path) -> None:
+    run = job(folder / "ddp", "nothing")
+    (run / "events.jsonl").write_text('{"step": 1, "loss": 2.5, "val_loss": 3.5}\n{"lr": 0.1}\n')
+    assert curve(run) == [(1, 2.5)]
+    assert curve(run, "epoch loss") == [(1, 3.5)]
+    progress = read_progress(run)
+    assert progress
+    assert progress.loss == 3.5
+
+
+def test_a_restart_takes_the_place_of_the_steps_that_it_repeats(folder: Path) -> None:
+    first = [
+        "Job 4711 on g01, restart 0 of at most 10",
+        *(f'{{"step": {n}, "loss": {n}.5}}' for n in (1, 2, 3)),
+    ]
+    again = ["Job 4711 on g01, restart 1 of at most 10", '{"step": 3, "loss": 9}', '{"step": 4, "loss": 8}']
+    history = read_history(job(folder / "ddp", *first, *again))
+    assert history.curves["train loss"] == [(1, 1.5), (2, 2.5), (3, 9.0), (4, 8.0)]
+    assert history.restarts == [2]
+
+
+def test_of_ranks_that_print_the_same_the_first_counts(folder: Path) -> None:
+    lines = [f'{{"step": {step}, "loss": {rank}}}' for step, rank in ((1, 1), (2, 1), (1, 2), (2, 2))]
+    assert curve(job(folder / "ddp", *lines)) == [(1, 1.0), (2, 1.0)]
+
+
+def test_without_steps_lines_are_counted(folder: Path) -> None:
+    run = job(folder / "ddp", "loss=3", "loss=2\rloss=1,", metrics="loss=(?P<loss>[^ ]+)")
+    assert curve(run) == [(1, 3.0), (2, 2.0), (3, 1.0)]
+
+
+def test_a_point_of_a_sweep_has_the_log_of_its_task(folder: Path) -> None:
+    sweep = job(folder / "sweep", '{"step": 7, "loss": 0.5}', array="0-3")
+    (sweep / "0").mkdir()
+    assert curve(sweep / "0") == [(7, 0.5)]
+    point = read_progress(sweep / "0", record.records(sweep), "0")
+    assert point
+    assert point.loss == 0.5
+    assert read_progress(sweep / "1", record.records(sweep), "1") is None
+
+
+def test_other_json_and_other_lines_are_no_measurements(folder: Path) -> None:
+    lines = [
+        '{"lr": 0.1}',
+        '{"step": "x", "a": {}}',
+        '{"step": 1',
+        '{"event": "train", "step": 1, "loss": 1}',
+    ]
+    assert log_events(job(folder / "ddp", *lines)) == []
+    with pytest.raises(DocumentError, match="events"):
+        read_history(folder / "ddp")
+
+
+@pytest.mark.parametrize("pattern", ["loss (", "loss [0-9]+", "(?P<step>[0-9]+)", "a\nb(?P<loss>.)"])
+def test_a_pattern_without_a_number_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"regular expression|names no number|control character"):
+        LinePattern.parse(pattern)
