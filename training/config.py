@@ -34,7 +34,17 @@ ONLY_WITH = {
 AT_LEAST_1 = ("epochs", "keep", "sync_every", "log_every", "fake_samples", "accumulate", "step_size")
 AT_LEAST_0 = (
     *("batch_size", "batch_size_per_gpu", "nproc_per_node", "nnodes", "node_rank", "workers", "save_every"),
-    *("eval_batch", "step_delay", "lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"),
+    *(
+        "eval_batch",
+        "step_delay",
+        "lr",
+        "momentum",
+        "weight_decay",
+        "gamma",
+        "warmup_epochs",
+        "clip_norm",
+        "head_lr",
+    ),
 )
 
 
@@ -75,7 +85,15 @@ class Config:
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
     init_from: str = _option(
-        "", "start with the weights in this file (a checkpoint, or a model_state_dict or state_dict)"
+        "",
+        "start with the weights in this file: a checkpoint, model_state_dict, state_dict or .safetensors; "
+        "those of another number of classes without their head",
+    )
+    freeze: str = _critical(
+        "", "weights that are not trained: patterns of their names, such as 'layer1.*,conv1.*'"
+    )
+    head_lr: float = _critical(
+        0.0, "learning rate of the head, the model's last layer with weights (default: LR)"
     )
 
     epochs: int = _option(2, "passes over the training images")

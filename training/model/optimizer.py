@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from training.config import Config
+from training.model.finetuning import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 # What each optimizer keeps for a weight.
@@ -26,15 +27,17 @@ KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model on its device; biases and norms (1-D) are a group of their own."""
-    weights = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in weights if p.ndim > 1], "weight_decay": config.weight_decay},
-        {
-            "params": [p for p in weights if p.ndim <= 1],
-            "weight_decay": config.weight_decay if config.weight_decay_on == "all" else 0.0,
-        },
-    ]
+    """The optimizer of a model on its device; biases and norms (1-D) are groups of their own."""
+    head = head_of(model) if config.head_lr else ()
+    groups = []
+    for of_head in (False, True)[: 1 + bool(head)]:
+        weights = [p for name, p in model.named_parameters() if p.requires_grad and (name in head) == of_head]
+        scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
+        of_others = config.weight_decay if config.weight_decay_on == "all" else 0.0
+        groups += [
+            {"params": [p for p in weights if p.ndim > 1], "weight_decay": config.weight_decay, **scale},
+            {"params": [p for p in weights if p.ndim <= 1], "weight_decay": of_others, **scale},
+        ]
     if config.optimizer == "sgd":
         return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "adamw":
@@ -107,9 +110,9 @@ def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> 
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all weights."""
+    """Set the learning rate of all weights; that of the head in proportion."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_scale", 1)
 
 
 class Ema:

@@ -16,7 +16,8 @@ from training.config import Config, critical_settings, global_batch
 from training.data.datasets import load_data
 from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.files import own_folder
-from training.model.models import build_model, load_weights
+from training.model.finetuning import freeze, load_all_but_head
+from training.model.models import build_model
 from training.model.optimizer import Ema, build_optimizer, state_bytes
 from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
 from training.output.log import Log, format_duration, progress_of, read_status
@@ -144,8 +145,15 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
     if config.init_from:
         weights = Path(config.init_from)
-        on_rank0(world, lambda: load_weights(model, checkpoint.decode_weights(weights), str(weights)))
+        origin, classes = str(weights), loaded.classes * (not config.evaluate)
+        left = on_rank0(
+            world,
+            lambda: load_all_but_head(model, checkpoint.decode_weights(weights), origin, classes=classes),
+        )
+        if left:
+            log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
+    together(world, lambda: freeze(model, config))
     # convnet on the CPU: pooling is faster with it
     if config.channels_last or (config.model == "convnet" and world.device.type == "cpu"):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]

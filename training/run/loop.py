@@ -17,6 +17,7 @@ from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
 from training.errors import UserError, one_line
 from training.model.activation_checkpointing import keep_buffers
+from training.model.finetuning import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
 from training.output.log import format_duration
@@ -42,7 +43,7 @@ def train_epoch(session: Session, progress: Progress) -> None:
     mine = [_share(order_N, first, count, session) for step in parts for first, count in step]
     steps_per_epoch = math.ceil(split.samples / session.batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
-    session.trained.train()
+    train_mode(session.trained)
     session.meter.begin()
     batches = batches_of(session, split, mine, progress.epoch)
     for (first, count), step_parts in zip(todo, parts, strict=True):
@@ -70,7 +71,7 @@ def warm_up(session: Session) -> None:
     """
     config, world = session.config, session.world
     x_BCHW, y_B = _stand_in(session, images_at_once(session))
-    session.trained.train()
+    train_mode(session.trained)
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
             with autocast(config, world.device):
@@ -91,7 +92,7 @@ def try_out(session: Session) -> None:
     least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
     images = 1 if config.evaluate else min(least, 2)
     x_BCHW, _ = _stand_in(session, images)
-    model.train(not config.evaluate)
+    model.eval() if config.evaluate else train_mode(model)
     try:
         with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
             logits_BK = model(set_memory_format(session, x_BCHW))
