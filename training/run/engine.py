@@ -20,6 +20,7 @@ from training.model.finetuning import freeze, load_all_but_head
 from training.model.models import build_model
 from training.model.optimizer import Ema, build_optimizer, state_bytes
 from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
+from training.model.tasks import build_task
 from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes import hang
 from training.processes.jobscript import STOP, ask_again, may_ask_again
@@ -36,7 +37,7 @@ from training.processes.world import (
     together,
 )
 from training.run.agreement import StoppedError, synchronise
-from training.run.evaluation import Score, evaluate
+from training.run.evaluation import Score, evaluate, show
 from training.run.export import export
 from training.run.faults import explain
 from training.run.loop import time_left_s, train_epoch, try_out, warm_up
@@ -168,13 +169,14 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         model=model,
         trained=model,
         optimizer=build_optimizer(config, model),
+        task=together(world, lambda: build_task(config, loaded)),
         scaler=together(world, lambda: build_scaler(config, world.device)),
         ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
         settings=critical_settings(
             config, batch=batch, train_samples=loaded.train.samples, data_checksum=loaded.checksum
         ),
     )
-    together(world, lambda: try_out(session))
+    session = dataclasses.replace(session, metrics=together(world, lambda: try_out(session)))
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
@@ -260,7 +262,8 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")
+    best = show({session.metric: progress.best}).replace(":", "", 1).lower()
+    log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE
 
@@ -281,17 +284,18 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     score = _score(session)
     loss, _, samples = progress.sums
     progress.epoch, progress.consumed, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
-    best = score.accuracy > progress.best
-    progress.best = max(progress.best, score.accuracy)
+    value = score.metrics[session.metric]
+    best = value > progress.best
+    progress.best = max(progress.best, value)
     rate = session.meter.rate()
     session.log.say(
         f"Epoch {progress.epoch} - {score}, "
         f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left "
         f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
     )
-    facts = {name: value for name, value in dataclasses.asdict(score).items() if value is not None}
+    facts = score.metrics | {"loss": score.loss, "samples": score.samples}
     facts |= {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
-    session.log.event("epoch", epoch=progress.epoch, step=progress.step, **facts)
+    session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
     _tell_usage(session, progress)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
     session.meter.restart()

@@ -1,6 +1,6 @@
 """The training loop: the steps of an epoch.
 
-Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width, K classes.
+Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch.nn import functional
 
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
@@ -20,6 +19,7 @@ from training.model.activation_checkpointing import keep_buffers
 from training.model.finetuning import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
+from training.model.tasks import as_float32, check_output
 from training.output.log import format_duration
 from training.run.agreement import synchronise
 from training.run.faults import explain
@@ -75,13 +75,13 @@ def warm_up(session: Session) -> None:
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
             with autocast(config, world.device):
-                logits_BK = session.trained(set_memory_format(session, x_BCHW))
-            torch.autograd.backward(functional.cross_entropy(logits_BK.float(), y_B))
+                outputs = session.trained(set_memory_format(session, x_BCHW))
+            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
     session.optimizer.zero_grad(set_to_none=True)
 
 
-def try_out(session: Session) -> None:
-    """Check the model with the smallest batch that there will be; changes nothing.
+def try_out(session: Session) -> tuple[str, ...]:
+    """Check the model with the smallest batch that there will be; returns the names of the metrics.
 
     Raises:
         UserError: If it cannot take the data set's images, or has no output for each class.
@@ -91,11 +91,11 @@ def try_out(session: Session) -> None:
     part = session.batch // config.accumulate
     least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
     images = 1 if config.evaluate else min(least, 2)
-    x_BCHW, _ = _stand_in(session, images)
+    x_BCHW, y_B = _stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
     try:
         with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            logits_BK = model(set_memory_format(session, x_BCHW))
+            outputs = model(set_memory_format(session, x_BCHW))
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
         if known := explain(error, session.world):
             raise known from error
@@ -103,10 +103,8 @@ def try_out(session: Session) -> None:
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
         few = "another --batch-size: the last step of an epoch has one image per process"
         raise UserError(what, fix=few if least == 1 else "another --model") from error
-    shape = tuple(logits_BK.shape) if isinstance(logits_BK, torch.Tensor) else type(logits_BK).__name__
-    if not isinstance(logits_BK, torch.Tensor) or logits_BK.ndim != 2 or logits_BK.shape[1] < data.classes:
-        what = f"--model {config.model} gives {shape} for {images} images of {data.classes} classes"
-        raise UserError(what, fix=f"a model that gives a tensor of the shape ({images}, {data.classes})")
+    with torch.no_grad():
+        return check_output(config, session.task, data, as_float32(outputs), y_B)
 
 
 def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
@@ -123,7 +121,7 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         step: The number of the step, from 0.
 
     Returns:
-        The sums of loss, correct and samples of this process; float64 (3,) on the device.
+        The sums of loss, score and samples of this process; float64 (3,) on the device.
     """
     world, config = session.world, session.config
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
@@ -136,15 +134,16 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         # reading images may use random numbers too
         _seed(world.device, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
+        x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
         with contextlib.nullcontext() if part == len(counts) else alone():
             with autocast(config, world.device):
-                logits_BK = session.trained(set_memory_format(session, x_BCHW))
-            losses_B = functional.cross_entropy(
-                logits_BK.float(), y_B, reduction="none", label_smoothing=config.label_smoothing
-            )
+                outputs = session.trained(set_memory_format(session, x_mixed))
+            outputs = as_float32(outputs)
+            losses_B = session.task.trained(outputs, y_mixed)
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
-        sums += real * sums_of(losses_B.detach(), logits_BK.detach(), y_B)
+        with torch.no_grad():
+            sums += real * sums_of(losses_B, session.task.score(outputs, y_B))
     _update(session)
     if session.ema:
         session.ema.update(step)
@@ -196,10 +195,10 @@ def images_at_once(session: Session) -> int:
 
 
 def _stand_in(session: Session, images: int) -> Batch:
-    """Black images of the first class."""
-    device = session.world.device
+    """Black images with targets of zero."""
+    device, target = session.world.device, session.data.target
     x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
-    return x_BCHW, torch.zeros(images, dtype=torch.int64, device=device)
+    return x_BCHW, torch.zeros((images, *target.shape), dtype=target.dtype, device=device)
 
 
 def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:
@@ -208,12 +207,10 @@ def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> t
     return part_B if len(part_B) else order_N[first : first + 1]
 
 
-def sums_of(losses_B: torch.Tensor, logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
-    """The sums of loss, correct and samples of a batch; float64 (3,)."""
-    correct = (logits_BK.argmax(dim=1) == y_B).sum()
-    return torch.stack(
-        (losses_B.sum(dtype=torch.float64), correct.double(), torch.full_like(correct, len(y_B)).double())
-    )
+def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
+    """The sums of the losses, of each score, and the number of samples of a batch; float64."""
+    sums = [values.sum(dtype=torch.float64) for values in (losses_B, *scores_B)]
+    return torch.stack((*sums, torch.full_like(sums[0], len(losses_B))))
 
 
 def _seed(device: torch.device, key: int) -> None:
@@ -226,10 +223,10 @@ def _seed(device: torch.device, key: int) -> None:
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
     """Update the progress bar; every --log-every steps, at the next synchronisation, log a line."""
     meter, config = session.meter, session.config
-    loss, correct, samples = meter.window
+    loss, score, samples = meter.window
     if not session.log.speaks or not samples:
         return
-    means = {"loss": loss / samples, "accuracy": correct / samples}
+    means = {"loss": loss / samples, session.metric: score / samples}
     rate = round(meter.window_rate(), 1)
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
     line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"

@@ -13,6 +13,7 @@ from training.config import Config
 from training.data.datasets import Data
 from training.errors import UserError
 from training.model.optimizer import Ema
+from training.model.tasks import Task
 from training.output.log import Log
 from training.processes.stop import Stop
 from training.processes.world import World
@@ -20,6 +21,7 @@ from training.run.usage import Usage
 from training.saving.lock import RunLock
 from training.saving.writer import Copies, Writer
 
+WORST = -1e299
 SYNC_S = 1.0  # about so long a request to stop waits, or for the end of a step
 
 
@@ -30,8 +32,8 @@ class Progress:
     step: int = 0
     epoch: int = 0  # completed epochs
     consumed: int = 0  # samples of the current epoch
-    best: float = -1.0  # highest validation accuracy, 0..1
-    # of the current epoch: loss, correct, samples
+    best: float = WORST  # highest first metric of a validation
+    # of the current epoch: loss, score, samples
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     checkpoint: str | None = None  # the newest, as a path in the run folder
 
@@ -94,6 +96,7 @@ class Session:
         model: The model without a wrapper: it is saved, and evaluated.
         trained: The same model for training steps, perhaps wrapped for several GPUs.
         settings: What the weights depend on (config.critical_settings), saved in checkpoints.
+        metrics: Their names, of the task.
         scaler: The GradScaler of --precision fp16.
         ema: The running mean of --ema.
         problems: Errors in reading images, to be reported when the processes next synchronise.
@@ -109,7 +112,9 @@ class Session:
     model: nn.Module
     trained: nn.Module
     optimizer: torch.optim.Optimizer
+    task: Task
     settings: dict[str, int | float | str]
+    metrics: tuple[str, ...] = ("accuracy",)
     scaler: Any = None
     ema: Ema | None = None
     meter: Meter = field(default_factory=Meter)
@@ -117,3 +122,8 @@ class Session:
     writer: Writer = field(default_factory=Writer)
     copies: Copies = field(default_factory=Copies)
     problems: list[UserError] = field(default_factory=list)
+
+    @property
+    def metric(self) -> str:
+        """The name of the first metric."""
+        return self.metrics[0]
