@@ -74,7 +74,7 @@ AT_LEAST_0 = (
         "clip_norm",
         "head_lr",
     ),
-    *("eval_crop", "eval_resize", "mixup", "cutmix", "random_erase"),
+    *("eval_crop", "eval_resize", "mixup", "cutmix", "random_erase", "profile_steps"),
 )
 
 
@@ -188,6 +188,9 @@ class Config:
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
+    sync_bn: bool = _critical(
+        False, "batch norms use the statistics of all processes (torch.nn.SyncBatchNorm); GPUs only"
+    )
     find_unused_parameters: bool = _option(
         False, "for models with weights that have no part in some losses, with several processes: slower"
     )
@@ -231,6 +234,9 @@ class Config:
         10, "most steps between synchronisations, at which all processes can stop; at least one a second"
     )
     log_every: int = _option(20, "steps between progress lines")
+    profile_steps: int = _option(
+        0, "write a trace of so many steps of rank 0 to RUN_DIR/trace.json.gz, for https://ui.perfetto.dev"
+    )
     tensorboard: str = _option(
         "auto", "curves in RUN_DIR/tensorboard; auto: if TensorBoard is installed", choices=("auto", "off")
     )

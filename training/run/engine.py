@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import platform
 from pathlib import Path
@@ -18,6 +19,7 @@ from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.files import own_folder
 from training.model.finetuning import freeze, load_all_but_head
 from training.model.models import build_model
+from training.model.norms import only_norms_have_buffers
 from training.model.optimizer import Ema, build_optimizer, state_bytes
 from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
 from training.model.tasks import build_task
@@ -41,6 +43,7 @@ from training.run.evaluation import Score, evaluate, show
 from training.run.export import export
 from training.run.faults import explain
 from training.run.loop import time_left_s, train_epoch, try_out, warm_up
+from training.run.profile import profile
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.usage import Usage, add_up, gpus_of
@@ -68,6 +71,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
             raise refusal from error  # first: nothing may be written in another job's folder
         raise
     finally:
+        log.end()
         lock.release()
 
 
@@ -144,6 +148,10 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     choose_kernels(config, world.device)
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
+    if config.sync_bn and world.size > 1:
+        if world.device.type == "cpu":
+            raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
         weights = Path(config.init_from)
         origin, classes = str(weights), loaded.classes * (not config.evaluate)
@@ -222,7 +230,8 @@ def _train(session: Session) -> int:
     usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
     session = dataclasses.replace(session, meter=Meter(), usage=usage)
     try:
-        return _train_on(session, progress)
+        with profile(session) as profiler:
+            return _train_on(dataclasses.replace(session, profiler=profiler), progress)
     finally:
         session.writer.wait()  # also if the run fails: the checkpoint is good
 
@@ -262,7 +271,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    best = show({session.metric: progress.best}).replace(":", "", 1).lower()
+    best = show({session.metric: progress.best}).lower().replace(":", "")
     log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE
@@ -298,7 +307,7 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
     _tell_usage(session, progress)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
-    session.meter.restart()
+    session.meter.restart(session.usage.data_s)
 
 
 def _tell_usage(session: Session, progress: Progress) -> None:
@@ -329,11 +338,15 @@ def _wrap(session: Session) -> nn.Module:
     ):  # around DistributedDataParallel it compiles nothing of an nn.Sequential (pytorch#140416)
         model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
     if world.size > 1:
+        names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
+        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        buffers: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
         model = DistributedDataParallel(
             model,
             device_ids=[world.device] if world.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             find_unused_parameters=config.find_unused_parameters,
+            **buffers,
         )
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))

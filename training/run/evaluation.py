@@ -72,7 +72,7 @@ def evaluate(session: Session) -> Score:
                     raise StoppedError(why)
                 score = _score(session, so_far)
                 rate = score.samples / max(time.perf_counter() - began, 1e-9)
-                line = f"loss {score.loss:.4f}, {show(score.metrics).lower()}, {rate:.0f} samples/s"
+                line = f"loss {score.loss:.4f}, {show(score.metrics).lower().replace(':', '')}, {rate:.0f} samples/s"
                 session.log.bar.show(score.samples, line)
     return _score(session, total(session, sums))
 

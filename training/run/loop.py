@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -52,6 +52,8 @@ def train_epoch(session: Session, progress: Progress) -> None:
         since_sync += train_step(session, batches, [count for _, count in step_parts], step=progress.step)
         progress.step += 1
         progress.consumed = first + count
+        if session.profiler:
+            session.profiler.step()
         if config.step_delay:
             time.sleep(config.step_delay)
         ends = progress.consumed == split.samples  # saved too: the validation may fail
@@ -144,24 +146,34 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
             torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
         with torch.no_grad():
             sums += real * sums_of(losses_B, session.task.score(outputs, y_B))
-    _update(session)
+    _update(session, logged=step % config.log_every == 0)
     if session.ema:
         session.ema.update(step)
     return sums
 
 
-def _update(session: Session) -> None:
-    """Update the weights; with a loss scale, unless the gradients overflowed."""
+def _update(session: Session, *, logged: bool) -> None:
+    """Update the weights; with a loss scale, unless the gradients overflowed. The norm is for the log."""
     optimizer, scaler, longest = session.optimizer, session.scaler, session.config.clip_norm
-    if longest:
+    if longest or logged:
         if scaler:
             scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(session.model.parameters(), longest)
+        weights = session.model.parameters()
+        session.meter.grad_norm = (
+            torch.nn.utils.clip_grad_norm_(weights, longest) if longest else norm_of(weights)
+        )
     if scaler:
         scaler.step(optimizer)
         scaler.update()
     else:
         optimizer.step()
+
+
+def norm_of(weights: Iterable[torch.nn.Parameter]) -> torch.Tensor:
+    """The norm of all gradients together."""
+    norms = [torch.linalg.vector_norm(weight.grad) for weight in weights if weight.grad is not None]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def set_memory_format(session: Session, x_BCHW: torch.Tensor) -> torch.Tensor:
@@ -233,13 +245,28 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     session.log.bar.show(progress.consumed, line)
     if samples < config.log_every * session.batch:
         return
-    session.log.event(
-        "train", epoch=progress.epoch + 1, step=progress.step, **means, lr=lr, samples_per_s=rate
-    )
+    facts = means | {"lr": lr, "samples_per_s": rate} | _costs(session)
+    session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     if not session.log.bar.up:
         done = math.ceil(progress.consumed / session.batch)
         session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
-    meter.restart()
+    meter.restart(session.usage.data_s)
+
+
+def _costs(session: Session) -> dict[str, float]:
+    """The time of a step, the share of waiting for data, the norm of the gradient, and the GPU's memory."""
+    meter, device = session.meter, session.world.device
+    seconds = time.perf_counter() - meter.window_began
+    waited = session.usage.data_s - meter.window_waited
+    costs = {
+        "step_s": round(seconds / max(meter.window_steps, 1), 6),
+        "data_wait": round(waited / max(seconds, 1e-9), 4),
+    }
+    if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
+        costs["grad_norm"] = norm
+    if device.type == "cuda":
+        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
+    return costs
 
 
 def time_left_s(session: Session, progress: Progress) -> float:

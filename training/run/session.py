@@ -50,6 +50,9 @@ class Meter:
     window_began: float = field(default_factory=time.perf_counter)
     # since the last progress line, as Progress.sums
     window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    window_steps: int = 0
+    window_waited: float = 0.0  # usage.data_s when it began
+    grad_norm: Any = None  # of a step of the window, before clipping
     synced: float = field(default_factory=time.perf_counter)
     steps: int = 0  # since then
     every: int = 1  # steps between synchronisations, the same on all processes
@@ -61,6 +64,7 @@ class Meter:
     def due(self, step: int, most: int) -> bool:
         """Count a step; whether the processes synchronise after it, as they do after every `most` steps."""
         self.steps += 1
+        self.window_steps += 1
         return self.steps >= self.every or step % most == 0
 
     def step_s(self) -> float:
@@ -73,9 +77,9 @@ class Meter:
         if step_s:
             self.every = max(1, int(SYNC_S / step_s))
 
-    def restart(self) -> None:
-        """Start a new window."""
-        self.window_began = time.perf_counter()
+    def restart(self, waited: float) -> None:
+        """Start a new window; `waited` seconds were spent waiting for data until now."""
+        self.window_began, self.window_steps, self.window_waited = time.perf_counter(), 0, waited
         self.window = [0.0, 0.0, 0.0]
 
     def window_rate(self) -> float:
@@ -98,6 +102,7 @@ class Session:
         settings: What the weights depend on (config.critical_settings), saved in checkpoints.
         metrics: Their names, of the task.
         scaler: The GradScaler of --precision fp16.
+        profiler: That of --profile-steps, on rank 0.
         ema: The running mean of --ema.
         problems: Errors in reading images, to be reported when the processes next synchronise.
     """
@@ -116,6 +121,7 @@ class Session:
     settings: dict[str, int | float | str]
     metrics: tuple[str, ...] = ("accuracy",)
     scaler: Any = None
+    profiler: Any = None
     ema: Ema | None = None
     meter: Meter = field(default_factory=Meter)
     usage: Usage = field(default_factory=Usage)
