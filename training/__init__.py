@@ -48,7 +48,7 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
 #     processes/jobscript, processes/hang  the files by which script and trainer talk; what a hang leaves
 #     data/datasets, data/mnist, data/cifar    data sets and their files
-#     data/images                          images in folders, and how they are augmented
+#     data/images, data/shards             images in folders and in tar files, and how they are augmented
 #     model/tasks                          loss and metrics
 #     model/models, model/optimizer        what is trained, and how
 #     model/finetuning, model/norms        weights without their head, frozen weights; batch norms

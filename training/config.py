@@ -103,26 +103,30 @@ class Config:
 
     recipe: str = _option("", "the flags of a published training; yours replace them", choices=tuple(RECIPES))
     dataset: str = _critical(
-        "mnist", "mnist, cifar10, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION"
+        "mnist",
+        "mnist, cifar10, fake (random images), imagefolder, shards (tar files), or MODULE:FUNCTION",
     )
-    data_dir: str = _option("data", "folder of the data set; for imagefolder that of the training images")
+    data_dir: str = _option(
+        "data", "folder of the data set; of imagefolder and shards: of the training images"
+    )
     val_path: str = _option(
-        "", "imagefolder: folder of the validation images (default: DATA_DIR/val beside DATA_DIR/train)"
+        "",
+        "imagefolder, shards: folder of validation images (default: DATA_DIR/val beside DATA_DIR/train)",
     )
     fake_samples: int = _option(2048, "training images of --dataset fake")
     augment: str = _critical(
         "auto",
-        "what is done to training images of imagefolder: crop (a random part, half of them mirrored), also "
+        "what is done to images in files: crop (a random part, half of them mirrored), also "
         "with randaugment or trivialaugment; auto is crop, and for cifar10 shift and mirror",
         choices=("auto", "none", "crop", "randaugment", "trivialaugment"),
     )
-    train_crop: int = _critical(224, "imagefolder: side of training images, in pixels")
-    eval_crop: int = _option(0, "imagefolder: side of validation images (default: TRAIN_CROP)")
+    train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels")
+    eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
     eval_resize: int = _option(
         0,
-        "imagefolder: scale the shorter side to this, then cut EVAL_CROP (default: 8/7 of that)",
+        "imagefolder, shards: scale the shorter side to this, then cut EVAL_CROP (default: 8/7 of that)",
     )
-    random_erase: float = _critical(0.0, "imagefolder: share of training images of which a part is erased")
+    random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
     cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
     workers: int = _option(

@@ -192,7 +192,7 @@ def test_a_run_with_all_of_it_resumes_exactly(here: Here, folders: Path, tmp_pat
 def test_augmentation_of_images_in_memory_is_refused(here: Here, tmp_path: Path) -> None:
     ended = here(tmp_path / "run", "--augment", "crop")
     assert ended.code == 1
-    assert "--augment crop is for --dataset imagefolder, this is mnist" in ended.err
+    assert "--augment crop is for --dataset imagefolder and shards, this is mnist" in ended.err
 
 
 def test_a_task_excludes_what_belongs_to_classes() -> None:

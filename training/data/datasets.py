@@ -19,6 +19,7 @@ from training.data.cifar import read_cifar10
 from training.data.images import MEAN, STD, image_folders
 from training.data.mnist import read_mnist
 from training.data.order import mix
+from training.data.shards import shards
 from training.data.splits import Batch, FromLoaders, InMemory, Norm, Split, as_target
 from training.errors import UserError
 
@@ -27,6 +28,7 @@ IN_FILES = {
     "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
     "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
 }
+FILES = {"imagefolder": image_folders, "shards": shards}
 FAKE_VALIDATION = 256
 
 
@@ -51,8 +53,8 @@ def load_data(config: Config, device: torch.device) -> Data:
     OSError, or a UserError with a fix; any other exception is shown as a bug.
     """
     norm, shift = Norm(), 0
-    if config.augment not in {"auto", "none"} and config.dataset != "imagefolder":
-        what = f"--augment {config.augment} is for --dataset imagefolder, this is {config.dataset}"
+    if config.augment not in {"auto", "none"} and config.dataset not in FILES:
+        what = f"--augment {config.augment} is for --dataset {' and '.join(FILES)}, this is {config.dataset}"
         raise UserError(what, fix="leave it out; a data set of your own changes its images itself")
     train: Any
     validation: Any
@@ -61,8 +63,8 @@ def load_data(config: Config, device: torch.device) -> Data:
         train, validation = (read(Path(config.data_dir), part) for part in ("train", "test"))
     elif config.dataset == "fake":
         train, validation = _fake(config)
-    elif config.dataset == "imagefolder":
-        train, validation = image_folders(config)
+    elif config.dataset in FILES:
+        train, validation = FILES[config.dataset](config)
         norm = Norm(mean=MEAN, std=STD)
     else:
         train, validation = import_function(config.dataset, "--dataset")(config)
@@ -176,7 +178,7 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
 
 def _validation_shape(config: Config, shape_CHW: tuple[int, int, int]) -> tuple[int, int, int]:
     """The shape of validation images: that of training images but for --eval-crop."""
-    side = config.eval_crop if config.dataset == "imagefolder" else 0
+    side = config.eval_crop if config.dataset in FILES else 0
     return (shape_CHW[0], side or shape_CHW[1], side or shape_CHW[2])
 
 

@@ -34,12 +34,13 @@ class Score:
         return f"Avg Loss: {self.loss:.6f}, {show(self.metrics)}"
 
 
-def show(metrics: dict[str, float]) -> str:
-    """The metrics in one line."""
-    return ", ".join(
+def show(metrics: dict[str, float], colon: str = ":") -> str:
+    """The metrics in one line; with names in small letters if there is no colon."""
+    shown = [
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()
-    )
+    ]
+    return ", ".join(shown if colon else [each.replace(":", "").lower() for each in shown])
 
 
 def evaluate(session: Session) -> Score:
@@ -72,7 +73,7 @@ def evaluate(session: Session) -> Score:
                     raise StoppedError(why)
                 score = _score(session, so_far)
                 rate = score.samples / max(time.perf_counter() - began, 1e-9)
-                line = f"loss {score.loss:.4f}, {show(score.metrics).lower().replace(':', '')}, {rate:.0f} samples/s"
+                line = f"loss {score.loss:.4f}, {show(score.metrics, '')}, {rate:.0f} samples/s"
                 session.log.bar.show(score.samples, line)
     return _score(session, total(session, sums))
 
