@@ -46,8 +46,8 @@ def pack(folder: Path, to: Path) -> None:
         for label in range(2):
             with tarfile.open(to / part / f"{label}.tar", "w") as archive:
                 for path in sorted((folder / part / str(label)).iterdir()):
-                    add(archive, f"{path.stem}.cls", str(label).encode())
-                    add(archive, f"{path.stem}.png", path.read_bytes())
+                    add(archive, f"./v1.0/{path.stem}.cls", str(label).encode())
+                    add(archive, f"./v1.0/{path.stem}.png", path.read_bytes())
 
 
 def test_a_training_is_that_of_single_files_and_resumes_exactly(here: Here, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Images in tar files, as WebDataset lays them out: KEY.jpg and KEY.cls, the label as a number.
 
-https://github.com/webdataset/webdataset (section "The WebDataset Format"). The files are read by index, not as a
-stream: an epoch is the same permutation as of single files, and resumes at the sample.
+https://github.com/webdataset/webdataset (section "The WebDataset Format"). The files are read by index, not as
+a stream: an epoch is the same permutation as of single files, and resumes at the sample.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Shards:
         labels: dict[str, int] = {}
         with tarfile.open(path, "r:") as archive:
             for member in archive:
-                key, _, ending = member.name.partition(".")
+                ending = member.name.rpartition("/")[2].partition(".")[2]
+                key = member.name[: -len(ending) - 1]
                 if member.isfile() and ending.lower() in IMAGES:
                     images[key] = (member.offset_data, member.size)
                 elif member.isfile() and ending == "cls" and (file := archive.extractfile(member)):
