@@ -1,6 +1,6 @@
 """Images in tar files, as WebDataset lays them out: KEY.jpg and KEY.cls, the label as a number.
 
-https://github.com/webdataset/webdataset (section "The WebDataset Format"). The files are read by index, not as
+https://github.com/webdataset/webdataset, "The WebDataset Format". The files are read by index, not as
 a stream: an epoch is the same permutation as of single files, and resumes at the sample.
 """
 

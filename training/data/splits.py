@@ -75,10 +75,10 @@ class InMemory:
         normalise = self.norm.on(self.labels_N.device)
         key = mix("shift", self.seed, epoch)
         for index_B in index_lists:
-            x_BCHW = self.images_NCHW[index_B]
+            x_BCHW = self.images_NCHW.index_select(0, index_B)
             if self.shift:
                 x_BCHW = shift_and_flip(x_BCHW, hash_indices(index_B, key), self.shift)
-            yield normalise(x_BCHW), self.labels_N[index_B]
+            yield normalise(x_BCHW), self.labels_N.index_select(0, index_B)
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:

@@ -126,8 +126,8 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         The sums of loss, score and samples of this process; float64 (3,) on the device.
     """
     world, config = session.world, session.config
-    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
-    session.optimizer.zero_grad(set_to_none=True)
+    sums: list[torch.Tensor] = []
+    session.model.zero_grad(set_to_none=True)  # as the optimizer's, without its hooks
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
@@ -145,11 +145,12 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
         with torch.no_grad():
-            sums += real * sums_of(losses_B, session.task.score(outputs, y_B))
+            if real:
+                sums.append(sums_of(losses_B, session.task.score(outputs, y_B)))
     _update(session, logged=step % config.log_every == 0)
     if session.ema:
         session.ema.update(step)
-    return sums
+    return sum(sums[1:], sums[0]) if sums else torch.zeros(3, dtype=torch.float64, device=world.device)
 
 
 def _update(session: Session, *, logged: bool) -> None:
