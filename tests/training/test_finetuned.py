@@ -54,7 +54,7 @@ def plain_loop(folder: Path, weights: Path) -> float:
         model.train()
         for x_BCHW, y_B in DataLoader(train, BATCH, shuffle=True):
             optimizer.zero_grad()
-            functional.cross_entropy(model(x_BCHW), y_B).backward()
+            torch.autograd.backward(functional.cross_entropy(model(x_BCHW), y_B))
             optimizer.step()
             schedule.step()
     model.eval()

@@ -27,7 +27,7 @@ KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model on its device; biases and norms (1-D) come last, perhaps in their own group."""
+    """The optimizer of a model on its device; biases and norms (1-D) are the last, or a group."""
     head = head_of(model) if config.head_lr else ()
     groups = []
     for of_head in (False, True)[: 1 + bool(head)]:
