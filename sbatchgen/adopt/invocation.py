@@ -62,7 +62,8 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
         draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
         draft.add(draft.lines, "understood", f"prefix: {read.prefix[0]}")
     for word, text in read.optional:
-        _read_optional(draft, launch, word, text)
+        what = f"{word.text} is empty unless a condition holds; it would be: {text}"
+        draft.add((word.line,), "dropped", what)
     _read_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
@@ -82,19 +83,6 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
-
-
-def _read_optional(draft: Draft, launch: Launch, word: Word, text: str) -> None:
-    """Report a word that is empty unless a condition holds."""
-    line, first = (word.line,), launch.program.words[0]
-    written = (own for own in launch.command.words if first in draft.body.expand(own))
-    if (
-        next(written, launch.command.words[-1]).at <= word.at
-    ):  # the last word may be a string with the program
-        what = f"{word.text} is given under a condition, and args always: start two jobs"
-        draft.add(line, "lost", what)
-    else:
-        draft.add(line, "dropped", f"{word.text} is empty unless a condition holds; it would be: {text}")
 
 
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
@@ -232,7 +220,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
     if own_module:
         draft.job["trainer"] = own_module
     elif (name := _program(draft, words[0], body)) is None:
-        draft.lose("write out the trainer's path, which is known only when the job runs", words[0].text)
+        draft.lose("the trainer's path is known only in the task", words[0].text)
     else:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
@@ -243,7 +231,10 @@ def _program(draft: Draft, word: Word, body: Body) -> str | None:
     """Return the trainer's file or module, also in the folder of the launch."""
     path = draft.path(word, body) or ""
     name = path.removeprefix(f"{draft.folder}/")
-    return name if name != path and "${" not in name else draft.known(word, body)
+    if name != path and "${" not in name:
+        return name
+    ((_, value),) = arguments(draft, [word], body, in_task=body is not draft.body) or [(word, None)]
+    return draft.known(word, body) or (None if value and "[@]" in value else value)
 
 
 def _read_interpreter(draft: Draft, launch: Launch) -> None:

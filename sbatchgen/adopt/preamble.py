@@ -17,6 +17,7 @@ from sbatchgen.runtimes import RUNTIMES
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _BY_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
+_ARGUMENTS = frozenset("#@*123456789")  # of the script
 _STARTS = ("purge", "reset")  # of modules
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
@@ -167,6 +168,10 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str]) -> None:
     if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and draft.profile.get("runtime", "host") != "host":
         what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
         draft.add(block.lines, "lost", what)
+        return
+    if (own := _ARGUMENTS & block.uses) and not block.defines:
+        names = (f"${name}" for name in sorted(own))
+        draft.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
         return
     draft.env |= {name: values[name] for name in _OWN & block.assigned & values.keys()}
     for number, text in zip(block.lines, block.text.split("\n"), strict=True):

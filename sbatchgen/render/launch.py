@@ -13,7 +13,7 @@ from sbatchgen.plan.plan import GPU_CPUS, Plan
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
 # What a trainer's arguments may hold: the run's own folders, and variables of the job.
-_PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?)\}")
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
@@ -212,7 +212,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
     mask = MASKS[plan.gpu_vendor][0]
     if not plan.mode.uses_gpus and own and mask not in plan.env:
         python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
-    started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
+    started = " ".join([*(["-m"] if module else []), _argument(own or "", plan)])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*map(quoting.word, plan.launcher_args), end]
@@ -220,7 +220,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
         started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)}'
         yield f"{started} {first}".rstrip()
         yield from rest
-        yield from [quoting.word(own)] if own else quoting.packed([ours, *_flags(plan)])
+        yield from [_argument(own, plan)] if own else quoting.packed([ours, *_flags(plan)])
     elif own and (plan.launcher or _may_inherit_rank(plan)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
     elif own:
@@ -231,7 +231,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
 
 def trainer_is_file(trainer: str) -> bool:
     """Whether your own trainer is a file, not a module."""
-    return "/" in trainer or trainer.endswith(".py")
+    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
 
 
 def _may_inherit_rank(plan: Plan) -> bool:
@@ -305,12 +305,16 @@ def points(plan: Plan) -> tuple[str, ...]:
 
 
 def _argument(arg: str, plan: Plan) -> str:
-    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
+    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in.
+
+    {env:NAME[@]} is as many words as the array NAME of the setup has.
+    """
     word = ""
     for index, piece in enumerate(_PLACEHOLDER.split(arg)):
         if index % 2:
             variable = piece.removeprefix("env:") if piece.startswith("env:") else piece.upper()
-            word += resume_word(plan) if piece == "resume" else f'"${variable}"'
+            value = f"${{{variable}}}" if variable.endswith("[@]") else f"${variable}"
+            word += resume_word(plan) if piece == "resume" else f'"{value}"'
         elif piece:
             word += quoting.word(piece)
     return word or "''"
