@@ -38,6 +38,7 @@ _SAME = (
     "wait",
 )
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
+_LOGS = ("error", "output")
 _OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
@@ -52,8 +53,6 @@ _INSTEAD = {
     "taskset": "srun binds, by --cpu-bind",
     "timeout": "--time ends the job",
 }
-# Launchers that are programs of Python to a job, which start the processes of one node.
-_MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
 def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
@@ -74,8 +73,8 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
             draft.profile |= {"runtime": name, "runtimes": {name: keys}}
             draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
             break
-    if launch.launcher and launch.launcher.name == "torchrun":
-        _read_torchrun(draft, launch, launch.launcher)
+    if launch.launcher and not shape.module_of(launch):
+        _read_torchrun(draft, launch.launcher)
     _read_trainer(draft, launch)
     _read_redirections(draft, launch.command)
     if launch.command.name == "eval":
@@ -130,25 +129,43 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
     at = launch.program.words[0].at if launch.program.body is inner else -1
     for block in blocks(inner):
         names = [command.name for command in block.outer]
-        own = [name for name in names if name not in ("export", "exec")]
         if block.start <= at < block.end:
-            others = {each.name for each in block.sets} - shape.RANKS
-            if len(own) > 1 or (others and "export" in names) or (not own and "exec" not in names):
-                draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+            _read_chain(draft, tool, block, at)
         elif block.sets_only(shape.RANKS) or block.only_prints:
             draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
         elif block.start > at:
-            draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
+            if block.only_closes:
+                draft.add(draft.lines, "dropped", f"{names[0]} after the training in each task")
+            else:
+                draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
         elif not block.only_assigns or any(each.exported for each in block.sets):
-            _keep_in_task(draft, block)
+            _keep_in_task(draft, block, block.text)
 
 
-def _keep_in_task(draft: Draft, block: Block) -> None:
+def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
+    """Keep what is before the launch in its statement: `cd FOLDER && python train.py`."""
+    commands = [command for command in block.outer if command.name not in ("export", "exec")]
+    names = {command.name for command in block.outer}
+    before = [command for command in commands if command.end <= at]
+    others = {each.name for each in block.sets} - shape.RANKS
+    text = block.body.source.text
+    starts = [*(command.at for command in before), commands[-1].at if commands else at]
+    gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
+    chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
+    if len(commands) - len(before) > 1 or (before and not chained) or (others and "export" in names):
+        draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+    elif not commands and "exec" not in names:
+        draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+    for command in before:
+        _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
+
+
+def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     """Keep a block of bash -c as setup of each task, which gets the variables that it uses."""
     outer = sorted(block.uses & draft.script.assigned)
     draft.needed |= {*outer}
     draft.step_setup += [f"export {' '.join(outer)}"] if outer else []
-    draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, block.text.split("\n")))
+    draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
     draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
 
 
@@ -157,9 +174,11 @@ def _read_step(draft: Draft, step: Tool) -> None:
     for option in step.given:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
-        if name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
+        if name in _LOGS:
+            draft.add(draft.lines, "dropped", f"--{name} of srun: the job's log has what it prints")
+        elif name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
-        if value is None or value != usual:
+        elif value is None or value != usual:
             _set_step(draft, name, value)
 
 
@@ -178,13 +197,8 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
     draft.add(draft.lines, "understood", "step", name)
 
 
-def _read_torchrun(draft: Draft, launch: Launch, launcher: Tool) -> None:
+def _read_torchrun(draft: Draft, launcher: Tool) -> None:
     """Take over all options of torchrun but those of the rendezvous."""
-    python = any(tool.name == "python" for tool in launch.tools)
-    if python and "distributed.launch" in draft.script.text and not launcher.option("use-env"):
-        draft.lose(
-            "torch.distributed.launch gives the program --local-rank; torchrun sets LOCAL_RANK instead"
-        )
     for option in launcher.given:
         if option.name in _OWN.split():
             continue
@@ -202,7 +216,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
     for option in python.given if python else ():
         if option.name not in ("m", "u"):
             draft.lose(f"-{option.name} of python")
-    own_module = _MODULES.get(launch.launcher.name) if launch.launcher else None
+    own_module = shape.module_of(launch)
     program, body = launch.program, launch.program.body
     words = program.rest if program.name == "python" else program.words
     if launch.launcher and own_module:  # the launcher is the trainer
