@@ -168,10 +168,8 @@ def _read(draft: Draft, read: Plain) -> None:
     preamble.follow_cd(draft, before)
     invocation.adopt_launch(draft, main, read)
     training.read_same_statement(draft, home, main)
+    training.read_after(draft, [block for block in statements if block.start > home.start])
     preamble.adopt_preamble(draft, before, main)
-    for block in statements:
-        if block.start > home.start:
-            training.read_after(draft, block)
 
 
 def _read_comments(draft: Draft) -> None:

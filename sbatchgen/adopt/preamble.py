@@ -17,7 +17,6 @@ from sbatchgen.runtimes import RUNTIMES
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _BY_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
-_ARGUMENTS = frozenset("#@*123456789")  # of the script
 _STARTS = ("purge", "reset")  # of modules
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
@@ -169,20 +168,8 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str]) -> None:
         what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
         draft.add(block.lines, "lost", what)
         return
-    if (own := _ARGUMENTS & block.uses) and not block.defines:
-        names = (f"${name}" for name in sorted(own))
-        draft.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
-        return
     draft.env |= {name: values[name] for name in _OWN & block.assigned & values.keys()}
-    for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-        line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
-        if any(ord(char) < 32 or ord(char) == 127 for char in line):
-            what = "a tab or another control character: a profile can't hold the line"
-            draft.add((number,), "lost", what)
-        else:
-            draft.setup.append(line)
-            end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
-            draft.add((number,), "kept", f"in setup{end}")
+    draft.setup += draft.shell(block, "in setup")
 
 
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
