@@ -95,6 +95,11 @@ class Block:
         return frozenset(assignment.name for assignment in self.sets)
 
     @property
+    def defines(self) -> bool:
+        """Whether it defines a function, which has arguments of its own."""
+        return any(command.context.function for command in self.commands)
+
+    @property
     def outer(self) -> Iterator[Command]:
         """Its commands outside of substitutions."""
         return (command for command in self.commands if not command.context.substitution)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.remarks import RANK, Outcome, Remark
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
@@ -17,6 +18,7 @@ from sbatchgen.units import EnvName, ShellPath
 
 _OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
 _PLAIN = ("", ":-", "-", ":?", "?")
+_ARGUMENTS = frozenset("#@*123456789")  # of the script
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
@@ -83,6 +85,23 @@ class Draft:
     def lose(self, what: str, *names: str) -> None:
         """Note what part of the launch has no place in a job."""
         self.add(self.lines, "lost", what, *names)
+
+    def shell(self, block: Block, where: str) -> list[str]:
+        """Return the lines of a block as a profile holds them, and note that they are kept there."""
+        if (own := _ARGUMENTS & block.uses) and not block.defines:
+            names = (f"${name}" for name in sorted(own))
+            self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
+            return []
+        lines = []
+        for number, text in zip(block.lines, block.text.split("\n"), strict=True):
+            lines.append("    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t"))
+            if lines[-1].isprintable():
+                end = ": if it fails, the job ends" if text.endswith("|| exit") else ", unchanged"
+                self.add((number,), "kept", f"{where}{end}")
+            else:
+                what = "a tab or another control character: a profile can't hold the line"
+                self.add((number,), "lost", what)
+        return [line for line in lines if line.isprintable()]
 
     def note(self, text: str) -> None:
         """Note another difference, once."""

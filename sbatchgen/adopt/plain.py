@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from sbatchgen.adopt.training import main, unchained
 from sbatchgen.bash import Word
 from sbatchgen.bash.word import Piece
+from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
@@ -16,6 +17,7 @@ _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
 _OF_JOBS = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
+_OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
@@ -28,20 +30,24 @@ class Plain:
         defaults: The variables whose defaults are filled in.
         optional: Words of launches that are left out, with what they are if a condition holds.
         prefix: Words before the program that starts Python, left out.
+        renamed: Other names of variables and of the script's own arguments.
     """
 
     script: JobScript
     defaults: dict[str, str]
     optional: list[tuple[Word, str]]
     prefix: tuple[str, ...]
+    renamed: dict[str, str]
 
 
 def plain(script: JobScript) -> Plain:
     """Return a script in plain words."""
+    script, renamed = _with_other_names(script)
     script, defaults = _with_defaults(script)
     script, optional = _without_optional(script)
     script, prefix = _without_prefix(script)
-    return Plain(script=unchained(script), defaults=defaults, optional=optional, prefix=prefix)
+    script = unchained(script)
+    return Plain(script=script, defaults=defaults, optional=optional, prefix=prefix, renamed=renamed)
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
@@ -55,6 +61,33 @@ def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScri
 def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
     """Return the edit that leaves out words, but no line."""
     return start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end])
+
+
+def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
+    """Return the script with ARG1 for its argument $1, and with other names for what the new one sets itself."""
+    body = script.body
+    functions = [node for node in body.source.nodes if node.kind == "function_definition"]
+    keeps = not any(
+        command.name in ("getopts", "set", "shift") and command.words[1:] for command in body.commands
+    )
+    renamed = {
+        use.name: f"ARG{use.name}"
+        for use in body.uses
+        if use.name.isdigit()
+        and use.name != "0"
+        and keeps
+        and not any(each.start < use.at < each.end for each in functions)
+    }
+    exported = {each.name for each in body.sets if each.exported or each.source is not body.source}
+    renamed |= {name: f"OLD_{name}" for name in _OF_NEW & (script.assigned - exported)}
+    places = [(each.at, each.name) for each in body.sets]
+    places += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
+    edits = {}
+    for at, name in places:
+        if name in renamed and not (name.isdigit() and any(each.start < at < each.end for each in functions)):
+            braces = "{}" if script.text[at - 1] == "$" else ("", "")
+            edits[at] = (at, at + len(name), renamed[name].join(braces))
+    return _edited(script, edits.values()), renamed
 
 
 def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
@@ -88,9 +121,10 @@ def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
 
 
 def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without the words of launches that are options under a condition, else nothing."""
+    """Return the script without the words before programs that are options under a condition, else nothing."""
     body, optional = script.body, []
-    for word in dict.fromkeys(word for launch in script.launches for word in launch.command.words):
+    before = [word for launch in script.launches for word in _before_program(launch)]
+    for word in dict.fromkeys(before):
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
@@ -106,6 +140,15 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
         if text.startswith("-") and not asked and not sometimes.context.loop and sometimes.context.branch:
             optional.append((word, text))
     return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
+
+
+def _before_program(launch: Launch) -> Iterator[Word]:
+    """Yield the words of a launch before the one that holds its program."""
+    first = launch.program.words[0]
+    for word in launch.command.words:
+        if any(own == first for own in launch.tools[0].body.expand(word)):
+            return
+        yield word
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:

@@ -169,15 +169,7 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str]) -> None:
         draft.add(block.lines, "lost", what)
         return
     draft.env |= {name: values[name] for name in _OWN & block.assigned & values.keys()}
-    for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-        line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
-        if any(ord(char) < 32 or ord(char) == 127 for char in line):
-            what = "a tab or another control character: a profile can't hold the line"
-            draft.add((number,), "lost", what)
-        else:
-            draft.setup.append(line)
-            end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
-            draft.add((number,), "kept", f"in setup{end}")
+    draft.setup += draft.shell(block, "in setup")
 
 
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:

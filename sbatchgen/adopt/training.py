@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -94,12 +94,19 @@ def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
             draft.lose(f"{command.name} in the statement of the training: put it before")
 
 
-def read_after(draft: Draft, block: Block) -> None:
-    """Read a statement after the training."""
-    if any(draft.outcomes.get(line) == "lost" for line in block.lines):
-        return
-    if block.only_closes:
-        draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
-    else:
-        what = "runs after the training: move it to a separate job, --dependency=afterok:JOBID"
-        draft.add(block.lines, "lost", what)
+def read_after(draft: Draft, blocks: Iterable[Block]) -> None:
+    """Keep the statements after the training in a function that runs when the script ends, unless it is ended."""
+    kept: list[str] = []
+    for block in blocks:
+        if any(draft.outcomes.get(line) == "lost" for line in block.lines):
+            continue
+        if block.only_closes:
+            draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
+        else:
+            draft.needed |= block.uses
+            kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
+    if kept:
+        stops = draft.body.option_at("errexit", draft.lines[-1])
+        guard = "(($? == 0)) || return" if stops else "(($? != 143)) || return # ended by Slurm"
+        lines = ["after_training() {", f"    {guard}", *kept, "}"]
+        draft.profile["setup_after_runtime"] = [*lines, "trap after_training EXIT", "trap 'exit 143' TERM"]

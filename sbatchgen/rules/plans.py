@@ -381,7 +381,7 @@ def _trainer(job: PlannedJob) -> Iterator[Hit]:
         return
     if not trainer or trainer.startswith("-"):
         yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
-    elif "/" not in trainer and not _MODULE.fullmatch(trainer):
+    elif "/" not in trainer and not trainer.startswith("{env:") and not _MODULE.fullmatch(trainer):
         yield Hit(at, f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
 
 
