@@ -1,8 +1,13 @@
-"""Whether a start of a job has trained the same as the one before it: `python3 .../training/repeats.py`.
+"""Whether a start of a job was in vain: `python3 .../training/repeats.py RESTARTS SECONDS [CHECKPOINT...]`.
 
-A job script asks before it starts a trainer of the user's own again at the time limit. Stdout is the job's
-log, to which each start appends. It exits with 0 and an error in the log if both starts have printed the same
-epochs and steps, in the same order, from the first one on; with 1 if not, or if that can't be seen.
+A job script asks before it starts a trainer of the user's own again at the time limit, with the number of
+restarts so far, the seconds since this one, and the files that fit the job's pattern of checkpoints.
+Stdout is the job's log, to which each start appends. It exits with 0 and an error in the log if
+
+- the last two starts have printed the same epochs and steps, in the same order, from the first one on; or
+- there is a pattern, and this start, a restart, has left no newer checkpoint;
+
+and with 1 if not, or if that can't be seen.
 """
 
 from __future__ import annotations
@@ -11,9 +16,11 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterable
 
 MOST = 64 << 20  # bytes at the end of the log that are read
+CLOCKS_S = 300  # how far the clock of a file server may differ
 FEW = 3  # steps that both have printed
 LONGER = 1.25  # a start that trained for longer may have saved what the one before did not reach
 START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")  # of the job script, as the next one
@@ -60,23 +67,38 @@ def repeated(log: Iterable[bytes]) -> str:
     return ", ".join(now[:FEW]) if is_same else ""
 
 
-def main() -> int:
-    """Print an error and return 0 if the job should not be started again, else return 1."""
+def repeated_in_log() -> str:
+    """Return what `repeated` says of this job's log; "" if stdout is not a file that can be read."""
     try:
         with open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
             status = os.fstat(log.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return 1
             log.seek(max(0, status.st_size - MOST))
-            began = repeated(log)
+            return repeated(log) if stat.S_ISREG(status.st_mode) else ""
     except OSError:
+        return ""
+
+
+def saved(checkpoints: Iterable[str], seconds: float) -> bool:
+    """Whether one of these files is newer than a start of this many seconds ago."""
+    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
+    return newest > time.time() - seconds - CLOCKS_S
+
+
+def main(argv: list[str]) -> int:
+    """Print an error and return 0 if the job should not be started again, else return 1."""
+    restarts, seconds, *checkpoints = argv
+    began = repeated_in_log()
+    if began:
+        what = f"this start has trained the same as the one before ({began}, ...)"
+        fix = "load the newest checkpoint when the trainer starts"
+    elif int(restarts) and checkpoints and not saved(checkpoints, float(seconds)):
+        what = f"this start has left no newer checkpoint ({checkpoints[-1]})"
+        fix = "save more often than jobs end, or correct `checkpoint` in the job file"
+    else:
         return 1
-    if not began:
-        return 1
-    what = f"this start has trained the same as the one before ({began}, ...), so there is no further restart"
-    print(f"error: {what}; fix: load the newest checkpoint when the trainer starts", flush=True)
+    print(f"error: {what}, so there is no further restart; fix: {fix}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from training.repeats import repeated
 
 from .trainers import ROOT
 
+PROGRAM = (sys.executable, f"{ROOT}/training/repeats.py")
 HEAD = "Job 4711 on g[01-02], restart {} of at most 10"
 AGAIN = "Requeueing: restart 1 of at most 10"
 
@@ -83,7 +86,7 @@ def test_a_script_gets_the_answer_as_a_status_and_the_log_an_error(
     path = tmp_path / "job.out"
     path.write_bytes(b"".join(log(steps(0, 9), steps(first, first + 9))))
     with path.open("ab") as stdout:
-        done = subprocess.run([sys.executable, f"{ROOT}/training/repeats.py"], stdout=stdout, check=False)
+        done = subprocess.run([*PROGRAM, "1", "9"], stdout=stdout, check=False)
     assert done.returncode == status
     assert (path.read_text().splitlines()[-1].startswith("error: this start has trained the same")) == (
         not status
@@ -92,9 +95,26 @@ def test_a_script_gets_the_answer_as_a_status_and_the_log_an_error(
 
 def test_without_a_log_nothing_is_said() -> None:
     for stdout in (subprocess.PIPE, subprocess.DEVNULL):
-        assert (
-            subprocess.run(
-                [sys.executable, f"{ROOT}/training/repeats.py"], stdout=stdout, check=False
-            ).returncode
-            == 1
-        )
+        assert subprocess.run([*PROGRAM, "1", "9"], stdout=stdout, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("restarts", "age", "status"),
+    [("1", 4000, 0), ("0", 4000, 1), ("1", 3000, 1), ("1", 3700, 1)],
+)
+def test_a_restart_that_has_left_no_newer_checkpoint_is_the_last(
+    tmp_path: Path, restarts: str, age: int, status: int
+) -> None:
+    old, new = tmp_path / "old.pt", tmp_path / "new.pt"
+    for file, seconds in ((old, 9000), (new, age)):
+        file.touch()
+        os.utime(file, (time.time() - seconds,) * 2)
+    done = subprocess.run(
+        [*PROGRAM, restarts, "3600", old, new], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, "left no newer checkpoint" in done.stdout) == (status, not status)
+
+
+def test_a_pattern_that_no_file_fits_has_no_checkpoint() -> None:
+    done = subprocess.run([*PROGRAM, "1", "3600", "/nowhere/*.pt"], stdout=subprocess.PIPE, check=False)
+    assert done.returncode == 0
