@@ -88,7 +88,7 @@ def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
     ("folder", "declared"),
     [
         (PACKAGE, {"click", "jinja2", "yaml", "rich", "tree_sitter", "tree_sitter_bash", "matplotlib"}),
-        (TRAINING, {"torch", "torchvision", "tensorboard", "tqdm", "safetensors"}),
+        (TRAINING, {"torch", "torchvision", "tensorboard", "tqdm", "safetensors", "PIL"}),
     ],
 )
 def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:

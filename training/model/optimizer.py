@@ -27,18 +27,21 @@ KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model on its device; biases and norms (1-D) are the last, or a group."""
+    """The optimizer of a model on its device; biases and norms (1-D) come last."""
     head = head_of(model) if config.head_lr else ()
     groups = []
     for of_head in (False, True)[: 1 + bool(head)]:
         weights = [p for name, p in model.named_parameters() if p.requires_grad and (name in head) == of_head]
         scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
-        decay = {"weight_decay": config.weight_decay, **scale}
+        alike = config.weight_decay_on == "all" or not config.weight_decay
+        of_others = config.weight_decay if config.weight_decay_on == "all" else 0.0
         matrices, others = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
-        if config.weight_decay_on == "all" or not config.weight_decay:
-            groups.append({"params": matrices + others, **decay})  # a kernel less for each step
-        else:
-            groups += [{"params": matrices, **decay}, {"params": others, **decay, "weight_decay": 0.0}]
+        if alike:  # one kernel for all: the second group is empty
+            matrices, others = matrices + others, []
+        groups += [
+            {"params": matrices, "weight_decay": config.weight_decay, **scale},
+            {"params": others, "weight_decay": of_others, **scale},
+        ]
     if config.optimizer == "sgd":
         return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "adamw":
@@ -57,11 +60,14 @@ def _fused(
 
 
 def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
-    """Load a state_dict with the present settings and groups: a fused optimizer loads to the device.
+    """Load a state_dict with its rate, else the present settings: a fused optimizer loads to the device.
 
     If it is not for these weights, an error of any type is raised, and the optimizer is as before.
     """
-    groups = optimizer.state_dict()["param_groups"]
+    lr = stored["param_groups"][0]["lr"]
+    groups = [
+        group | {"lr": lr * group.get("lr_scale", 1)} for group in optimizer.state_dict()["param_groups"]
+    ]
     numbers = [number for group in stored["param_groups"] for number in group["params"]]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
