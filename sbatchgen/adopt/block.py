@@ -28,7 +28,7 @@ _LOOKING = _PRINTING | _words(
     tr uniq wc"""
 )
 # After the training, whose status is the job's, they have no effect; awk, sed and sort may write files.
-_CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
+CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
     """: [ [[ (( conda deactivate declare exit export false kill module ml sacct seff set sleep sstat squeue
     sync test true wait"""
 )
@@ -143,7 +143,7 @@ class Block:
     def only_closes(self) -> bool:
         """Whether, after the training, it only prints something or sets the exit status."""
         return all(
-            (command.test or command.name in _CLOSING or _shows(command)) and not _writes(command)
+            (command.test or command.name in CLOSING or _shows(command)) and not _writes(command)
             for command in self.outer
         )
 

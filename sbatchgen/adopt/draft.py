@@ -94,14 +94,15 @@ class Draft:
             return []
         lines = []
         for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-            lines.append("    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t"))
-            if lines[-1].isprintable():
-                end = ": if it fails, the job ends" if text.endswith("|| exit") else ", unchanged"
-                self.add((number,), "kept", f"{where}{end}")
-            else:
+            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
+            if any(ord(char) < 32 or ord(char) == 127 for char in line):
                 what = "a tab or another control character: a profile can't hold the line"
                 self.add((number,), "lost", what)
-        return [line for line in lines if line.isprintable()]
+            else:
+                lines.append(line)
+                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+                self.add((number,), "kept", f"{where}{end}")
+        return lines
 
     def note(self, text: str) -> None:
         """Note another difference, once."""

@@ -75,13 +75,15 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
             break
     if launch.launcher and not shape.module_of(launch):
         _read_torchrun(draft, launch.launcher)
-    _read_trainer(draft, launch)
+    whole = _read_trainer(draft, launch)
     _read_redirections(draft, launch.command)
     if launch.command.name == "eval":
         _read_eval(draft, launch.command)
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
+    if not whole:  # an option without its value would train something else
+        del draft.job["mode"]
 
 
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
@@ -209,8 +211,8 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
             draft.job["launcher_args"] = draft.job.get("launcher_args", []) + value
 
 
-def _read_trainer(draft: Draft, launch: Launch) -> None:
-    """Take over the interpreter, the trainer and its arguments."""
+def _read_trainer(draft: Draft, launch: Launch) -> bool:
+    """Take over the interpreter, the trainer and its arguments; return whether that are all of them."""
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.given if python else ():
@@ -224,7 +226,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
         words = words[2 if words[0].text.endswith("accelerate") else 1 :]
     if not words:
         draft.lose("no trainer is started")
-        return
+        return False
     own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
     for word, value in own:
         if value is None:
@@ -239,6 +241,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
     draft.job["args"] = [value for _, value in own if value is not None]
+    return len(draft.job["args"]) == len(own)
 
 
 def _program(draft: Draft, word: Word, body: Body) -> str | None:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
 from sbatchgen.bash import Word
 from sbatchgen.bash.word import Piece
-from sbatchgen.job.launches import Launch
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
@@ -18,6 +19,7 @@ _OF_JOBS = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
+_NO_PREFIX = HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
@@ -141,24 +143,32 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
 
 
 def _before_program(launch: Launch) -> Iterator[Word]:
-    """Yield the words of a launch before the one that holds its program."""
-    first = launch.program.words[0]
+    """Yield the words of a launch before its program; a variable there may be an option as well."""
+    first, body = launch.program.words[0], launch.tools[0].body
     for word in launch.command.words:
-        if any(own == first for own in launch.tools[0].body.expand(word)):
+        own = body.expand(word)
+        named = first in own and not (first.only_piece and first.only_piece.kind == "variable")
+        if named or any(_PYTHON.fullmatch(body.value(each) or "") for each in own):
             return
         yield word
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """Return the script without the words of an unknown program that starts Python, and the words."""
-    body = script.body
-    for launch in reversed(script.launches if main(script) is None else ()):
-        first = launch.program.words[0]
-        pairs = [(own, written) for written in launch.command.words for own in body.expand(written)]
+    if main(script):
+        return script, ()
+    body, launched = script.body, {launch.command: launch for launch in script.launches}
+    for command in reversed(body.commands):
+        launch = launched.get(command)
+        known = command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
+        if not command.context.top or (launch.is_helper if launch else known):
+            continue
+        first = launch.program.words[0] if launch else command.words[0]
+        pairs = [(own, written) for written in command.words for own in body.expand(written)]
         at = next((index for index, (own, _) in enumerate(pairs) if own == first), len(pairs))
         words = [body.value(own) or "" for own, _ in pairs[at:]]
         count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
-        if not count or launch.is_helper or not all(words[:count]) or not launch.command.context.top:
+        if not count or not all(words[:count]):
             continue
         start, end = pairs[at][1].at, pairs[at + count][1].at
         if start < end and "-c" not in words[count:]:
