@@ -78,7 +78,9 @@ def main() -> int:
     """Adopt all scripts, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("checkouts", type=Path, metavar="CHECKOUTS")
-    parser.add_argument("--each", action="store_true", help="name each script that is not adopted without loss")
+    parser.add_argument(
+        "--each", action="store_true", help="name each script that is not adopted without loss"
+    )
     flags = parser.parse_args()
     print(f"{'scripts':<12} {'number':>6}  {'without loss':>14}  {'by --partly':>11}  refused  missing")
     shares, reasons = [], Counter[Result]()

@@ -29,8 +29,8 @@ _LOOKING = _PRINTING | _words(
 )
 # After the training, whose status is the job's, they have no effect; awk, sed and sort may write files.
 CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
-    """: [ [[ (( conda deactivate declare exit export false kill module ml sacct seff set sleep sstat squeue
-    sync test true wait"""
+    """: [ [[ (( conda deactivate declare exit export false jobstats kill module ml printenv rocm-smi sacct seff
+    set sinfo sleep sstat squeue sync test true type wait which"""
 )
 # They do the same before and after an environment is activated.
 _INERT = HELPERS - {"pip", "which"} | _words(
@@ -165,7 +165,9 @@ def _is_harmless(command: Command) -> bool:
 
 
 def _shows(command: Command) -> bool:
-    """Whether it is scontrol show."""
+    """Whether it is scontrol show, or env alone."""
+    if command.name == "env":
+        return len(command.words) == 1
     return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]
 
 

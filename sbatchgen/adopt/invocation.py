@@ -10,7 +10,7 @@ import posixpath
 import re
 
 from sbatchgen import quoting
-from sbatchgen.adopt import shape
+from sbatchgen.adopt import shape, training
 from sbatchgen.adopt.arguments import arguments
 from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, is_variable
@@ -225,7 +225,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
         words = launch.launcher.words
         words = words[2 if words[0].text.endswith("accelerate") else 1 :]
     if not words:
-        draft.lose("no trainer is started")
+        draft.lose(training.NO_FILE)
         return False
     own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
     for word, value in own:

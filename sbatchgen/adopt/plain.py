@@ -19,7 +19,9 @@ _OF_JOBS = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
-_NO_PREFIX = HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
+_NO_PREFIX = (
+    HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
+)
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
@@ -69,13 +71,17 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     """Return the script with ARG1 for its argument $1, and with other names for what the new one sets itself."""
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
-    keeps = not any(command.name in ("getopts", "set", "shift") and command.words[1:] for command in body.commands)
+    outer = [command for command in body.commands if not command.context.function]
+    changes = any(
+        command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
+        for command in outer
+    )
     renamed = {
         use.name: f"ARG{use.name}"
         for use in body.uses
         if use.name.isdigit()
         and use.name != "0"
-        and keeps
+        and not changes
         and not any(each.start < use.at < each.end for each in functions)
     }
     exported = {each.name for each in body.sets if each.exported or each.source is not body.source}
@@ -160,7 +166,9 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
-        known = command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
+        known = (
+            command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
+        )
         if not command.context.top or (launch.is_helper if launch else known):
             continue
         first = launch.program.words[0] if launch else command.words[0]

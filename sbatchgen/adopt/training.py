@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from sbatchgen.adopt.block import Block, blocks
+from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.bash.tools import SHELLS
-from sbatchgen.job.launches import Launch
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
 REST = "it starts no Python program that could become a job"
+NO_FILE = "python gets its program from a string or the input: write it into a file"
 _PLACES = ("function", "loop", "branch", "subshell")
 _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
@@ -87,10 +88,16 @@ def _say_why(draft: Draft) -> None:
         if name in SHELLS and len(other.program.words) > 1:
             what = f"{other.program.words[1].text} is started by {name}, and not read: adopt that script"
         elif name == "python":
-            what = "python gets its program from a string or the input: write it into a file"
+            what = NO_FILE
         else:
             what = f"{name} is not a Python program, and what it starts is not known"
         draft.add((other.command.line,), "lost", what)
+        return
+    for command in reversed(body.commands):
+        if not (command.test or command.context.substitution or command.name in HELPERS | CLOSING):
+            what = f"{command.name} is not a Python program, and what it starts is not known"
+            draft.add((command.line,), "lost", what)
+            return
 
 
 def _home(statements: Sequence[Block], launch: Launch) -> Block:

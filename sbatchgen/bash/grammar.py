@@ -173,7 +173,9 @@ def _prepared(text: str) -> bytes:
     data = _ASSIGNMENTS.sub(_parted, data)
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     end = data.rstrip()
-    return end[:-1] + b" " + data[len(end) :] if end.endswith(b"\\") else data  # a line that nothing continues
+    return (
+        end[:-1] + b" " + data[len(end) :] if end.endswith(b"\\") else data
+    )  # a line that nothing continues
 
 
 def _parted(match: re.Match[bytes]) -> bytes:

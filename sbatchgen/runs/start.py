@@ -222,7 +222,11 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
     """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
-    if path.exists() or "{env:" in trainer or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir())):
+    if (
+        path.exists()
+        or "{env:" in trainer
+        or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir()))
+    ):
         return
     siblings = [file.name for file in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"

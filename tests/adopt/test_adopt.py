@@ -196,8 +196,8 @@ def test_the_command_stops_where_something_would_be_lost(folder: Path, command: 
     ]
 
     account = json.loads(command("adopt", "old.slurm", "--format", "json").out)
-    assert account["lines"] == {"1": "understood", "2": "understood", "3": "understood", "4": "lost"}
-    assert [row["outcome"] for row in account["rows"]][-1] == "lost"
+    assert account["lines"] == {"1": "understood", "2": "understood", "3": "kept", "4": "lost"}
+    assert "lost" in [row["outcome"] for row in account["rows"]]
 
 
 def test_a_hostile_script_prints_no_control_character(folder: Path, command: Command) -> None:

@@ -24,12 +24,12 @@ def test_a_value_that_comes_from_where_the_job_is_submitted_is_no_text() -> None
 
 
 def test_the_arguments_of_the_script_are_variables() -> None:
-    adoption = adopted(HEAD + 'f() {\n    echo $1\n}\nA=$1\npython t.py --a $A --b "$2" ${3:-x}\n')
+    adoption = adopted(HEAD + 'f() {\n    echo $1\n}\nA=$1\nls $A\npython t.py --a $A --b "$2" ${3:-x}\n')
     assert not adoption.lost
     keys = yaml.safe_load(adoption.job)
-    assert keys["args"] == ["--a", "{env:A}", "--b", "{env:ARG2}", "x"]
+    assert keys["args"] == ["--a", "{env:ARG1}", "--b", "{env:ARG2}", "x"]
     assert keys["env"] == {"ARG1": None, "ARG2": None}
-    assert "    echo $1\n}\nA=${ARG1}\n" in adoption.rendered
+    assert "    echo $1\n}\nA=${ARG1}\nls $A\n" in adoption.rendered
     assert "$1 is the variable ARG1 here: export it where you submit" in adoption.notes
 
 
@@ -42,7 +42,7 @@ def test_arguments_that_a_line_reads_in_another_way_are_named(line: str) -> None
 def test_a_variable_of_the_new_script_gets_another_name() -> None:
     adoption = adopted(HEAD + 'RUN_DIR=/x\nmkdir -p ${RUN_DIR}/a "$RUN_DIR/b"\npython t.py --out $RUN_DIR\n')
     assert not adoption.lost
-    assert 'mkdir -p ${OLD_RUN_DIR}/a "$OLD_RUN_DIR/b"\n' in adoption.rendered
+    assert 'mkdir -p ${OLD_RUN_DIR}/a "${OLD_RUN_DIR}/b"\n' in adoption.rendered
     assert yaml.safe_load(adoption.job)["args"] == ["--out", "/x"]
 
 
@@ -51,14 +51,14 @@ status=$?
 if ((status == 0)); then
     echo "good $status"
 fi
-ls here
+cp here there
 echo done
 """
 
 
 @pytest.mark.parametrize(
     ("before", "status", "printed"),
-    [("", 0, "good 0\nlisted here\n"), ("", 3, "listed here\n"), ("set -e\n", 3, ""), ("", 143, "")],
+    [("", 0, "good 0\ncopied here\n"), ("", 3, "copied here\n"), ("set -e\n", 3, ""), ("", 143, "")],
 )
 def test_what_follows_the_training_runs_when_it_has_ended(
     tmp_path: Path, before: str, status: int, printed: str
@@ -66,7 +66,7 @@ def test_what_follows_the_training_runs_when_it_has_ended(
     """With the status of the training in $?; not if Slurm ended the job, nor after a failure under set -e."""
     adoption = adopted(HEAD + before + AFTER)
     assert not adoption.lost
-    functions = f'srun() {{ return {status}; }}\nls() {{ echo "listed $1"; }}\n'
+    functions = f'srun() {{ return {status}; }}\ncp() {{ echo "copied $1"; }}\n'
     ended = subprocess.run(
         ["bash", "-c", functions + adoption.rendered],
         cwd=tmp_path,
@@ -98,7 +98,10 @@ def test_an_option_never_loses_its_value(folder: Path, command: Command) -> None
     Path("old.slurm").write_text(HEAD + "python t.py --output-path $! --num-workers 10\n")
     result = command("adopt", "old.slurm", "--partly")
     assert (result.status, result.out) == (3, "")
-    assert "error: no job can be made of the script: write out what is known only when the job runs: $!" in result.err
+    assert (
+        "error: no job can be made of the script: write out what is known only when the job runs: $!"
+        in result.err
+    )
     assert "  at:  old.slurm:3\n" in result.err
 
 
