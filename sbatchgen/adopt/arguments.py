@@ -30,7 +30,8 @@ def arguments(
 ) -> Iterator[tuple[Word, str | None]]:
     """Yield words with the string that a job has for each; None if it can't have one.
 
-    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's own arguments are left out.
+    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's
+    own arguments are left out.
 
     Args:
         draft: The job.
@@ -79,7 +80,7 @@ def _made(draft: Draft, value: str) -> str:
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
-    """Whether a variable has another value where the arguments are set, or is none of the script's."""
+    """Whether a variable has another value where the arguments are set, or belongs to nothing in the script's."""
     sets = [each.at < piece.at for each in draft.body.sets if each.name == piece.name]
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 

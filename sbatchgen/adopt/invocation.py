@@ -38,7 +38,7 @@ _SAME = (
     "wait",
 )
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
-_LOGS = ("error", "output")
+_LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
 _OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
@@ -154,9 +154,8 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     starts = [*(command.at for command in before), commands[-1].at if commands else at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
     chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
-    if len(commands) - len(before) > 1 or (before and not chained) or (others and "export" in names):
-        draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
-    elif not commands and "exec" not in names:
+    apart = len(commands) - len(before) > 1 or (before and not chained)
+    if apart or (others and "export" in names) or (not commands and "exec" not in names):
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
     for command in before:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
@@ -177,7 +176,7 @@ def _read_step(draft: Draft, step: Tool) -> None:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
         if name in _LOGS:
-            draft.add(draft.lines, "dropped", f"--{name} of srun: the job's log has what it prints")
+            draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
         elif name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
         elif value is None or value != usual:

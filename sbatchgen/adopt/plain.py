@@ -68,7 +68,7 @@ def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
 
 
 def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with ARG1 for its argument $1, and with other names for what the new one sets itself."""
+    """Return the script with ARG1 for its argument $1, and other names for what the new one sets itself."""
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
     outer = [command for command in body.commands if not command.context.function]
@@ -127,7 +127,7 @@ def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
 
 
 def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without the words before programs that are options under a condition, else nothing."""
+    """Return the script without the words before programs that are options only if a condition holds."""
     body, optional = script.body, []
     before = [word for launch in script.launches for word in _before_program(launch)]
     for word in dict.fromkeys(before):

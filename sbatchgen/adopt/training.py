@@ -63,9 +63,9 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             return None
     for other in draft.script.trainings:
         block = _home(statements, other)
-        apart = other.step or other.launcher or other.command.background or block.start >= home.start
+        apart = other.command.background or block.start >= home.start
         if other is not launch and apart:
-            what = f"a second training step ({other.program.name}): move it to a separate job"
+            what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
@@ -85,8 +85,9 @@ def _say_why(draft: Draft) -> None:
         if other.is_helper or other.command.context.substitution:
             continue
         name = other.program.name
-        if name in SHELLS and len(other.program.words) > 1:
-            what = f"{other.program.words[1].text} is started by {name}, and not read: adopt that script"
+        files = [word.text for word in other.program.words[1:] if not word.text.startswith("-")]
+        if name in SHELLS and files:
+            what = f"{files[0]} is started by {name}, and not read: adopt that script"
         elif name == "python":
             what = NO_FILE
         else:

@@ -58,6 +58,8 @@ KEPT = [  # a body, and the lines of setup
         ['A=""', '[ -d x ] && A="--b c"', "argument_1=($A)"],
     ),
     ("python t.py '{run_dir}/x'", ["argument_1=('{run_dir}/x')"]),
+    ("srun python a.py\nsrun python b.py", ["srun python a.py"]),
+    ("export OMP_NUM_THREADS=$((2 * 2))\npython t.py", ["export OMP_NUM_THREADS=$((2 * 2))"]),
     ("V=x\nsrun bash -c '. v/bin/activate\nls $V\npython t.py'", ["V=x", "export V"]),
     ("source v/bin/activate\npip list\npython t.py", ["source v/bin/activate", "pip list"]),
     (
@@ -108,6 +110,16 @@ UNDERSTOOD: list[
         "python -m torch.distributed.launch --nproc_per_node=2 t.py",
         {"mode": "single", "trainer": "torch.distributed.launch", "args": ["--nproc_per_node=2", "t.py"]},
         {},
+    ),
+    (
+        "apptainer exec --pwd /y --env A=1,B=$S i.sif python t.py",
+        {"env": {"A": "1", "B": "${S}"}},
+        {"setup_per_task": ['cd "/y" || exit']},
+    ),
+    (
+        "export PYTHONPATH=$(pwd)\nuv run python t.py",
+        {},
+        {"setup_after_runtime": ["export PYTHONPATH=$(pwd)"]},
     ),
     ("torchrun --nproc_per_node=$N t.py", {"trainer": "torch.distributed.run"}, {}),
     ("torchpack dist-run -np 1 python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
@@ -208,8 +220,7 @@ def test_what_is_understood() -> None:
 
 
 LOST = [  # a body, the line, and the reason
-    ("python a.py &\npython b.py &\nwait", 5, "a second training step"),
-    ("srun python a.py\nsrun python b.py", 5, "a second training step"),
+    ("python a.py &\npython b.py &\nwait", 5, "another training at the same time"),
     ("for i in 1 2; do\npython t.py --seed $i\ndone", 5, "a loop"),
     ("if true; then python t.py; fi", 5, "a branch"),
     ("[ -d /w ] && python t.py", 5, "a branch"),
@@ -224,7 +235,7 @@ LOST = [  # a body, the line, and the reason
     ("srun --cpu-bind=$B python t.py", 5, "--cpu-bind of srun: its value"),
     ("srun bash -c 'python t.py; cp a b'", 5, "a command after the launch"),
     ("apptainer exec --env LD_LIBRARY_PATH=/x i.sif python t.py", 5, "export it before the launch"),
-    ("apptainer exec --pwd /y i.sif python t.py", 5, "--pwd"),
+    ("apptainer exec --pwd $Y i.sif python t.py", 5, "--pwd"),
     ("python t.py < data", 5, "into the trainer"),
     ("timeout 1h python t.py", 5, "timeout around"),
     ("python3.11 t.py", 5, "python3.11"),
@@ -264,7 +275,6 @@ def test_what_has_no_place_is_reported_at_its_line() -> None:
     "body",
     [
         "export CODE_DIR=/x\nls $CODE_DIR\ntorchrun t.py",
-        "export OMP_NUM_THREADS=$((2 * 2))\npython t.py",
         "python t.py --out $RUN_DIR",
     ],
 )
