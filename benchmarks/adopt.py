@@ -5,12 +5,12 @@
     python benchmarks/adopt.py CHECKOUTS --each              # and a line for each of these scripts
 
 CHECKOUTS holds checkouts or bare repositories as OWNER/NAME or OWNER+NAME/repo. The documented scripts are
-those of the centres' repositories that request GPUs and start Python on something that trains; the public ones
-are the 300 of benchmarks/trainings.tsv (repository, commit, path; no two of the same content, at most 10 of a
-repository, in the order of their hashes). Scripts whose repository or commit is missing are counted apart.
+those of the centres' repositories that request GPUs and start Python on something that trains. The public ones
+are the 300 of benchmarks/trainings.tsv: repository, commit and path, no two of the same content, at most 10 of
+a repository, in the order of their hashes. Those whose repository or commit is missing are counted apart.
 
-Without loss: `adopt` writes both files, and the script that they render asks Slurm for the same and starts the
-same, which it compares itself. Partly: `--partly` does. Refused: no job can be made of the script.
+Without loss: `adopt` writes both files, and the script that they render asks Slurm for the same and starts
+the same, which it compares itself. Partly: `--partly` does. Refused: no job can be made of the script.
 
 Exit status: 0; 1 if less than 75 % are adopted without loss; 2 if CHECKOUTS holds no repository.
 """
@@ -41,14 +41,14 @@ Azure/ai-infrastructure-on-azure Azure/azurehpc c3se/alvis-intro CSCfi/csc-user-
 CSCfi/machine-learning-scripts CSCfi/pytorch-ddp-examples eth-cscs/cscs-docs fasrc/User_Codes
 GoogleCloudPlatform/cluster-toolkit hpcleuven/VscDocumentation idriscnrs/idr_torch
 isambard-sc/ieee_cluster2025 jean-zay-users/jean-zay-doc Lumi-supercomputer/Getting_Started_with_AI_workshop
-Lumi-supercomputer/LUMI-AI-Guide Lumi-supercomputer/lumi-userguide mila-iqia/mila-docs N8-CIR-Bede/documentation
-ncsa/Delta_doc nebius/ml-cookbook NERSC/nersc-dl-wandb NERSC/Perlmutter_Training_Jan2022 NERSC/pytorch-examples
-NERSC/sc24-dl-tutorial nesi/support-docs NREL/HPC nuitrcs/examplejobs olcf/ai-training-series
-olcf/olcf-user-docs PDC-support/PDC-support-web PrincetonUniversity/hpc_beginning_workshop
-PrincetonUniversity/multi_gpu_training rcc-uchicago/user-guide SouthernMethodistUniversity/hpc_docs
-stanford-rc/www.sherlock.stanford.edu ubccr/ccr-examples uchicago-ssd-sscs/sbatch_examples ULHPC/tutorials
-ULHPC/ulhpc-docs UNINETTSigma2/documentation UPPMAX/UPPMAX-documentation UTS-eResearch/hpc_examples
-willfurnass/sheffield_hpc
+Lumi-supercomputer/LUMI-AI-Guide Lumi-supercomputer/lumi-userguide mila-iqia/mila-docs
+N8-CIR-Bede/documentation ncsa/Delta_doc nebius/ml-cookbook NERSC/nersc-dl-wandb
+NERSC/Perlmutter_Training_Jan2022 NERSC/pytorch-examples NERSC/sc24-dl-tutorial nesi/support-docs NREL/HPC
+nuitrcs/examplejobs olcf/ai-training-series olcf/olcf-user-docs PDC-support/PDC-support-web
+PrincetonUniversity/hpc_beginning_workshop PrincetonUniversity/multi_gpu_training rcc-uchicago/user-guide
+SouthernMethodistUniversity/hpc_docs stanford-rc/www.sherlock.stanford.edu ubccr/ccr-examples
+uchicago-ssd-sscs/sbatch_examples ULHPC/tutorials ULHPC/ulhpc-docs UNINETTSigma2/documentation
+UPPMAX/UPPMAX-documentation UTS-eResearch/hpc_examples willfurnass/sheffield_hpc
 """
 _GPUS = re.compile(r"^#SBATCH\b.*(?:gpu|--gres)", re.MULTILINE)
 _START = re.compile(r"\b(?:i?python[\d.]*|torchrun|accelerate|deepspeed|lightning|composer)\b.*")

@@ -21,7 +21,7 @@ _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
 # Commands that print a single word.
 _ONE_WORD = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
-    r"|\|\s*(?:head|tail|wc)\b[^|]*$"
+    r"|\|\s*(?:(?:head|tail|wc)\b[^|]*|awk\b[^|]*\{ *print \$\d+[ ;}][^|]*)$"
 )
 
 
@@ -30,7 +30,8 @@ def arguments(
 ) -> Iterator[tuple[Word, str | None]]:
     """Yield words with the string that a job has for each; None if it can't have one.
 
-    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's own arguments are left out.
+    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's
+    own arguments are left out.
 
     Args:
         draft: The job.
@@ -79,7 +80,7 @@ def _made(draft: Draft, value: str) -> str:
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
-    """Whether a variable has another value where the arguments are set, or is none of the script's."""
+    """Whether a variable has another value where the arguments are set, or belongs to nothing in the script's."""
     sets = [each.at < piece.at for each in draft.body.sets if each.name == piece.name]
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
@@ -93,7 +94,8 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
         one_word = _ONE_WORD.search(piece.text) is not None
     else:
         blank = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        arrays = any(each.items is not None for each in draft.body.sets if each.name == piece.name)
+        sets = [each for each in draft.body.sets if each.name == piece.name and each.by != "export"]
+        arrays = any(each.items is not None for each in sets)
         one_word = not (blank or arrays or any(value == "" or " " in (value or "") for value in values))
     changed = piece.kind == "variable" and _changes(draft, piece, word)
     if changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):

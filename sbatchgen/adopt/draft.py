@@ -94,14 +94,15 @@ class Draft:
             return []
         lines = []
         for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-            lines.append("    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t"))
-            if lines[-1].isprintable():
-                end = ": if it fails, the job ends" if text.endswith("|| exit") else ", unchanged"
-                self.add((number,), "kept", f"{where}{end}")
-            else:
+            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
+            if any(ord(char) < 32 or ord(char) == 127 for char in line):
                 what = "a tab or another control character: a profile can't hold the line"
                 self.add((number,), "lost", what)
-        return [line for line in lines if line.isprintable()]
+            else:
+                lines.append(line)
+                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+                self.add((number,), "kept", f"{where}{end}")
+        return lines
 
     def note(self, text: str) -> None:
         """Note another difference, once."""
@@ -157,13 +158,13 @@ class Draft:
     def option_env(self, tool: Tool, option: ToolOption) -> None:
         """Take over the variable that an option of a container sets, NAME=VALUE."""
         word = option.own_word(tool.body)
-        name, equals, value = (self._expandable(word, tool.body) or "" if word else "").partition("=")
-        if equals and is_variable(name) and "," not in value and "PATH" not in name:
-            self.env[name] = value
+        given = (self._expandable(word, tool.body) or "" if word else "").split(",")
+        pairs = [text.partition("=") for text in given]
+        if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
+            self.env |= {name: value for name, _, value in pairs}
         else:
-            self.lose(
-                f"--{option.name} of {tool.name}: export it before the launch", name or option.word.text
-            )
+            names = (name or option.word.text for name, _, _ in pairs)
+            self.lose(f"--{option.name} of {tool.name}: export it before the launch", *names)
 
     def file(self, word: Word, body: Body) -> str | None:
         """Return a path relative to the launch's folder as one relative to the folder of submission."""

@@ -10,7 +10,7 @@ import posixpath
 import re
 
 from sbatchgen import quoting
-from sbatchgen.adopt import shape
+from sbatchgen.adopt import shape, training
 from sbatchgen.adopt.arguments import arguments
 from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, is_variable
@@ -38,7 +38,7 @@ _SAME = (
     "wait",
 )
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
-_LOGS = ("error", "output")
+_LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
 _OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
@@ -75,13 +75,15 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
             break
     if launch.launcher and not shape.module_of(launch):
         _read_torchrun(draft, launch.launcher)
-    _read_trainer(draft, launch)
+    whole = _read_trainer(draft, launch)
     _read_redirections(draft, launch.command)
     if launch.command.name == "eval":
         _read_eval(draft, launch.command)
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
+    if not whole:  # an option without its value would train something else
+        del draft.job["mode"]
 
 
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
@@ -152,9 +154,8 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     starts = [*(command.at for command in before), commands[-1].at if commands else at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
     chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
-    if len(commands) - len(before) > 1 or (before and not chained) or (others and "export" in names):
-        draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
-    elif not commands and "exec" not in names:
+    apart = len(commands) - len(before) > 1 or (before and not chained)
+    if apart or (others and "export" in names) or (not commands and "exec" not in names):
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
     for command in before:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
@@ -175,7 +176,7 @@ def _read_step(draft: Draft, step: Tool) -> None:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
         if name in _LOGS:
-            draft.add(draft.lines, "dropped", f"--{name} of srun: the job's log has what it prints")
+            draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
         elif name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
         elif value is None or value != usual:
@@ -209,8 +210,8 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
             draft.job["launcher_args"] = draft.job.get("launcher_args", []) + value
 
 
-def _read_trainer(draft: Draft, launch: Launch) -> None:
-    """Take over the interpreter, the trainer and its arguments."""
+def _read_trainer(draft: Draft, launch: Launch) -> bool:
+    """Take over the interpreter, the trainer and its arguments; return whether that are all of them."""
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.given if python else ():
@@ -223,8 +224,8 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
         words = launch.launcher.words
         words = words[2 if words[0].text.endswith("accelerate") else 1 :]
     if not words:
-        draft.lose("no trainer is started")
-        return
+        draft.lose(training.NO_FILE)
+        return False
     own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
     for word, value in own:
         if value is None:
@@ -239,6 +240,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
     draft.job["args"] = [value for _, value in own if value is not None]
+    return len(draft.job["args"]) == len(own)
 
 
 def _program(draft: Draft, word: Word, body: Body) -> str | None:

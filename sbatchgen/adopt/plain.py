@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
 from sbatchgen.bash import Word
 from sbatchgen.bash.word import Piece
-from sbatchgen.job.launches import Launch
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
@@ -18,6 +19,9 @@ _OF_JOBS = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
+_NO_PREFIX = (
+    HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
+)
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
@@ -64,18 +68,20 @@ def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
 
 
 def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with ARG1 for its argument $1, and with other names for what the new one sets itself."""
+    """Return the script with ARG1 for its argument $1, and other names for what the new one sets itself."""
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
-    keeps = not any(
-        command.name in ("getopts", "set", "shift") and command.words[1:] for command in body.commands
+    outer = [command for command in body.commands if not command.context.function]
+    changes = any(
+        command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
+        for command in outer
     )
     renamed = {
         use.name: f"ARG{use.name}"
         for use in body.uses
         if use.name.isdigit()
         and use.name != "0"
-        and keeps
+        and not changes
         and not any(each.start < use.at < each.end for each in functions)
     }
     exported = {each.name for each in body.sets if each.exported or each.source is not body.source}
@@ -121,7 +127,7 @@ def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
 
 
 def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without the words before programs that are options under a condition, else nothing."""
+    """Return the script without the words before programs that are options only if a condition holds."""
     body, optional = script.body, []
     before = [word for launch in script.launches for word in _before_program(launch)]
     for word in dict.fromkeys(before):
@@ -143,24 +149,34 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
 
 
 def _before_program(launch: Launch) -> Iterator[Word]:
-    """Yield the words of a launch before the one that holds its program."""
-    first = launch.program.words[0]
+    """Yield the words of a launch before its program; a variable there may be an option as well."""
+    first, body = launch.program.words[0], launch.tools[0].body
     for word in launch.command.words:
-        if any(own == first for own in launch.tools[0].body.expand(word)):
+        own = body.expand(word)
+        named = first in own and not (first.only_piece and first.only_piece.kind == "variable")
+        if named or any(_PYTHON.fullmatch(body.value(each) or "") for each in own):
             return
         yield word
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """Return the script without the words of an unknown program that starts Python, and the words."""
-    body = script.body
-    for launch in reversed(script.launches if main(script) is None else ()):
-        first = launch.program.words[0]
-        pairs = [(own, written) for written in launch.command.words for own in body.expand(written)]
+    if main(script):
+        return script, ()
+    body, launched = script.body, {launch.command: launch for launch in script.launches}
+    for command in reversed(body.commands):
+        launch = launched.get(command)
+        known = (
+            command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
+        )
+        if not command.context.top or (launch.is_helper if launch else known):
+            continue
+        first = launch.program.words[0] if launch else command.words[0]
+        pairs = [(own, written) for written in command.words for own in body.expand(written)]
         at = next((index for index, (own, _) in enumerate(pairs) if own == first), len(pairs))
         words = [body.value(own) or "" for own, _ in pairs[at:]]
         count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
-        if not count or launch.is_helper or not all(words[:count]) or not launch.command.context.top:
+        if not count or not all(words[:count]):
             continue
         start, end = pairs[at][1].at, pairs[at + count][1].at
         if start < end and "-c" not in words[count:]:

@@ -171,9 +171,13 @@ def _adopted_binds(draft: ScriptDraft, tool: "Tool") -> Iterator[str]:
             yield from draft.option_list(tool, option)
         elif option.name == "env":
             draft.option_env(tool, option)
-        elif option.name not in ("nv", "rocm") and (
-            option.name not in ("pwd", "cwd") or draft.option_path(tool, option) != draft.folder
-        ):
+        elif option.name in ("pwd", "cwd") and (folder := draft.option_path(tool, option)):
+            if "$" in folder and folder != draft.folder:
+                draft.lose(f"--{option.name} of {tool.name}: the folder is known only when the job runs")
+            elif folder != draft.folder:
+                lines = draft.profile.setdefault("setup_per_task", [])
+                lines.insert(0, f"cd {quoting.path(folder)} || exit")
+        elif option.name not in ("nv", "rocm"):
             draft.lose(f"--{option.name} of {tool.name}")
 
 

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         """What a runtime may ask of a job that `adopt` makes of a script."""
 
         job: dict[str, Any]
+        profile: dict[str, Any]
         folder: str | None
 
         @property
