@@ -5,9 +5,10 @@
     python benchmarks/adopt.py CHECKOUTS --each              # and a line for each of these scripts
 
 CHECKOUTS holds checkouts or bare repositories as OWNER/NAME or OWNER+NAME/repo. The documented scripts are
-those of the centres' repositories that request GPUs and start Python on something that trains. The public ones
-are the 300 of benchmarks/trainings.tsv: repository, commit and path, no two of the same content, at most 10 of
-a repository, in the order of their hashes. Those whose repository or commit is missing are counted apart.
+those of the centres' repositories that request GPUs and start Python on something that trains. The public
+ones are the 300 of benchmarks/trainings.tsv: repository, commit and path, no two of the same content, at
+most 10 of a repository, in the order of their hashes. Those whose repository or commit is missing are
+counted apart.
 
 Without loss: `adopt` writes both files, and the script that they render asks Slurm for the same and starts
 the same, which it compares itself. Partly: `--partly` does. Refused: no job can be made of the script.

@@ -103,6 +103,8 @@ def _read_option(draft: Draft, use: Option) -> None:
         draft.add(line, "understood", "options", name)
         return
     try:
+        if key in ("output", "error") and "$" in text:
+            raise ValueError("Slurm expands no variables in directives")
         draft.options[key] = _value(key, text)
     except ValueError as error:
         draft.changed.add(name)
