@@ -122,6 +122,7 @@ def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
+    plain = plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
     own = any(each.name == piece.name for each in body.sets) or _DIFFERENT.fullmatch(piece.name)
     words = [each.word for each in draft.body.sets if each.word]
     words += [each for command in draft.body.commands for each in command.words]

@@ -68,7 +68,9 @@ def _overwritten(
         if assignment.line not in kept:
             if not assignment.prefix and not (word and name in word.variables):  # PATH=FOLDER:$PATH
                 ours.add(name)
-        elif assignment.line not in late and not assignment.prefix and (assignment.exported or name in folders):
+        elif (
+            assignment.line not in late and not assignment.prefix and (assignment.exported or name in folders)
+        ):
             theirs.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
