@@ -51,7 +51,8 @@ SouthernMethodistUniversity/hpc_docs stanford-rc/www.sherlock.stanford.edu ubccr
 uchicago-ssd-sscs/sbatch_examples ULHPC/tutorials ULHPC/ulhpc-docs UNINETTSigma2/documentation
 UPPMAX/UPPMAX-documentation UTS-eResearch/hpc_examples willfurnass/sheffield_hpc
 """
-_GPUS = re.compile(r"^#SBATCH\b.*(?:gpu|--gres)", re.MULTILINE)
+# --cpus-per-gpu and --mem-per-gpu alone request no GPU, and Slurm refuses them.
+_GPUS = re.compile(r"^#SBATCH\b.*(?:(?<!-per-)gpu|--gres)", re.MULTILINE)
 _START = re.compile(r"\b(?:i?python[\d.]*|torchrun|accelerate|deepspeed|lightning|composer)\b.*")
 _TRAINS = re.compile(
     r"train|main\.py|ddp|fsdp|mnist|cifar|imagenet|resnet|gpt|bert|llama|finetun|fine[-_]tun|\bfit\b|\b(?:sft|dpo|grpo)\b|distill|learn",
