@@ -5,9 +5,10 @@
     python benchmarks/adopt.py CHECKOUTS --each              # and a line for each of these scripts
 
 CHECKOUTS holds checkouts or bare repositories as OWNER/NAME or OWNER+NAME/repo. The documented scripts are
-those of the centres' repositories that request GPUs and start Python on something that trains. The public ones
-are the 300 of benchmarks/trainings.tsv: repository, commit and path, no two of the same content, at most 10 of
-a repository, in the order of their hashes. Those whose repository or commit is missing are counted apart.
+those of the centres' repositories that request GPUs and start Python on something that trains. The public
+ones are the 300 of benchmarks/trainings.tsv: repository, commit and path, no two of the same content, at
+most 10 of a repository, in the order of their hashes. Those whose repository or commit is missing are
+counted apart.
 
 Without loss: `adopt` writes both files, and the script that they render asks Slurm for the same and starts
 the same, which it compares itself. Partly: `--partly` does. Refused: no job can be made of the script.
@@ -50,7 +51,8 @@ SouthernMethodistUniversity/hpc_docs stanford-rc/www.sherlock.stanford.edu ubccr
 uchicago-ssd-sscs/sbatch_examples ULHPC/tutorials ULHPC/ulhpc-docs UNINETTSigma2/documentation
 UPPMAX/UPPMAX-documentation UTS-eResearch/hpc_examples willfurnass/sheffield_hpc
 """
-_GPUS = re.compile(r"^#SBATCH\b.*(?:gpu|--gres)", re.MULTILINE)
+# --cpus-per-gpu and --mem-per-gpu alone request no GPU, and Slurm refuses them.
+_GPUS = re.compile(r"^#SBATCH\b.*(?:(?<!-per-)gpu|--gres)", re.MULTILINE)
 _START = re.compile(r"\b(?:i?python[\d.]*|torchrun|accelerate|deepspeed|lightning|composer)\b.*")
 _TRAINS = re.compile(
     r"train|main\.py|ddp|fsdp|mnist|cifar|imagenet|resnet|gpt|bert|llama|finetun|fine[-_]tun|\bfit\b|\b(?:sft|dpo|grpo)\b|distill|learn",

@@ -65,7 +65,7 @@ def arguments(
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return the placeholder of an array that has what bash makes of a word; None if it is not the same then."""
+    """Return the placeholder of an array of what bash makes of a word; None if that may be another then."""
     own = f"({word.text})" not in draft.made and word.source is not draft.body.source  # not of the old script
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
     if own or changed or not word.text.isprintable():
@@ -80,7 +80,7 @@ def _made(draft: Draft, value: str) -> str:
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
-    """Whether a variable has another value where the arguments are set, or belongs to nothing in the script's."""
+    """Whether a variable may have another value where the arguments are set."""
     sets = [each.at < piece.at for each in draft.body.sets if each.name == piece.name]
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
@@ -122,6 +122,7 @@ def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
+    plain = plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
     own = any(each.name == piece.name for each in body.sets) or _DIFFERENT.fullmatch(piece.name)
     words = [each.word for each in draft.body.sets if each.word]
     words += [each for command in draft.body.commands for each in command.words]

@@ -29,8 +29,8 @@ _LOOKING = _PRINTING | _words(
 )
 # After the training, whose status is the job's, they have no effect; awk, sed and sort may write files.
 CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
-    """: [ [[ (( conda deactivate declare exit export false jobstats kill module ml printenv rocm-smi sacct seff
-    set sinfo sleep sstat squeue sync test true type wait which"""
+    """: [ [[ (( conda deactivate declare exit export false jobstats kill module ml printenv rocm-smi sacct
+    seff set sinfo sleep sstat squeue sync test true type wait which"""
 )
 # They do the same before and after an environment is activated.
 _INERT = HELPERS - {"pip", "which"} | _words(

@@ -212,7 +212,8 @@ def _of_path(piece: Piece) -> str | None:
         return None if "${" in piece.text else piece.text
     if piece.kind == "tilde" and piece.text == "~":
         return "${HOME}"
-    if piece.kind == "variable" and piece.operator == "" and not piece.subscript:
+    always = piece.operator in _PLAIN and piece.name == "SLURM_SUBMIT_DIR"  # set in each job
+    if piece.kind == "variable" and (piece.operator == "" or always) and not piece.subscript:
         if piece.name == "PWD":
             return SUBMIT_DIR
         return f"${{{piece.name}}}"  # ShellPath checks the name

@@ -146,7 +146,8 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
 
 def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     """Keep what is before the launch in its statement: `cd FOLDER && python train.py`."""
-    commands = [command for command in block.outer if command.name not in ("export", "exec")]
+    piped = [each for each in block.outer if each.at > at and each.pipe and each.name == "tee"]
+    commands = [each for each in block.outer if each.name not in ("export", "exec") and each not in piped]
     names = {command.name for command in block.outer}
     before = [command for command in commands if command.end <= at]
     others = {each.name for each in block.sets} - shape.RANKS

@@ -29,7 +29,8 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
     kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
-    for name in _overwritten(draft, plan, new, kept):
+    late = {number for number, line in enumerate(new.lines, start=1) if line in after}
+    for name in _overwritten(draft, plan, new, kept, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
     ours = {command.context.function for command in new.body.commands if command.line not in kept} - {""}
@@ -56,8 +57,10 @@ def _requested(script: JobScript) -> dict[str, str]:
     return values
 
 
-def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: Container[int]) -> list[str]:
-    """Return the variables that kept lines set for the trainer, and the new script sets again."""
+def _overwritten(
+    draft: Draft, plan: Plan, new: JobScript, kept: Container[int], late: Container[int]
+) -> list[str]:
+    """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
     folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime.is_container else []))
     theirs, ours = {*draft.needed}, set()
     for assignment in new.body.sets:
@@ -65,7 +68,9 @@ def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: Container[int])
         if assignment.line not in kept:
             if not assignment.prefix and not (word and name in word.variables):  # PATH=FOLDER:$PATH
                 ours.add(name)
-        elif not assignment.prefix and (assignment.exported or name in folders):
+        elif (
+            assignment.line not in late and not assignment.prefix and (assignment.exported or name in folders)
+        ):
             theirs.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 

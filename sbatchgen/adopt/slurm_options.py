@@ -128,5 +128,7 @@ def _value(key: str, text: str) -> Any:
         return str(Duration(60 * limit))
     if key == "nodes" and len({*text.split("-")}) == 1:  # 2-2
         text = text.partition("-")[0]
+    if key in ("output", "error") and "$" in text:
+        raise ValueError("Slurm expands no variables in directives")
     value = parse_scalar(text, key_type(f"options.{key}"))
     return value if isinstance(value, bool) or type(value) is int else str(value)

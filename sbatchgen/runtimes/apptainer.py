@@ -177,6 +177,8 @@ def _adopted_binds(draft: ScriptDraft, tool: "Tool") -> Iterator[str]:
             elif folder != draft.folder:
                 lines = draft.profile.setdefault("setup_per_task", [])
                 lines.insert(0, f"cd {quoting.path(folder)} || exit")
+        elif option.name == "home" and draft.option_path(tool, option) == "${HOME}":
+            continue  # the default
         elif option.name not in ("nv", "rocm"):
             draft.lose(f"--{option.name} of {tool.name}")
 

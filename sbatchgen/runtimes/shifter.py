@@ -91,6 +91,8 @@ class ShifterRuntime(ContainerRuntime):
                 volumes += path.split(";") if path else []
             elif option.name == "module" and option.value:
                 draft.job.setdefault("extra_options", {})["module"] = option.value
+            elif option.name == "env":
+                draft.option_env(tool, option)
             else:
                 draft.lose(f"--{option.name} of shifter")
         if not keys["image"]:
