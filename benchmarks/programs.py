@@ -36,7 +36,7 @@ from tests.training.vision import fit  # noqa: E402
 PAGE = ROOT / "docs/how-to/programs.md"
 SHIM = ROOT / "benchmarks/cuda_on_cpu"
 LAUNCHERS = ("single", "torchrun", "srun")
-LONGEST_S = 600
+LONGEST_S = 1200
 PROFILE = f"""
 name: testing
 url: https://slurm.schedmd.com
@@ -432,8 +432,7 @@ def submit(cluster: Cluster, run: Run, checkout: Path) -> str:
 def outcome(cluster: Cluster, run: Run) -> str:
     """What became of a run, "" while it is not known; requeues it once it has saved."""
     record = cluster.job(run.job)
-    if not run.signalled and any(run.run_dir.glob(run.program.saved)):
-        time.sleep(1)  # it may be written still
+    if not run.signalled and any(map(written, run.run_dir.glob(run.program.saved))):
         cluster.run(["scancel", "--batch", "--signal=USR1", str(run.job)])
         run.signalled = True
     state = record["JobState"]
@@ -447,6 +446,11 @@ def outcome(cluster: Cluster, run: Run) -> str:
     if record["Restarts"] != "1" or not re.search(run.program.resumed, run.log.partition("restart 1 of")[2]):
         return f"not resumed: restarts {record['Restarts']}"
     return "ok"
+
+
+def written(path: Path) -> bool:
+    """Whether nothing was written to a file for five seconds."""
+    return time.time() - path.stat().st_mtime > 5
 
 
 def last_line(log: str) -> str:

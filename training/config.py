@@ -22,6 +22,26 @@ BY_OPTIMIZER: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 0.001, "weight_decay": 0.01, "weight_decay_on": "matrices", "schedule": "constant"},
     "adadelta": {"lr": 1.0, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "step"},
 }
+# How pytorch/vision/references/classification trains these models on 8 GPUs: its README and defaults.
+RECIPES: dict[str, dict[str, Any]] = {
+    f"torchvision-{name}": {
+        "dataset": "imagefolder",
+        "model": model,
+        "epochs": epochs,
+        "batch_size": 8 * 32,
+        "optimizer": "sgd",
+        "lr": lr,
+        "momentum": 0.9,
+        "weight_decay": decay,
+        "step_size": step,
+        "gamma": gamma,
+    }
+    for name, model, epochs, lr, decay, step, gamma in (
+        ("resnet50", "resnet50", 90, 0.1, 1e-4, 30, 0.1),
+        ("resnext50", "resnext50_32x4d", 100, 0.1, 1e-4, 30, 0.1),
+        ("mobilenet-v2", "mobilenet_v2", 300, 0.045, 4e-5, 1, 0.98),
+    )
+}
 STEP_LR = {"sgd": (30, 0.1), "adamw": (30, 0.1), "adadelta": (1, 0.7)}  # --step-size, --gamma
 # Settings that have an effect only with this value of another one.
 ONLY_WITH = {
@@ -31,10 +51,30 @@ ONLY_WITH = {
 }
 
 
-AT_LEAST_1 = ("epochs", "keep", "sync_every", "log_every", "fake_samples", "accumulate", "step_size")
+AT_LEAST_1 = (
+    "train_crop",
+    "epochs",
+    "keep",
+    "sync_every",
+    "log_every",
+    "fake_samples",
+    "accumulate",
+    "step_size",
+)
 AT_LEAST_0 = (
     *("batch_size", "batch_size_per_gpu", "nproc_per_node", "nnodes", "node_rank", "workers", "save_every"),
-    *("eval_batch", "step_delay", "lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"),
+    *(
+        "eval_batch",
+        "step_delay",
+        "lr",
+        "momentum",
+        "weight_decay",
+        "gamma",
+        "warmup_epochs",
+        "clip_norm",
+        "head_lr",
+    ),
+    *("eval_crop", "eval_resize", "mixup", "cutmix", "random_erase", "profile_steps"),
 )
 
 
@@ -61,21 +101,52 @@ _critical = functools.partial(_option, critical=True)
 class Config:
     """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 
+    recipe: str = _option("", "the flags of a published training; yours replace them", choices=tuple(RECIPES))
     dataset: str = _critical(
-        "mnist", "mnist, cifar10, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION"
+        "mnist",
+        "mnist, cifar10, fake (random images), imagefolder, shards (tar files), or MODULE:FUNCTION",
     )
-    data_dir: str = _option("data", "folder of the data set; for imagefolder that of the training images")
+    data_dir: str = _option(
+        "data", "folder of the data set; of imagefolder and shards: of the training images"
+    )
     val_path: str = _option(
-        "", "imagefolder: folder of the validation images (default: DATA_DIR/val beside DATA_DIR/train)"
+        "",
+        "imagefolder, shards: folder of validation images (default: DATA_DIR/val beside DATA_DIR/train)",
     )
     fake_samples: int = _option(2048, "training images of --dataset fake")
+    augment: str = _critical(
+        "auto",
+        "what is done to images in files: crop (a random part, half of them mirrored), also "
+        "with randaugment or trivialaugment; auto is crop, and for cifar10 shift and mirror",
+        choices=("auto", "none", "crop", "randaugment", "trivialaugment"),
+    )
+    train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels")
+    eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
+    eval_resize: int = _option(
+        0,
+        "imagefolder, shards: scale the shorter side to this, then cut EVAL_CROP (default: 8/7 of that)",
+    )
+    random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
+    mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
+    cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
     workers: int = _option(
         4, "loader processes per rank, and as many for the validation, for data that is not held in memory"
     )
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
+    task: str = _critical(
+        "", "PACKAGE.MODULE:FUNCTION that gives loss and metrics (default: classification by cross entropy)"
+    )
     init_from: str = _option(
-        "", "start with the weights in this file (a checkpoint, or a model_state_dict or state_dict)"
+        "",
+        "start with the weights in this file: a checkpoint, model_state_dict, state_dict or .safetensors; "
+        "those of another number of classes without their head",
+    )
+    freeze: str = _critical(
+        "", "weights that are not trained: patterns of their names, such as 'layer1.*,conv1.*'"
+    )
+    head_lr: float = _critical(
+        0.0, "learning rate of the head, the model's last layer with weights (default: LR)"
     )
 
     epochs: int = _option(2, "passes over the training images")
@@ -121,6 +192,9 @@ class Config:
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
+    sync_bn: bool = _critical(
+        False, "batch norms use the statistics of all processes (torch.nn.SyncBatchNorm); GPUs only"
+    )
     find_unused_parameters: bool = _option(
         False, "for models with weights that have no part in some losses, with several processes: slower"
     )
@@ -164,6 +238,9 @@ class Config:
         10, "most steps between synchronisations, at which all processes can stop; at least one a second"
     )
     log_every: int = _option(20, "steps between progress lines")
+    profile_steps: int = _option(
+        0, "write a trace of so many steps of rank 0 to RUN_DIR/trace.json.gz, for https://ui.perfetto.dev"
+    )
     tensorboard: str = _option(
         "auto", "curves in RUN_DIR/tensorboard; auto: if TensorBoard is installed", choices=("auto", "off")
     )
@@ -193,8 +270,7 @@ def parse(argv: list[str]) -> Config:
         text = field.metadata["help"]
         if field.default and "default:" not in text and text != argparse.SUPPRESS:
             text = f"{text} (default: {field.default})".strip()
-        default = None if field.metadata["decided"] else field.default
-        how: dict[str, Any] = {"default": default, "help": text}
+        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
         if types[field.name] is bool:
             how["action"] = "store_true"
         else:
@@ -208,16 +284,19 @@ def parse(argv: list[str]) -> Config:
 
 
 def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with the defaults of --optimizer."""
-    step = [_flag(name) for name in ("step_size", "gamma") if said[name] is not None]
-    if step and said["schedule"] not in {None, "step"}:
+    """The settings that are not the default of their field: of the command line, --recipe and --optimizer."""
+    step = [_flag(name) for name in ("step_size", "gamma") if name in said]
+    if step and said.get("schedule", "step") != "step":
         what = f"{step[0]} needs --schedule step, this is --schedule {said['schedule']}"
         raise UserError(what, fix="leave one of them out")
-    optimizer = said["optimizer"]
+    recipe = RECIPES.get(said.get("recipe", ""), {})
+    step = step or ["step_size"] * ("step_size" in recipe)
+    said = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in said} | said
+    optimizer = said.get("optimizer", "adadelta")
     decided = dict(zip(("step_size", "gamma"), STEP_LR[optimizer], strict=True)) | BY_OPTIMIZER[optimizer]
     if step:
         decided["schedule"] = "step"
-    return said | {name: value for name, value in decided.items() if said[name] is None}
+    return decided | said
 
 
 def _check(config: Config) -> None:
@@ -226,17 +305,22 @@ def _check(config: Config) -> None:
         value, low = getattr(config, name), int(name in AT_LEAST_1)
         if not low <= value < float("inf"):
             raise UserError(f"{_flag(name)} is {value}, but must be at least {low}")
-    for name in ("label_smoothing", "ema"):
+    for name in ("label_smoothing", "ema", "random_erase"):
         if not 0 <= getattr(config, name) < 1:
             raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
     for first, other in (
         ("batch_size", "batch_size_per_gpu"),
         ("compile", "activation_checkpointing"),
         ("compile", "dataparallel"),
+        ("task", "label_smoothing"),
+        ("task", "mixup"),
+        ("task", "cutmix"),
     ):
         if getattr(config, first) and getattr(config, other):
             raise UserError(f"{_flag(first)} and {_flag(other)} exclude each other", fix="give one of them")
     parse_deadline(config.deadline, {}, 0)
+    if config.head_lr and not config.lr:
+        raise UserError("--head-lr needs an --lr above 0", fix="--freeze for all but the head")
     if config.dist_timeout <= 0:
         raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
     _check_launcher(config)

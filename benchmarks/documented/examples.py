@@ -129,7 +129,7 @@ def examples(checkouts: Path) -> Iterator[Example]:
         for file in listed.split("\n"):
             if re.fullmatch(place.files, file):
                 text = git(repository, "cat-file", "blob", f"{commit}:{file}") or ""
-                for line, script in _scripts(_whole(text, repository, commit), file):
+                for line, script in scripts(whole(text, repository, commit), file):
                     read = JobScript(file=file, text=script, slurm="24.11", assumed=True)
                     if read.trainings and re.search(place.having, script):
                         yield Example(place, file, line, commit, read)
@@ -149,7 +149,7 @@ def checkout(folder: Path, repository: str) -> Path | None:
     return None
 
 
-def _whole(text: str, repository: Path, commit: str) -> str:
+def whole(text: str, repository: Path, commit: str) -> str:
     """Return a page as its readers see it: with what it includes, without marks of tabs and annotations."""
 
     def included(match: re.Match[str]) -> str:
@@ -161,7 +161,7 @@ def _whole(text: str, repository: Path, commit: str) -> str:
     return re.sub(r"(\\?)[ \t]*#?[ \t]?\(\d+\)!?[ \t]*$", r"\1", text, flags=re.MULTILINE)
 
 
-def _scripts(text: str, file: str) -> Iterator[tuple[int, str]]:
+def scripts(text: str, file: str) -> Iterator[tuple[int, str]]:
     """Yield the first line and the text of each script of a file."""
     if file.endswith(".md"):
         with tempfile.NamedTemporaryFile("w", suffix=".md") as page:

@@ -42,7 +42,7 @@ def evaluated(folder: Path, size: int) -> dict[int, tuple[float, float, int]]:
         for samples in range(1, 34):
             score = evaluation.evaluate(test_loop.session(folder, rank=rank, size=size, samples=samples))
             if rank == 0:
-                line = f"{samples} {score.loss!r} {score.accuracy!r} {score.samples}\n"
+                line = f"{samples} {score.loss!r} {score.metrics['accuracy']!r} {score.samples}\n"
                 with (folder / "scores").open("a") as file:
                     file.write(line)
 

@@ -64,11 +64,14 @@ def as_yaml(adoption: Adoption) -> str:
 
 def refusal(adoption: Adoption) -> SbatchgenError:
     """Return the error of an adoption that is not written."""
+    as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {adoption.script}"
     if not adoption.job:
-        return DocumentError.of("no job can be made of it: nothing was written", at=adoption.script)
+        row = next((row for row in adoption.lost if row.what != REST), adoption.lost[0])
+        at = f"{adoption.script}:{row.lines[0]}" if row.lines else adoption.script
+        return DocumentError.of(f"no job can be made of the script: {row.what}", at=at, fix=as_it_is)
     lines = {line for row in adoption.lost for line in row.lines}
     what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
-    fix = f"leave them out: --partly; or run the script as it is: sbatchgen submit {adoption.script}"
+    fix = f"leave them out: --partly; or {as_it_is}"
     return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 
 

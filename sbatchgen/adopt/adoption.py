@@ -37,6 +37,7 @@ _LOGIN = (
     '    [[ -r $file ]] && { source "$file"; break; }',
     "done",
 )
+_NEEDS = ("", ":?", "?")  # operators of expansions that need a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,12 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     if read.defaults:
         values = ", ".join(f"{variable} is {default}" for variable, default in read.defaults.items())
         draft.note(f"defaults of the script, which no exported variable changes: {values}")
+    for old, new in read.renamed.items():
+        if not old.isdigit():
+            draft.note(f"{old} is {new} in the lines that are kept: the new script has its own {old}")
+        elif any(use.name == new and use.operator in _NEEDS for use in read.script.body.uses):
+            draft.env[new] = None
+            draft.note(f"${old} is the variable {new} here: export it where you submit")
     _read(draft, read)
     name = file.rpartition("/")[2]
     name = name.rpartition(".")[0] or name
@@ -161,10 +168,8 @@ def _read(draft: Draft, read: Plain) -> None:
     preamble.follow_cd(draft, before)
     invocation.adopt_launch(draft, main, read)
     training.read_same_statement(draft, home, main)
+    training.read_after(draft, [block for block in statements if block.start > home.start])
     preamble.adopt_preamble(draft, before, main)
-    for block in statements:
-        if block.start > home.start:
-            training.read_after(draft, block)
 
 
 def _read_comments(draft: Draft) -> None:
@@ -224,7 +229,10 @@ def _adoption(draft: Draft, name: str) -> Adoption:
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:
-            draft.add((number,), "lost", "no key of a job expresses it")
+            blank = (
+                draft.script.lines[number - 1].strip() == "\\"
+            )  # words of it are in the profile, as prefix
+            draft.add((number,), *(("kept", "bash") if blank else ("lost", "no key of a job expresses it")))
     return Adoption(
         script=draft.script.file,
         name=name,

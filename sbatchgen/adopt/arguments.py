@@ -13,6 +13,7 @@ from sbatchgen.bash.word import Piece
 
 _OWN = ("@", "*")  # the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
 # Variables that a task of a step has values of its own for, and those that are not the same there.
 _OF_TASKS = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
 _DIFFERENT = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
@@ -20,7 +21,7 @@ _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
 # Commands that print a single word.
 _ONE_WORD = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
-    r"|\|\s*(?:head|tail|wc)\b[^|]*$"
+    r"|\|\s*(?:(?:head|tail|wc)\b[^|]*|awk\b[^|]*\{ *print \$\d+[ ;}][^|]*)$"
 )
 
 
@@ -29,7 +30,8 @@ def arguments(
 ) -> Iterator[tuple[Word, str | None]]:
     """Yield words with the string that a job has for each; None if it can't have one.
 
-    {env:NAME} is a variable of the job. The script's own arguments are left out.
+    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's
+    own arguments are left out.
 
     Args:
         draft: The job.
@@ -42,33 +44,61 @@ def arguments(
         if pieces and all(piece.kind == "variable" and piece.name in _OWN for piece in pieces):
             draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
             continue
+        if (piece := word.only_piece) and piece.subscript and piece.name in draft.made.values():
+            yield word, f"{{env:{piece.name}[@]}}"  # of the new script
+            continue
         texts = []
         for piece in word.pieces:
             followed = body.followed(replace(word, pieces=(piece,)))
             known = [draft.text_of(each) for each in followed.pieces]
             if None not in known:
-                texts += known
+                texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
             elif in_task:
-                texts.append(_in_task(draft, followed.only_piece or piece, body))
+                own = followed.only_piece or piece
+                texts.append(_in_task(draft, own, body) or _in_task(draft, piece, body))
             else:
                 texts.append(_in_batch(draft, piece, word))
-        yield word, None if None in texts else "".join(filter(None, texts))
+        if None in texts:
+            yield word, None if in_task else _as_array(draft, word)
+        else:
+            yield word, "".join(filter(None, texts))
+
+
+def _as_array(draft: Draft, word: Word) -> str | None:
+    """Return the placeholder of an array that has what bash makes of a word; None if it is not the same then."""
+    own = f"({word.text})" not in draft.made and word.source is not draft.body.source  # not of the old script
+    changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
+    if own or changed or not word.text.isprintable():
+        return None
+    draft.needed |= {*_NAME.findall(word.text)}
+    return f"{{env:{_made(draft, f'({word.text})')}[@]}}"
+
+
+def _made(draft: Draft, value: str) -> str:
+    """Return the variable that gets a value which only the job knows."""
+    return draft.made.setdefault(value, f"argument_{len(draft.made) + 1}")
+
+
+def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
+    """Whether a variable has another value where the arguments are set, or belongs to nothing in the script's."""
+    sets = [each.at < piece.at for each in draft.body.sets if each.name == piece.name]
+    return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
 
 def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
-    """Return what a job has for an expansion that the batch script makes."""
+    """Return what a job has for an expansion that the batch script makes, if that is one word."""
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.of_user(piece)
-    sets = [each for each in draft.body.sets if each.name == piece.name]
-    values = [word.value for each in sets for word in (each.word, *(each.items or ())) if word]
+    values = [each.word.value for each in draft.body.sets if each.name == piece.name and each.word]
     if piece.kind == "command":
         one_word = _ONE_WORD.search(piece.text) is not None
     else:
         blank = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        one_word = not blank and not any(value == "" or " " in (value or "") for value in values)
-    changed = word.source is draft.body.source and len({each.at < piece.at for each in sets}) > 1
-    nameless = piece.kind == "variable" and not piece.name.isidentifier()
-    if nameless or changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):
+        sets = [each for each in draft.body.sets if each.name == piece.name and each.by != "export"]
+        arrays = any(each.items is not None for each in sets)
+        one_word = not (blank or arrays or any(value == "" or " " in (value or "") for value in values))
+    changed = piece.kind == "variable" and _changes(draft, piece, word)
+    if changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):
         return None
     if not piece.quoted and piece.kind == "variable" and not _NEVER_BLANK.match(piece.name):
         draft.unquoted[piece.text] = None
@@ -76,11 +106,16 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
         return f"{{env:{piece.name}}}"
     value = f'"{piece.text}"' if piece.quoted else piece.text
-    return f"{{env:{draft.made.setdefault(value, f'argument_{len(draft.made) + 1}')}}}"
+    return f"{{env:{_made(draft, value)}}}"
 
 
 def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
     """Return what a job has for an expansion in a string, which a task may make."""
+    if piece.kind == "glob" and piece.text.startswith("["):  # a list, as layers=[64,64]
+        draft.note(
+            f"{piece.text} stays as it is: bash replaces it only by names of files, as letters of a list"
+        )
+        return piece.text
     plain = piece.kind == "variable" and not piece.subscript and not piece.operator
     if plain and _OF_TASKS.fullmatch(piece.name):  # a mark, for which each task sets its value
         lines = draft.profile.setdefault("setup_per_task", [])

@@ -28,9 +28,9 @@ _LOOKING = _PRINTING | _words(
     tr uniq wc"""
 )
 # After the training, whose status is the job's, they have no effect; awk, sed and sort may write files.
-_CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
-    """: [ [[ (( conda deactivate declare exit export false kill module ml sacct seff set sleep sstat squeue
-    sync test true wait"""
+CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
+    """: [ [[ (( conda deactivate declare exit export false jobstats kill module ml printenv rocm-smi sacct seff
+    set sinfo sleep sstat squeue sync test true type wait which"""
 )
 # They do the same before and after an environment is activated.
 _INERT = HELPERS - {"pip", "which"} | _words(
@@ -95,6 +95,11 @@ class Block:
         return frozenset(assignment.name for assignment in self.sets)
 
     @property
+    def defines(self) -> bool:
+        """Whether it defines a function, which has arguments of its own."""
+        return any(command.context.function for command in self.commands)
+
+    @property
     def outer(self) -> Iterator[Command]:
         """Its commands outside of substitutions."""
         return (command for command in self.commands if not command.context.substitution)
@@ -138,7 +143,7 @@ class Block:
     def only_closes(self) -> bool:
         """Whether, after the training, it only prints something or sets the exit status."""
         return all(
-            (command.test or command.name in _CLOSING or _shows(command)) and not _writes(command)
+            (command.test or command.name in CLOSING or _shows(command)) and not _writes(command)
             for command in self.outer
         )
 
@@ -160,7 +165,9 @@ def _is_harmless(command: Command) -> bool:
 
 
 def _shows(command: Command) -> bool:
-    """Whether it is scontrol show."""
+    """Whether it is scontrol show, or env alone."""
+    if command.name == "env":
+        return len(command.words) == 1
     return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]
 
 

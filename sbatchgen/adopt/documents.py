@@ -50,7 +50,14 @@ def job(draft: Draft, name: str) -> str:
 
 def _yaml(keys: Mapping[str, Any]) -> str:
     filled = {key: value for key, value in keys.items() if value not in ({}, [])}
-    return str(yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, width=10**6))
+    return str(yaml.dump(filled, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes None as an empty value: in a job, null is a word."""
+
+
+_Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
 
 
 def plan_of(job: str, profile: str, name: str) -> Plan:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.remarks import RANK, Outcome, Remark
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
@@ -17,6 +18,7 @@ from sbatchgen.units import EnvName, ShellPath
 
 _OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
 _PLAIN = ("", ":-", "-", ":?", "?")
+_ARGUMENTS = frozenset("#@*123456789")  # of the script
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
@@ -84,6 +86,24 @@ class Draft:
         """Note what part of the launch has no place in a job."""
         self.add(self.lines, "lost", what, *names)
 
+    def shell(self, block: Block, where: str) -> list[str]:
+        """Return the lines of a block as a profile holds them, and note that they are kept there."""
+        if (own := _ARGUMENTS & block.uses) and not block.defines:
+            names = (f"${name}" for name in sorted(own))
+            self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
+            return []
+        lines = []
+        for number, text in zip(block.lines, block.text.split("\n"), strict=True):
+            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
+            if any(ord(char) < 32 or ord(char) == 127 for char in line):
+                what = "a tab or another control character: a profile can't hold the line"
+                self.add((number,), "lost", what)
+            else:
+                lines.append(line)
+                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+                self.add((number,), "kept", f"{where}{end}")
+        return lines
+
     def note(self, text: str) -> None:
         """Note another difference, once."""
         if text not in self.notes:
@@ -138,13 +158,13 @@ class Draft:
     def option_env(self, tool: Tool, option: ToolOption) -> None:
         """Take over the variable that an option of a container sets, NAME=VALUE."""
         word = option.own_word(tool.body)
-        name, equals, value = (self._expandable(word, tool.body) or "" if word else "").partition("=")
-        if equals and is_variable(name) and "," not in value and "PATH" not in name:
-            self.env[name] = value
+        given = (self._expandable(word, tool.body) or "" if word else "").split(",")
+        pairs = [text.partition("=") for text in given]
+        if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
+            self.env |= {name: value for name, _, value in pairs}
         else:
-            self.lose(
-                f"--{option.name} of {tool.name}: export it before the launch", name or option.word.text
-            )
+            names = (name or option.word.text for name, _, _ in pairs)
+            self.lose(f"--{option.name} of {tool.name}: export it before the launch", *names)
 
     def file(self, word: Word, body: Body) -> str | None:
         """Return a path relative to the launch's folder as one relative to the folder of submission."""

@@ -10,7 +10,7 @@ import posixpath
 import re
 
 from sbatchgen import quoting
-from sbatchgen.adopt import shape
+from sbatchgen.adopt import shape, training
 from sbatchgen.adopt.arguments import arguments
 from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, is_variable
@@ -38,6 +38,7 @@ _SAME = (
     "wait",
 )
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
+_LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
 _OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
@@ -52,8 +53,6 @@ _INSTEAD = {
     "taskset": "srun binds, by --cpu-bind",
     "timeout": "--time ends the job",
 }
-# Launchers that are programs of Python to a job, which start the processes of one node.
-_MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
 def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
@@ -62,7 +61,8 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
         draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
         draft.add(draft.lines, "understood", f"prefix: {read.prefix[0]}")
     for word, text in read.optional:
-        _read_optional(draft, launch, word, text)
+        what = f"{word.text} is empty unless a condition holds; it would be: {text}"
+        draft.add((word.line,), "dropped", what)
     _read_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
@@ -73,28 +73,17 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
             draft.profile |= {"runtime": name, "runtimes": {name: keys}}
             draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
             break
-    if launch.launcher and launch.launcher.name == "torchrun":
-        _read_torchrun(draft, launch, launch.launcher)
-    _read_trainer(draft, launch)
+    if launch.launcher and not shape.module_of(launch):
+        _read_torchrun(draft, launch.launcher)
+    whole = _read_trainer(draft, launch)
     _read_redirections(draft, launch.command)
     if launch.command.name == "eval":
         _read_eval(draft, launch.command)
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
-
-
-def _read_optional(draft: Draft, launch: Launch, word: Word, text: str) -> None:
-    """Report a word that is empty unless a condition holds."""
-    line, first = (word.line,), launch.program.words[0]
-    written = (own for own in launch.command.words if first in draft.body.expand(own))
-    if (
-        next(written, launch.command.words[-1]).at <= word.at
-    ):  # the last word may be a string with the program
-        what = f"{word.text} is given under a condition, and args always: start two jobs"
-        draft.add(line, "lost", what)
-    else:
-        draft.add(line, "dropped", f"{word.text} is empty unless a condition holds; it would be: {text}")
+    if not whole:  # an option without its value would train something else
+        del draft.job["mode"]
 
 
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
@@ -142,25 +131,42 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
     at = launch.program.words[0].at if launch.program.body is inner else -1
     for block in blocks(inner):
         names = [command.name for command in block.outer]
-        own = [name for name in names if name not in ("export", "exec")]
         if block.start <= at < block.end:
-            others = {each.name for each in block.sets} - shape.RANKS
-            if len(own) > 1 or (others and "export" in names) or (not own and "exec" not in names):
-                draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+            _read_chain(draft, tool, block, at)
         elif block.sets_only(shape.RANKS) or block.only_prints:
             draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
         elif block.start > at:
-            draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
+            if block.only_closes:
+                draft.add(draft.lines, "dropped", f"{names[0]} after the training in each task")
+            else:
+                draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
         elif not block.only_assigns or any(each.exported for each in block.sets):
-            _keep_in_task(draft, block)
+            _keep_in_task(draft, block, block.text)
 
 
-def _keep_in_task(draft: Draft, block: Block) -> None:
+def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
+    """Keep what is before the launch in its statement: `cd FOLDER && python train.py`."""
+    commands = [command for command in block.outer if command.name not in ("export", "exec")]
+    names = {command.name for command in block.outer}
+    before = [command for command in commands if command.end <= at]
+    others = {each.name for each in block.sets} - shape.RANKS
+    text = block.body.source.text
+    starts = [*(command.at for command in before), commands[-1].at if commands else at]
+    gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
+    chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
+    apart = len(commands) - len(before) > 1 or (before and not chained)
+    if apart or (others and "export" in names) or (not commands and "exec" not in names):
+        draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+    for command in before:
+        _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
+
+
+def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     """Keep a block of bash -c as setup of each task, which gets the variables that it uses."""
     outer = sorted(block.uses & draft.script.assigned)
     draft.needed |= {*outer}
     draft.step_setup += [f"export {' '.join(outer)}"] if outer else []
-    draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, block.text.split("\n")))
+    draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
     draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
 
 
@@ -169,9 +175,11 @@ def _read_step(draft: Draft, step: Tool) -> None:
     for option in step.given:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
-        if name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
+        if name in _LOGS:
+            draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
+        elif name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
-        if value is None or value != usual:
+        elif value is None or value != usual:
             _set_step(draft, name, value)
 
 
@@ -190,13 +198,8 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
     draft.add(draft.lines, "understood", "step", name)
 
 
-def _read_torchrun(draft: Draft, launch: Launch, launcher: Tool) -> None:
+def _read_torchrun(draft: Draft, launcher: Tool) -> None:
     """Take over all options of torchrun but those of the rendezvous."""
-    python = any(tool.name == "python" for tool in launch.tools)
-    if python and "distributed.launch" in draft.script.text and not launcher.option("use-env"):
-        draft.lose(
-            "torch.distributed.launch gives the program --local-rank; torchrun sets LOCAL_RANK instead"
-        )
     for option in launcher.given:
         if option.name in _OWN.split():
             continue
@@ -207,22 +210,22 @@ def _read_torchrun(draft: Draft, launch: Launch, launcher: Tool) -> None:
             draft.job["launcher_args"] = draft.job.get("launcher_args", []) + value
 
 
-def _read_trainer(draft: Draft, launch: Launch) -> None:
-    """Take over the interpreter, the trainer and its arguments."""
+def _read_trainer(draft: Draft, launch: Launch) -> bool:
+    """Take over the interpreter, the trainer and its arguments; return whether that are all of them."""
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.given if python else ():
         if option.name not in ("m", "u"):
             draft.lose(f"-{option.name} of python")
-    own_module = _MODULES.get(launch.launcher.name) if launch.launcher else None
+    own_module = shape.module_of(launch)
     program, body = launch.program, launch.program.body
     words = program.rest if program.name == "python" else program.words
     if launch.launcher and own_module:  # the launcher is the trainer
         words = launch.launcher.words
         words = words[2 if words[0].text.endswith("accelerate") else 1 :]
     if not words:
-        draft.lose("no trainer is started")
-        return
+        draft.lose(training.NO_FILE)
+        return False
     own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
     for word, value in own:
         if value is None:
@@ -232,18 +235,22 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
     if own_module:
         draft.job["trainer"] = own_module
     elif (name := _program(draft, words[0], body)) is None:
-        draft.lose("write out the trainer's path, which is known only when the job runs", words[0].text)
+        draft.lose("the trainer's path is known only in the task", words[0].text)
     else:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
     draft.job["args"] = [value for _, value in own if value is not None]
+    return len(draft.job["args"]) == len(own)
 
 
 def _program(draft: Draft, word: Word, body: Body) -> str | None:
     """Return the trainer's file or module, also in the folder of the launch."""
     path = draft.path(word, body) or ""
     name = path.removeprefix(f"{draft.folder}/")
-    return name if name != path and "${" not in name else draft.known(word, body)
+    if name != path and "${" not in name:
+        return name
+    ((_, value),) = arguments(draft, [word], body, in_task=body is not draft.body) or [(word, None)]
+    return draft.known(word, body) or (None if value and "[@]" in value else value)
 
 
 def _read_interpreter(draft: Draft, launch: Launch) -> None:

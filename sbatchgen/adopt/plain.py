@@ -6,15 +6,21 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
 from sbatchgen.bash import Word
 from sbatchgen.bash.word import Piece
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
 # Variables that jobs have without the script.
 _OF_JOBS = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
+)
+_OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
+_NO_PREFIX = (
+    HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
 )
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
@@ -28,20 +34,24 @@ class Plain:
         defaults: The variables whose defaults are filled in.
         optional: Words of launches that are left out, with what they are if a condition holds.
         prefix: Words before the program that starts Python, left out.
+        renamed: Other names of variables and of the script's own arguments.
     """
 
     script: JobScript
     defaults: dict[str, str]
     optional: list[tuple[Word, str]]
     prefix: tuple[str, ...]
+    renamed: dict[str, str]
 
 
 def plain(script: JobScript) -> Plain:
     """Return a script in plain words."""
+    script, renamed = _with_other_names(script)
     script, defaults = _with_defaults(script)
     script, optional = _without_optional(script)
     script, prefix = _without_prefix(script)
-    return Plain(script=unchained(script), defaults=defaults, optional=optional, prefix=prefix)
+    script = unchained(script)
+    return Plain(script=script, defaults=defaults, optional=optional, prefix=prefix, renamed=renamed)
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
@@ -55,6 +65,35 @@ def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScri
 def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
     """Return the edit that leaves out words, but no line."""
     return start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end])
+
+
+def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
+    """Return the script with ARG1 for its argument $1, and other names for what the new one sets itself."""
+    body = script.body
+    functions = [node for node in body.source.nodes if node.kind == "function_definition"]
+    outer = [command for command in body.commands if not command.context.function]
+    changes = any(
+        command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
+        for command in outer
+    )
+    renamed = {
+        use.name: f"ARG{use.name}"
+        for use in body.uses
+        if use.name.isdigit()
+        and use.name != "0"
+        and not changes
+        and not any(each.start < use.at < each.end for each in functions)
+    }
+    exported = {each.name for each in body.sets if each.exported or each.source is not body.source}
+    renamed |= {name: f"OLD_{name}" for name in _OF_NEW & (script.assigned - exported)}
+    places = [(each.at, each.name) for each in body.sets]
+    places += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
+    edits = {}
+    for at, name in places:
+        if name in renamed and not (name.isdigit() and any(each.start < at < each.end for each in functions)):
+            braces = "{}" if script.text[at - 1] == "$" else ("", "")
+            edits[at] = (at, at + len(name), renamed[name].join(braces))
+    return _edited(script, edits.values()), renamed
 
 
 def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
@@ -88,9 +127,10 @@ def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
 
 
 def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without the words of launches that are options under a condition, else nothing."""
+    """Return the script without the words before programs that are options only if a condition holds."""
     body, optional = script.body, []
-    for word in dict.fromkeys(word for launch in script.launches for word in launch.command.words):
+    before = [word for launch in script.launches for word in _before_program(launch)]
+    for word in dict.fromkeys(before):
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
@@ -108,16 +148,35 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
     return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
 
 
+def _before_program(launch: Launch) -> Iterator[Word]:
+    """Yield the words of a launch before its program; a variable there may be an option as well."""
+    first, body = launch.program.words[0], launch.tools[0].body
+    for word in launch.command.words:
+        own = body.expand(word)
+        named = first in own and not (first.only_piece and first.only_piece.kind == "variable")
+        if named or any(_PYTHON.fullmatch(body.value(each) or "") for each in own):
+            return
+        yield word
+
+
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """Return the script without the words of an unknown program that starts Python, and the words."""
-    body = script.body
-    for launch in reversed(script.launches if main(script) is None else ()):
-        first = launch.program.words[0]
-        pairs = [(own, written) for written in launch.command.words for own in body.expand(written)]
+    if main(script):
+        return script, ()
+    body, launched = script.body, {launch.command: launch for launch in script.launches}
+    for command in reversed(body.commands):
+        launch = launched.get(command)
+        known = (
+            command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
+        )
+        if not command.context.top or (launch.is_helper if launch else known):
+            continue
+        first = launch.program.words[0] if launch else command.words[0]
+        pairs = [(own, written) for written in command.words for own in body.expand(written)]
         at = next((index for index, (own, _) in enumerate(pairs) if own == first), len(pairs))
         words = [body.value(own) or "" for own, _ in pairs[at:]]
         count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
-        if not count or launch.is_helper or not all(words[:count]) or not launch.command.context.top:
+        if not count or not all(words[:count]):
             continue
         start, end = pairs[at][1].at, pairs[at + count][1].at
         if start < end and "-c" not in words[count:]:

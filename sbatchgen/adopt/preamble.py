@@ -62,9 +62,10 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
         kept = _kept(draft, free, values)
     _adopt_activation(draft, activation)
     used = {use.name for use in draft.body.uses}
+    acts = max((block.start for block in kept if not block.is_inert), default=0)
     for block in free:
         if block in kept:
-            _keep(draft, block, values)
+            _keep(draft, block, values, alone=block.start > acts)
         elif block.only_sets:
             _take(draft, block, values, used)
         else:
@@ -156,28 +157,26 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
         draft.env[name] = None
         draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
     elif "${" in value:  # text here, which `env` would expand
-        _keep(draft, block, {})
+        _keep(draft, block, {}, alone=True)
     else:
         draft.env[name] = value
         draft.add(block.lines, "understood", "env", name)
 
 
-def _keep(draft: Draft, block: Block, values: Mapping[str, str]) -> None:
-    """Keep its lines unchanged, in the profile's setup."""
-    if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and draft.profile.get("runtime", "host") != "host":
-        what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
-        draft.add(block.lines, "lost", what)
-        return
-    draft.env |= {name: values[name] for name in _OWN & block.assigned & values.keys()}
-    for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-        line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
-        if any(ord(char) < 32 or ord(char) == 127 for char in line):
-            what = "a tab or another control character: a profile can't hold the line"
-            draft.add((number,), "lost", what)
+def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, alone: bool) -> None:
+    """Keep its lines unchanged, in the profile's setup; `alone` if nothing that acts follows."""
+    runtime = draft.profile.get("runtime", "host")
+    if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and runtime != "host":
+        if RUNTIMES[runtime].is_container or not alone:
+            what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
+            draft.add(block.lines, "lost", what)
         else:
-            draft.setup.append(line)
-            end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
-            draft.add((number,), "kept", f"in setup{end}")
+            lines = draft.shell(block, "in setup_after_runtime")
+            draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
+        return
+    for name in _OWN & block.assigned:  # exported once more, with the value that the lines give it
+        draft.env[name] = values.get(name, f"${{{name}}}")
+    draft.setup += draft.shell(block, "in setup")
 
 
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:

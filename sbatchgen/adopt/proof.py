@@ -26,7 +26,8 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
         if old != now:
             what = f"--{option}: {old or 'none'} in the old script, {now or 'none'} in the new one"
             draft.add((), "lost", what)
-    setup = {*draft.setup, *draft.step_setup, *draft.argument_lines}
+    after = draft.profile.get("setup_after_runtime", ())
+    setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
     kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     for name in _overwritten(draft, plan, new, kept):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"

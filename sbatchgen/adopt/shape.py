@@ -9,6 +9,27 @@ COUNTS = ("nodes", "ntasks", "ntasks-per-node")
 RANKS = frozenset(
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
 )
+# Launchers that are programs of Python to a job, which start the processes of one node.
+_MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
+
+
+def module_of(launch: Launch) -> str | None:
+    """Return the module of a launcher that a job starts as its trainer, with the launcher's own options.
+
+    Of torchrun, if only the job knows the number of processes, or if the program gets --local-rank.
+    """
+    launcher = launch.launcher
+    if launcher is None or launcher.name != "torchrun":
+        return _MODULES.get(launcher.name) if launcher else None
+    if launcher.words[0].text.endswith("distributed.launch") and not launcher.option("use-env"):
+        return "torch.distributed.launch"
+    return None if _workers(launch) else "torch.distributed.run"
+
+
+def _workers(launch: Launch) -> int:
+    """Return how many processes torchrun starts on a node; 0 if only the job knows."""
+    option = launch.launcher.option("nproc-per-node") if launch.launcher else None
+    return launch.workers or (launch.resources.gpu_count if option and option.value in ("gpu", "auto") else 0)
 
 
 def adopt_shape(draft: Draft, launch: Launch) -> None:
@@ -28,10 +49,10 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
     _as_per_node(draft, nodes)
     if launch.mpi:
         draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
-    launcher = launch.launcher.name if launch.launcher else ""
-    if launcher == "torchrun":
+    launcher, module = launch.launcher.name if launch.launcher else "", module_of(launch)
+    if launcher == "torchrun" and not module:
         _of_torchrun(draft, launch, nodes)
-    elif launcher == "accelerate launch" and tasks == nodes > 1 and launch.step:
+    elif launcher in ("accelerate launch", "torchrun") and tasks == nodes > 1 and launch.step:
         draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": 1}
         _one_task(draft)
     elif launcher and (nodes > 1 or tasks > 1):
@@ -59,14 +80,8 @@ def _as_per_node(draft: Draft, nodes: int) -> None:
 
 
 def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
-    nnodes, option = launch.told_nodes, launch.launcher.option("nproc-per-node") if launch.launcher else None
-    gpus = draft.script.resources.gpu_count if option and option.value in ("gpu", "auto") else 0
-    workers, agents = launch.workers or gpus, launch.tasks or 1
-    draft.job |= {"mode": "ddp", "launcher": "torchrun"}
-    if workers:
-        draft.job["nproc_per_node"] = workers
-    else:
-        draft.lose("the script does not say how many processes torchrun starts")
+    nnodes, agents = launch.told_nodes, launch.tasks or 1
+    draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers(launch)}
     if agents < nodes and nnodes != nodes:
         draft.lose(f"the job has {nodes} nodes, and torchrun runs on {agents}: correct --nodes")
     elif nnodes not in (nodes, None) and nodes > 1:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from sbatchgen.adopt.block import Block, blocks
+from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.job.launches import Launch
+from sbatchgen.bash.tools import SHELLS
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
-REST = "no training is started that could become a job"
+REST = "it starts no Python program that could become a job"
+NO_FILE = "python gets its program from a string or the input: write it into a file"
 _PLACES = ("function", "loop", "branch", "subshell")
 _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
@@ -50,10 +52,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
     """Return the launch of the training and its block; report every other program."""
     launch = main(draft.script)
     if launch is None:
-        for other in draft.script.launches:
-            if not other.is_helper and not other.command.context.substitution:
-                what = f"{other.program.name}: not a Python program that sbatchgen could start"
-                draft.add((other.command.line,), "lost", what)
+        _say_why(draft)
         return None
     home, context, background = _home(statements, launch), launch.command.context, launch.command.background
     draft.lines = home.lines
@@ -64,9 +63,9 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             return None
     for other in draft.script.trainings:
         block = _home(statements, other)
-        apart = other.step or other.launcher or other.command.background or block.start >= home.start
+        apart = other.command.background or block.start >= home.start
         if other is not launch and apart:
-            what = f"a second training step ({other.program.name}): move it to a separate job"
+            what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
@@ -75,6 +74,31 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             "the training runs in the background while a trap waits: see resume and requeue_on_timeout"
         )
     return launch, home
+
+
+def _say_why(draft: Draft) -> None:
+    """Report why a script starts no training that could become a job."""
+    body = draft.body
+    if submits := next((command for command in body.commands if command.name == "sbatch"), None):
+        draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
+    for other in draft.script.launches:
+        if other.is_helper or other.command.context.substitution:
+            continue
+        name = other.program.name
+        files = [word.text for word in other.program.words[1:] if not word.text.startswith("-")]
+        if name in SHELLS and files:
+            what = f"{files[0]} is started by {name}, and not read: adopt that script"
+        elif name == "python":
+            what = NO_FILE
+        else:
+            what = f"{name} is not a Python program, and what it starts is not known"
+        draft.add((other.command.line,), "lost", what)
+        return
+    for command in reversed(body.commands):
+        if not (command.test or command.context.substitution or command.name in HELPERS | CLOSING):
+            what = f"{command.name} is not a Python program, and what it starts is not known"
+            draft.add((command.line,), "lost", what)
+            return
 
 
 def _home(statements: Sequence[Block], launch: Launch) -> Block:
@@ -94,12 +118,25 @@ def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
             draft.lose(f"{command.name} in the statement of the training: put it before")
 
 
-def read_after(draft: Draft, block: Block) -> None:
-    """Read a statement after the training."""
-    if any(draft.outcomes.get(line) == "lost" for line in block.lines):
-        return
-    if block.only_closes:
-        draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
-    else:
-        what = "runs after the training: move it to a separate job, --dependency=afterok:JOBID"
-        draft.add(block.lines, "lost", what)
+def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
+    """Keep the statements after the training in a function that runs when the script ends by itself."""
+    kept: list[str] = []
+    acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
+    for number, block in enumerate(blocks, start=1):
+        if any(draft.outcomes.get(line) == "lost" for line in block.lines):
+            continue
+        if number > max(acting, default=0):
+            draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
+        else:
+            draft.needed |= block.uses
+            kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
+    if kept:
+        goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
+        draft.profile["setup_after_runtime"] = [
+            "after_training() {",
+            f"    local ended=$?; (({goes_on})) || return # 143: ended by Slurm",
+            '    (exit "$ended") # so that it is $?',
+            *kept,
+            "}",
+            "trap after_training EXIT; trap 'exit 143' TERM",
+        ]

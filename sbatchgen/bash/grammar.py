@@ -155,7 +155,7 @@ _VALUE = (
 _SET = rb"[A-Za-z_]\w*\+?=" + _VALUE
 # Assignments without a command: the grammar looks for their command on the next line.
 _ASSIGNMENTS = re.compile(
-    rb"((?:^|[;{(]|\b(?:then|else|do)[ \t])[ \t]*)("
+    rb"((?:(?<!\\\n)^|[;{(]|\b(?:then|else|do)[ \t])[ \t]*)("
     + _SET
     + rb"(?:[ \t]+"
     + _SET
@@ -171,7 +171,11 @@ def _prepared(text: str) -> bytes:
     """The text as the grammar reads it right: a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data)
-    return _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
+    data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
+    end = data.rstrip()
+    return (
+        end[:-1] + b" " + data[len(end) :] if end.endswith(b"\\") else data
+    )  # a line that nothing continues
 
 
 def _parted(match: re.Match[bytes]) -> bytes:

@@ -196,10 +196,11 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
 class _Logs:
     """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
 
-    def __init__(self, run: Run, lines: int | None, task: str) -> None:
+    def __init__(self, run: Run, lines: int | None, task: str, since: float = 0.0) -> None:
+        """Read the logs of jobs that were submitted since a time."""
         from sbatchgen.runs.job_log import Tail
 
-        self._run, self._task = run, task
+        self._run, self._task, self._since = run, task, since
         self.refresh()
         paths = self._paths()
         self._tails = {path: Tail(path, last=0) for path in paths[:-1]}
@@ -209,7 +210,7 @@ class _Logs:
         """Read which jobs the run has now."""
         from sbatchgen.runs.record import records
 
-        self._records = records(self._run.folder)
+        self._records = [kept for kept in records(self._run.folder) if kept.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
         from sbatchgen.runs import job_log
@@ -228,12 +229,17 @@ class _Logs:
         return bool(self._tails)
 
 
-def follow_run(index: Index, name: str, *, lines: int | None = None, task: str = "") -> int:
-    """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3."""
+def follow_run(
+    index: Index, name: str, *, lines: int | None = None, task: str = "", since: float = 0.0
+) -> int:
+    """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3.
+
+    `since` leaves out the logs of jobs that were submitted before.
+    """
     from sbatchgen.runs import cost, overview, status
 
     run = find_run(index, name)
-    logs, shown, asked = _Logs(run, lines, task), "", 0.0
+    logs, shown, asked = _Logs(run, lines, task, since), "", 0.0
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
@@ -316,11 +322,14 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 @click.command()
 @RUNS
 @_task("Only this task of an array or a sweep.")
-def cancel(names: tuple[str, ...], *, task: str) -> None:
+@click.option("--yes", "-y", is_flag=True, help="Nothing is asked, with or without it.")
+def cancel(names: tuple[str, ...], *, task: str, yes: bool) -> None:
     """Cancel the jobs of runs that wait or run.
 
-    The trainer of a running job saves a checkpoint first: sbatchgen resume continues from there.
+    A trainer that looks for the stop file, as the bundled one, saves a checkpoint first: sbatchgen resume
+    continues from there.
     """
+    del yes  # as people write who know submit --yes
     began = time.time()
     states, problems = states_of(names)
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
@@ -377,9 +386,11 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.
 
     The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
-    exit status is that of the command.
+    exit status is that of the command. With Enroot it runs in the container of the training.
     """
     from sbatchgen.runs import status
+    from sbatchgen.runs.record import read_record
+    from sbatchgen.runtimes import RUNTIMES
     from sbatchgen.slurm.client import run_here, submit_environment
     from sbatchgen.slurm.config import config
 
@@ -402,7 +413,11 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
-    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *command], environment))
+    kept = read_record(state.run.folder, job.id) if job else None
+    chosen = next((known.value for known in kept.values if known.name == "runtime"), "") if kept else ""
+    enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
+    inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
+    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,7 @@ def submit_reviewed(
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
+    began = time.time()
     for number, submission in enumerate(submissions):
         try:
             done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
@@ -132,7 +134,7 @@ def submit_reviewed(
                 _report_all([each.about.name for each in submissions], number)
             raise
     if follow and index:
-        sys.exit(follow_run(index, done.record.run))
+        sys.exit(follow_run(index, done.record.run, since=min(began, done.record.submitted)))
 
 
 def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) -> bool:

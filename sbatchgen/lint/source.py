@@ -26,6 +26,7 @@ OTHERS = (".py", ".yaml", ".yml")
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 # Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
 _FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+.-]*)")
+_ANNOTATION = re.compile(r"[ \t]+(?:#[ \t]*)?\(\d{1,2}\)!?[ \t]*$")  # of MkDocs, as "# (2)!"
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text")
 
 
@@ -157,7 +158,8 @@ def _example(name: str, block: Sequence[str], start: int, opened: re.Match[str])
     if opened["language"].lower() not in _SHELL:
         return
     indents = [_indent(line, len(opened["indent"])) for line in block]
-    text = "".join(f"{line[indent:]}\n" for line, indent in zip(block, indents, strict=True))
+    bare = (_ANNOTATION.sub("", line) if "#SBATCH" in line else line for line in block)
+    text = "".join(f"{line[indent:]}\n" for line, indent in zip(bare, indents, strict=True))
     script = text.encode("utf-8", "surrogateescape")
     if not _DIRECTIVE.search(script):
         return

@@ -61,7 +61,7 @@ PLACEHOLDERS: dict[str, Callable[[Plan], str]] = {
     "master_port": _meeting("MASTER_PORT", lambda plan: str(plan.settings.network.port_base)),
 }
 _KNOWN = (*PLACEHOLDERS, *OF_CHECKPOINT)
-_NAMES = "|".join([*_KNOWN, "env:[A-Za-z_][A-Za-z0-9_]*"])
+_NAMES = "|".join([*_KNOWN, r"env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?"])  # [@]: each word of an array
 _PLACEHOLDER = re.compile(
     rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"
 )  # {{run_dir}} is the text {run_dir}
@@ -165,7 +165,8 @@ def _adds_arguments(plan: Plan) -> bool:
 
 def _filled(name: str, plan: Plan) -> str:
     if name.startswith("env:"):
-        return f'"${name.removeprefix("env:")}"'
+        variable = name.removeprefix("env:")
+        return f'"${{{variable}}}"' if variable.endswith("[@]") else f'"${variable}"'
     return OF_CHECKPOINT[name] if name in OF_CHECKPOINT else PLACEHOLDERS[name](plan)
 
 

@@ -81,7 +81,8 @@ def meets(plan: Plan) -> bool:
 
 def uses_code(plan: Plan) -> bool:
     """Whether a program of the training package is started."""
-    return plan.trainer is None or plan.launcher is not None or _may_inherit_rank(plan)
+    looks = plan.restartable and not plan.asks_to_stop  # training/repeats.py, before a restart
+    return plan.trainer is None or plan.launcher is not None or _may_inherit_rank(plan) or looks
 
 
 def uses_data(plan: Plan) -> bool:
@@ -143,6 +144,11 @@ def sources(mounted: Iterable[str]) -> str:
     """What of these mounts may be missing, as words of bash; the data folder is looked for by itself."""
     there = ("$RUN_DIR", "$DATA_DIR")
     return " ".join(f'"{mount.partition(":")[0]}"' for mount in mounted if mount not in there)
+
+
+def targets(mounted: Iterable[str]) -> str:
+    """Where these mounts are in the container, as alternatives of a pattern of bash."""
+    return "|".join(f'"{(mount.split(":") * 2)[1]}"' for mount in mounted)
 
 
 def _step(plan: Plan) -> Iterator[str]:
@@ -211,7 +217,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
     mask = MASKS[plan.gpu_vendor][0]
     if not plan.mode.uses_gpus and own and mask not in plan.env:
         python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
-    started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
+    started = " ".join([*(["-m"] if module else []), arguments.word(own or "", plan)])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*map(quoting.word, plan.launcher_args), end]
@@ -219,7 +225,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
         started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)}'
         yield f"{started} --nproc-per-node={arguments.nproc(plan)} {first}".rstrip()
         yield from rest
-        yield from [quoting.word(own)] if own else quoting.packed([ours, *_flags(plan)])
+        yield from [arguments.word(own, plan)] if own else quoting.packed([ours, *_flags(plan)])
     elif own and (plan.launcher or _may_inherit_rank(plan)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
     elif own:
@@ -230,7 +236,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
 
 def trainer_is_file(trainer: str) -> bool:
     """Whether your own trainer is a file, not a module."""
-    return "/" in trainer or trainer.endswith(".py")
+    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
 
 
 def _may_inherit_rank(plan: Plan) -> bool:

@@ -26,7 +26,7 @@ from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
 from sbatchgen.render import arguments, exports, launch
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.runtimes.base import ContainerRuntime, absolute
+from sbatchgen.runtimes.base import WAIT_S, ContainerRuntime, absolute
 from sbatchgen.units import VARIABLE
 
 FILTERS = {
@@ -41,6 +41,8 @@ TITLES = {
     "spawn": "one task on each node, which starts its processes",
 }
 _PROVENANCE = "sbatchgen"
+# Of the submitting shell, with paths that a container does not have.
+FOREIGN = ("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV")
 _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
 
@@ -231,7 +233,12 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
             "keeps_pythonpath": plan.runtime.may_use_modules
             and bool(plan.settings.modules or plan.settings.setup),
             "runtime_part": plan.runtime.part,
+            "foreign": [name for name in FOREIGN if name not in plan.env]
+            if plan.runtime.is_container
+            else [],
+            "requeues_early": "again" in talk and not plan.consecutive and plan.runtime.wait_s > WAIT_S,
             "mount_sources": launch.sources(mounted),
+            "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
             "meets": launch.meets(plan),
             "port_base": plan.settings.network.port_base,

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
+from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.origins import Setting, surprises
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
+from sbatchgen.runs import own_trainer
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
@@ -105,7 +107,8 @@ class Change:
 class JobSummary:
     """What runs, and its folders; data and resume are None where your own trainer does not get them.
 
-    The snapshot is the copy of the code that it runs; None if it runs the files as they are.
+    The snapshot is the copy of the code that it runs; None if it runs the files as they are. `restarts` says
+    what happens at the time limit to a trainer that does not resume.
     """
 
     name: str
@@ -118,6 +121,7 @@ class JobSummary:
     data: str | None
     resume: str | None
     snapshot: Code | None
+    restarts: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,16 +177,17 @@ def of_plan(
     last: Submitted | None = None,
     own_lines: Sequence[int] | None = None,
     snapshot: Code | None = None,
+    source: TrainerSource | None = None,
 ) -> Review:
-    """The review of a job; see Review. `profile_by`: who named its profile."""
+    """The review of a job; see Review. `profile_by`: who named its profile. `source`: its trainer's text."""
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
     return replace(
         of_script(script),
-        job=_job(plan, snapshot),
+        job=replace(_job(plan, snapshot), restarts=(restarts := own_trainer.fate(plan, source))),
         cluster=_cluster(plan),
-        request=(request := _allocation_of_plan(plan)),
+        request=(request := _allocation_of_plan(plan, ends=bool(restarts))),
         cost=_cost(request, plan.partition.billing) if plan.slurm else None,
         start=start,
         surprises=tuple(surprises(plan, profile_by)),
@@ -240,9 +245,11 @@ def _cluster(plan: Plan) -> Cluster:
     )
 
 
-def _allocation_of_plan(plan: Plan) -> Allocation:
+def _allocation_of_plan(plan: Plan, *, ends: bool) -> Allocation:
+    """Return what is asked for; `ends`: the trainer does not resume."""
     request = _allocation(plan.resources, plan.partition, gpus=plan.gpus_per_node)
     restarts = plan.max_restarts if plan.restartable and not plan.consecutive else 0
+    restarts = 0 if ends and not own_trainer.promises_restarts(plan) else restarts
     each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
     jobs = plan.sweep.chosen if plan.sweep else request.jobs * plan.chain
     return replace(

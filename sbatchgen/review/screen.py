@@ -116,8 +116,12 @@ def rows(review: Review) -> list[tuple[str, str]]:
             lines.append(("code", _code(job)))
         if job.data is not None:
             lines.append(("data", job.data))
-        if job.resume is not None:
-            lines.append(("resume", resume.get(job.resume, job.resume)))
+        is_below = any(finding.problem.what == job.restarts for finding in review.findings)
+        named = [
+            ("resume", resume.get(job.resume or "", job.resume)),
+            ("restarts", "" if is_below else job.restarts),
+        ]
+        lines += [(name, text) for name, text in named if text]
     return lines
 
 

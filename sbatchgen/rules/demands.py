@@ -48,7 +48,8 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
         nothing = name == "mem-per-gpu" and resources.mem_per_gpu == 0
         if name in resources and not nothing and not resources.gpu_option and job.slurm >= since:
             what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
-            yield Hit(name, what, f"remove --{name}")
+            of_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
+            yield Hit(name, what, f"remove --{name}", "warning" if of_caller else None)
 
 
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes")

@@ -20,6 +20,7 @@ RULES: Rules[JobScript] = Rules()
 
 _MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
 _OPTION_FOLLOWS = re.compile(r"SBATCH[ \t]*-", re.IGNORECASE)
+_SWITCHED_OFF = re.compile(r"[a-z]+SBATCH|[A-RT-Z]BATCH")  # as #xSBATCH and #YBATCH
 _NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
@@ -79,7 +80,12 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
-        if match and match[1].upper() not in _NO_DIRECTIVES and nearest(match[1].upper(), ("SBATCH",), 0.8):
+        if (
+            match
+            and match[1].upper() not in _NO_DIRECTIVES
+            and not _SWITCHED_OFF.fullmatch(match[1])
+            and nearest(match[1].upper(), ("SBATCH",), 0.8)
+        ):
             what = f"#{match[1]} is a comment to Slurm"
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 

@@ -80,18 +80,37 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    exported = any(assignment.exported for assignment in script.body.sets)
-    if not exported and not script.named(*PREPARES, "conda", "spack"):
-        return  # the script sets nothing that could be lost
+    sets = any(made.exported for made in script.body.sets) or script.named(*PREPARES, "conda", "spack")
+    if not sets and export.upper() in ("NONE", "NIL"):
+        return  # Slurm loads the user's environment, and the script sets nothing that could be lost
     for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
             continue
         what = f"srun inherits --export={export}: what the script sets, even PATH, does not reach the tasks"
+        if not sets:
+            what = f"--export={export} leaves out PATH and all else: srun may not find the program"
         edits = line_before(script, launch.command, "export SLURM_EXPORT_ENV=ALL")
         yield Hit(
             script.at_word(launch.step.words[0]), what, "export SLURM_EXPORT_ENV=ALL, before it", edits=edits
         )
         return
+
+
+@RULES.add("SB427", "warning", "two masks of GPUs")
+def _two_masks(script: JobScript) -> Iterator[Hit]:
+    masks = {}
+    for setting in script.body.sets:
+        if setting.name in _MASKS and setting.word and not setting.context.branch:
+            masks[setting.name] = setting, script.body.text_of(setting.word)
+    if len(masks) == len(_MASKS):
+        setting, value = masks["HIP_VISIBLE_DEVICES"]
+        if not value.startswith("0"):
+            what = "HIP_VISIBLE_DEVICES chooses, by new numbers from 0, among the GPUs that "
+            what += f"ROCR_VISIBLE_DEVICES leaves: {value} may be no GPU"
+            yield Hit(script.at_start(setting), what, "keep ROCR_VISIBLE_DEVICES alone")
+
+
+_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")

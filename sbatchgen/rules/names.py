@@ -114,6 +114,8 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     exported = {assignment.name for assignment in body.sets if assignment.exported}
     exported |= {word for command in script.named("export", "declare") for word in command.arguments}
     used = {use.name for use in body.uses}
+    if any(launch.launcher for launch in script.launches):
+        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # which the launcher sets for the processes
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
         silent = (
@@ -144,7 +146,7 @@ def _shown(value: str | None) -> str:
 
 @RULES.add("SB424", "warning", "a variable of another scheduler")
 def _of_others(script: JobScript) -> Iterator[Hit]:
-    if _OTHERS & {word.lower() for word in script.tested}:
+    if _OTHERS & {word.lower() for word in script.tested} or any(map(OF_OTHERS.get, script.tested)):
         return  # the script is for several schedulers
     for use in script.first_uses(OF_OTHERS.get):
         if use.name in script.tested:

@@ -1,4 +1,4 @@
-"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB035, and SB126.
+"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB044, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -381,7 +381,7 @@ def _trainer(job: PlannedJob) -> Iterator[Hit]:
         return
     if not trainer or trainer.startswith("-"):
         yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
-    elif "/" not in trainer and not _MODULE.fullmatch(trainer):
+    elif "/" not in trainer and not trainer.startswith("{env:") and not _MODULE.fullmatch(trainer):
         yield Hit(at, f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
 
 
@@ -471,3 +471,11 @@ def _one_line(job: PlannedJob) -> Iterator[Hit]:
             what = f"{name} has line breaks: {why_not}"
             fix = "write it in one line, or into a file that the trainer reads"
             yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB044", "info", "a save that the image's mount may not survive")
+def _unsaved(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    fault = plan.runtime.unsaved(plan) if plan.partition.preemption and plan.asks_to_stop else None
+    if fault and plan.slurm:
+        yield Hit(job.at(fault.key), f"jobs of other partitions may preempt it, and {fault.what}", fault.fix)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.job.launches import HELPERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
-_WORDS_AT_THE_END = "echo date printf true : sleep ls squeue sacct nvidia-smi hostname seff"
+_WORDS_AT_THE_END = """
+echo date printf true : ls squeue sacct nvidia-smi hostname seff cp mv rm rmdir rsync tar gzip
+cat touch mkdir
+"""
 WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
 POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
@@ -143,41 +147,80 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB311", "warning", "a pipe that hides a failed training")
+@RULES.add("SB311", "warning", "a pipe that hides a failed program")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for launch in (*script.trainings, *(launch for launch in script.steps if not launch.is_training)):
+    for launch in script.launches:
         command = launch.command
         pipe = command.pipe
         if pipe is None or command.stage >= len(pipe.stages) - 1:
             continue
-        if launch.is_helper or command.context.substitution:
+        if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
             continue
-        if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
+        if command.context.substitution or body.option_at("pipefail", command.line):
+            continue
+        if any(use.name == "PIPESTATUS" for use in body.uses):
             continue
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
         what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
-        safe = body.language == "bash" and not body.option_at("errexit", command.line)
+        stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
+        fix = "set -o pipefail, before it" if stops or ends else "set -eo pipefail, before it"
+        safe = body.language == "bash" and not stops and ends
         edits = line_before(script, command, "set -o pipefail") if safe else ()
-        yield Hit(script.at_command(command), what, "set -o pipefail, before it", edits=edits)
+        yield Hit(script.at_command(command), what, fix, edits=edits)
 
 
-@RULES.add("SB312", "warning", "a last command that hides a failed training")
+@RULES.add("SB312", "warning", "a last command that hides a failed program")
 def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
-    if last is None or last.name not in WORDS_AT_THE_END or last.context.branch or last.test:
+    if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
-    reads_status = any(use.name in ("?", "PIPESTATUS") for use in body.uses)
-    if reads_status or any("ERR" in inner.context.trap for _, inner in body.traps):
+    work = _work(script)
+    if work is None or body.option_at("errexit", work.line):
         return
-    for launch in script.trainings[-1:]:
-        command, context = launch.command, launch.command.context
-        elsewhere = context.condition or context.function or context.branch or command.background
-        if command.at < last.at and not elsewhere and not body.option_at("errexit", command.line):
-            what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
-            fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-            yield Hit(script.at_command(last), what, fix)
+    if late := _status_of_another(script, work):
+        what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
+        yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
+        return
+    small = last.name in WORDS_AT_THE_END and not last.context.branch and not last.test
+    if small and work.at < last.at and not any(use.name in ("?", "PIPESTATUS") for use in body.uses):
+        what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
+        fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
+        yield Hit(script.at_command(last), what, fix)
+
+
+def _work(script: JobScript) -> Command | None:
+    """The last command that always runs and does work: a launch, or a program that is no small one."""
+    launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
+    for command in reversed(script.body.commands):
+        context = command.context
+        elsewhere = context.condition or context.function or context.branch or context.substitution
+        is_launch = id(command) in launched
+        if is_launch and (elsewhere or command.background):
+            return None  # its status may be looked at
+        if elsewhere or command.background or command.test or (command.pipe and command.stage):
+            continue
+        if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
+            return command
+    return None
+
+
+def _status_of_another(script: JobScript, work: Command) -> Command | None:
+    """The small command after the work whose status $? is."""
+    for use in script.body.uses if "$?" in script.text else ():
+        before = [each for each in script.body.commands if work.at <= each.at and each.end <= use.at]
+        nearest = max(before, key=lambda each: each.end, default=None)
+        if use.name == "?" and nearest is not None:
+            is_word = nearest is not work and nearest.name in ("date", "echo", "printf")
+            return nearest if is_word and nearest.context.top else None
+    return None
+
+
+_WORDS_OF_SHELL = (
+    "exit cd export unset set source . module ml return conda deactivate shopt ulimit umask trap"
+)
+_OF_THE_SHELL = frozenset(_WORDS_OF_SHELL.split())
 
 
 @RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
@@ -323,13 +366,17 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
         own_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
-        if launch.step and tasks and tasks > 1 and name in SERIAL and not launch.mpi and not own_disk:
+        once_a_node = launch.tasks_per_node == 1 and name in _STAGING
+        if once_a_node or own_disk or launch.mpi:
+            continue
+        if launch.step and tasks and tasks > 1 and name in SERIAL:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
 
 _NODE_DISK = re.compile(r"(?:^|=)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
+_STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # which may fill each node's own disk
 _SERIAL = """
 wget curl tar gzip gunzip unzip cp mv rsync pip git cmake make conda mamba samtools bcftools bwa bowtie
 bowtie2 fastqc STAR hisat2 cutadapt trimmomatic fastp salmon kallisto featureCounts bedtools blastn blastp

@@ -104,7 +104,7 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
             option = stop.word.text.partition("=")[0]
-            if script.may_be_of_plugin(name):
+            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins have no short ones
                 what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, it "
                 what += "refuses the script"
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
@@ -141,7 +141,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
     for use in uses(script):
         before = first.setdefault(use.spec.name, use)
-        if before is use or before.value == use.value:
+        if before is use or before.value == use.value or use.spec.name == "fpgalink":
             continue
         severity: Severity | None = None
         fix = "keep one of them"
@@ -186,7 +186,8 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     stops = any(isinstance(use, Stop) for use in script.uses)
     faults = any(line.fault for line in sbatch.directives)
     others = (*exclusive_options(script), *shards_or_gpus(script))  # SB131, SB211
-    if stops or faults or any(hit.severity is None for hit in others):
+    reported = any(hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu") for hit in others)
+    if stops or faults or reported:
         return
     if any(refusal(script, use) for use in uses(script)):
         return

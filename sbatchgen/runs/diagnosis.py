@@ -13,7 +13,7 @@ from pathlib import Path
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
-from sbatchgen.runs import process
+from sbatchgen.runs import own_trainer, process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, Run, RunJob
@@ -95,6 +95,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     causes: Sequence[Failure] = ()
     if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
         log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
+        causes = [_of_trainer(cause, kept) for cause in causes] if kept else causes
         failed = failed or bool(causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -159,16 +160,35 @@ def _causes(
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
-    if causes := failures(how, lines, run.name):
+    script = parsed(run.folder, job.id)
+    if causes := failures(how, lines, run.name, has_gpus=_has_gpus(script)):
         return log, causes
     if training and _says_failed(training, job):
         why = training.reason
         own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
         return str(folder / STATUS), failures("", [(0, why)], run.name) or ([own] if why else [])
-    script = parsed(run.folder, job.id) if log and not lines else None
-    if script and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
+    if script and log and not lines and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
         return script.file, causes
     return log, ()
+
+
+def _has_gpus(script: JobScript | None) -> bool | None:
+    """Whether a job has asked for GPUs; None if that is not known, as of whole nodes."""
+    asked = script.resources if script else None
+    if asked is None or "exclusive" in asked:
+        return None
+    return bool(asked.gpu_count or asked.shards)
+
+
+def _of_trainer(cause: Failure, kept: Record) -> Failure:
+    """Return a cause whose fix says how this trainer resumes, which may be the user's own."""
+    trainer = next((value.value for value in kept.values if value.name == "trainer"), "")
+    if not trainer or "sbatchgen resume" not in cause.fix:
+        return cause
+    own = f"starts {trainer} again, which continues if it loads its checkpoint"
+    fix = cause.fix.replace("continues from the last checkpoint", own)
+    forgets = own_trainer.forgets(kept)
+    return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
 
 
 def _in_setup(script: JobScript) -> list[Failure]:

@@ -27,8 +27,9 @@ _BEFORE = re.compile(
 # What later releases, 26.05 for one, write in place of "slurmstepd-NODE: "; our own errors have no time.
 _STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
 _INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # what our own words are about
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:$|: \S)")
 _LOOKS_BAD = re.compile(
-    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S"
+    rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
 
@@ -42,8 +43,15 @@ class FailureText:
     log: tuple[str, ...] = ()
     means: str
     fix: str
+    fix_with_gpus: str = ""
+    fix_without_gpus: str = ""
     rank: Rank = "cause"
+    last: bool = False
     source: str
+
+    def fix_for(self, *, has_gpus: bool | None) -> str:
+        """Return the fix for a job that has asked for GPUs or not; None if that is not known."""
+        return {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[has_gpus] or self.fix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,32 +98,38 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
     return any_text, tuple((re.compile(text), known) for text, known in each)
 
 
-def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failure]:
+def failures(
+    ended: str, log: Iterable[tuple[int, str]], run: str, *, has_gpus: bool | None = None
+) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
-    A cause is returned once, with its first line. What Slurm alone decides, as a time limit, is read from the
-    log only where Slurm's own answer is missing: a log may hold earlier starts of the job.
+    A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
+    as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
+    starts of the job.
 
     Args:
         ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not say.
         log: The lines of the log, each with its number.
         run: The name of the run, for the commands to type.
+        has_gpus: Whether the job has asked for GPUs; None if that is not known.
     """
     by_cause: dict[str, Failure] = {}
     for known in causes():
         if known.ended and (match := re.fullmatch(known.ended, ended)):
-            by_cause[known.cause] = _failure(known, match, run, ended=ended)
+            by_cause[known.cause] = _failure(known, match, run, has_gpus=has_gpus, ended=ended)
+    last = {known.cause for known in causes() if known.last}
     for number, line in log:
-        for failure in _in_line(number, line, run):
+        for failure in _in_line(number, line, run, has_gpus=has_gpus):
             seen = by_cause.get(failure.cause)
-            if seen is None and not (ended and failure.rank in ("outside", "limit")):
+            new = seen is None and not (ended and failure.rank in ("outside", "limit"))
+            if new or failure.cause in last:
                 by_cause[failure.cause] = failure
             elif seen and not seen.says:
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)
     return sorted(by_cause.values(), key=lambda failure: RANKS.index(failure.rank))  # of one rank, in time
 
 
-def _in_line(number: int, line: str, run: str) -> Iterator[Failure]:
+def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iterator[Failure]:
     """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
@@ -125,7 +139,7 @@ def _in_line(number: int, line: str, run: str) -> Iterator[Failure]:
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
-                    yield _failure(known, match, run, line=number, says=piece)
+                    yield _failure(known, match, run, has_gpus=has_gpus, line=number, says=piece)
                     break
         elif own:
             means = f"{own.what} ({own.at})" if own.at else own.what
@@ -133,10 +147,19 @@ def _in_line(number: int, line: str, run: str) -> Iterator[Failure]:
 
 
 def _failure(
-    known: FailureText, match: re.Match[str], run: str, *, ended: str = "", line: int = 0, says: str = ""
+    known: FailureText,
+    match: re.Match[str],
+    run: str,
+    *,
+    has_gpus: bool | None,
+    ended: str = "",
+    line: int = 0,
+    says: str = "",
 ) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
-    means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix))
+    means, fix = (
+        text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(has_gpus=has_gpus))
+    )
     return Failure(
         cause=known.cause, rank=known.rank, means=means, fix=fix, ended=ended, line=line, says=says
     )
@@ -151,13 +174,14 @@ def pieces(line: str) -> Iterator[str]:
 
 
 def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
-    """Return the last lines of a log that look like an error, or the last ones at all; each text once."""
+    """Return the last lines of a log that look like an error, or the last lines; each text once.
+
+    Of exceptions the last few are among them, however many lines of srun follow.
+    """
     texts: dict[str, int] = {}
-    for wanted in (_LOOKS_BAD.match, bool):
-        for number, line in reversed(log):
+    for wanted, count in ((_EXCEPTION.match, most // 2), (_LOOKS_BAD.match, most), (bool, most)):
+        for number, line in reversed(log) if not texts or wanted is not bool else ():
             for piece in pieces(line):
-                if len(texts) < most and wanted(piece):
+                if len(texts) < count and wanted(piece):
                     texts.setdefault(piece, number)
-        if texts:
-            break
-    return [(number, piece) for piece, number in reversed(texts.items())]
+    return sorted(((number, piece) for piece, number in texts.items()), key=lambda shown: shown[0])

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sbatchgen.plan.sweep import numbers_as_text
+from sbatchgen.runs import own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
@@ -65,6 +66,9 @@ def page(
         facts.append(("training", progress.says or progress.state or "no loss so far"))
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
+    is_done = state.last is not None and state.last.state == "COMPLETED"
+    if records and not is_done and (forgets := own_trainer.forgets(records[-1])):
+        facts.append(("a restart", forgets))
     facts += [("log", logs[-1])] if logs else []
     if records and (code := records[-1].code):
         commit = f" at {code.at}" if code.commit else ""

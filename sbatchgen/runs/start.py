@@ -226,6 +226,9 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
+    if chdir and plan.runtime.mounts_own and (why := unmountable(plan, str(chdir))):
+        what = f"the working folder {chdir} can't be mounted: {why}"
+        yield error(plan, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
     if plan.trainer and plan.resume not in ("auto", "off"):
         path = _here(ShellPath(plan.resume), chdir or folder, environment)
         if path and path.parent.is_dir() and not path.exists():
@@ -241,10 +244,20 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         yield finding if local else finding._replace(severity="warning")  # another job may make it
 
 
+def unmountable(plan: Plan, folder: str) -> str:
+    """Return why a container can't mount a folder at its own path, or ""."""
+    split = "," in folder or ":" in folder
+    return "the path would be split at the comma or colon" if split else plan.runtime.unmountable(folder)
+
+
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
     """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
-    if path.exists() or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir())):
+    if (
+        path.exists()
+        or "{env:" in trainer
+        or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir()))
+    ):
         return
     siblings = [file.name for file in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"

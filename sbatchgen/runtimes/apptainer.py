@@ -130,6 +130,18 @@ class ApptainerRuntime(ContainerRuntime):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield KeyFault("binds", what, "mount a symbolic link with a plain name")
 
+    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
+        """Return that the process which mounts a file may end before the trainer has saved."""
+        image = job.software.get("image") or ""
+        if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
+            return None
+        what = (
+            "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: what the trainer "
+        )
+        what += "imports while it saves may be gone"
+        fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
+        return KeyFault("image", what, fix)
+
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""
         del launch
@@ -159,9 +171,13 @@ def _adopted_binds(draft: ScriptDraft, tool: "Tool") -> Iterator[str]:
             yield from draft.option_list(tool, option)
         elif option.name == "env":
             draft.option_env(tool, option)
-        elif option.name not in ("nv", "rocm") and (
-            option.name not in ("pwd", "cwd") or draft.option_path(tool, option) != draft.folder
-        ):
+        elif option.name in ("pwd", "cwd") and (folder := draft.option_path(tool, option)):
+            if "$" in folder and folder != draft.folder:
+                draft.lose(f"--{option.name} of {tool.name}: the folder is known only when the job runs")
+            elif folder != draft.folder:
+                lines = draft.profile.setdefault("setup_per_task", [])
+                lines.insert(0, f"cd {quoting.path(folder)} || exit")
+        elif option.name not in ("nv", "rocm"):
             draft.lose(f"--{option.name} of {tool.name}")
 
 

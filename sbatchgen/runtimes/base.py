@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         """What a runtime may ask of a job that `adopt` makes of a script."""
 
         job: dict[str, Any]
+        profile: dict[str, Any]
         folder: str | None
 
         @property
@@ -189,6 +190,7 @@ class Runtime:
         mount_options: What may follow SRC:DST: in a mount, as a regular expression.
         wait_s: Seconds that srun waits once a task has ended.
         image_tools: Its commands that prepare an image.
+        enter: Shell that runs its arguments in the container of a job, in a step of that job; or "".
         image_ending: How the names of images end that only this runtime starts, or "".
     """
 
@@ -209,6 +211,7 @@ class Runtime:
     mount_options = ""
     wait_s = WAIT_S
     image_tools: tuple[ImageTool, ...] = ()
+    enter = ""
     image_ending = ""
 
     def __str__(self) -> str:
@@ -280,6 +283,11 @@ class Runtime:
         """Yield what can't work, whatever the cluster has."""
         del job
         yield from ()
+
+    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
+        """Return why what the trainer saves at a preemption may be lost."""
+        del job
+        return None
 
     def unmountable(self, path: str) -> str:
         """Return why a container can't mount a path, or ""."""

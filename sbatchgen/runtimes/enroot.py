@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a container
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # by which it chooses libraries of the driver
+# Folders of caches that people export in their shells; in a container they may not be there.
+CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _OF_BASH = re.compile(r'[$`"]')  # in double quotes
 
@@ -38,9 +41,24 @@ class Enroot:
     workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
 
 
+# A container's first line in Enroot's list has its name before a process, the others have none.
+_ENTER = """
+for pid in $(enroot list -f 2>/dev/null | awk '{ print $2 ~ /^[0-9]+$/ ? $2 : $1 }'); do
+    grep -qsxz "SLURM_JOB_ID=$SLURM_JOB_ID" "/proc/$pid/environ" && exec enroot exec "$pid" "$@"
+done
+echo "sbatchgen exec: no container of Enroot found on $(hostname): on the node itself" >&2
+exec "$@"
+"""
+
+
 def _source(source: str) -> str:
     """Return a URI; older releases know a registry only by the # after it."""
     scheme, _, rest = source.rpartition("://")
+    if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
+        raise CommandLineError.of(
+            f"'{source}' is a file: Enroot imports from registries, Docker and Podman",
+            fix=f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME",
+        )
     if scheme and not _URI.match(source):
         raise CommandLineError.of(f"'{source}' is not a URI", fix="write it as docker://pytorch/pytorch")
     registry, slash, name = rest.partition("/")
@@ -76,6 +94,7 @@ class EnrootRuntime(ContainerRuntime):
         r"(?:(?:ro|rw|r?bind|r?private|r?slave|r?shared|no(?:suid|dev|exec)|x-create=\w+)(?:\+|$))+"
     )
     wait_s = 600  # until the container is removed, which took 41 s with a small image
+    enter = _ENTER
     image_tools = (
         ImageTool(
             "import",
@@ -90,18 +109,24 @@ class EnrootRuntime(ContainerRuntime):
         return image.startswith(("/", ".", "${"))
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return whether pyxis starts the container."""
+        """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
         del here, exported
-        return {"pyxis": job.runtime is self}
+        chosen, image = job.runtime is self, job.software.get("image") or ""
+        gpus = chosen and self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
+        caches = tuple(name for name in CACHES if name not in job.env)
+        return {"pyxis": chosen, "gives_cuda": gpus, "caches": caches if chosen else ()}
+
+    def _on_nvidia(self, job: RuntimeJob) -> bool:
+        """Whether the job uses GPUs that the hook gives; those of AMD are devices in /dev."""
+        return job.mode.uses_gpus and job.gpu_vendor == "nvidia"
 
     def exports(self, job: RuntimeJob) -> dict[str, str]:
         """Return what Enroot's hook reads; "all" would fail on a node without NVIDIA's tools."""
         exports = {}
-        on_nvidia = job.mode.uses_gpus and job.gpu_vendor == "nvidia"  # those of AMD are devices in /dev
         if not self.words(job):
-            exports[NVIDIA] = "all" if on_nvidia else "void"
-        if on_nvidia:
-            exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+            exports[NVIDIA] = "all" if self._on_nvidia(job) else "void"
+        if self._on_nvidia(job) and not self.is_file(job.software.get("image") or ""):
+            exports[CAPABILITIES] = "compute,utility"  # what its image sets is not known before it runs
         return exports
 
     def words(self, job: RuntimeJob) -> dict[str, str]:
@@ -122,7 +147,8 @@ class EnrootRuntime(ContainerRuntime):
         both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
         yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
         yield f'--container-mounts="{both}"'
-        yield f'--container-env="{",".join(exported)}"'
+        names = exported if folder else (*exported, "PWD")  # else that of the image
+        yield f'--container-env="{",".join(names)}"'
 
     def environment_changes(self, job: RuntimeJob) -> list[str]:
         """Return a home for caches: that of the image can't be written."""
@@ -130,8 +156,11 @@ class EnrootRuntime(ContainerRuntime):
         return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield an image file that pyxis takes for a registry address."""
+        """Yield an image file that pyxis takes for a registry address, or that is Apptainer's."""
         image = job.software.get("image") or ""
+        if image.endswith((".sif", ".def")):
+            what = f"'{image}' is a file of Apptainer, not of Enroot"
+            yield KeyFault("image", what, "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh")
         if image.endswith(".sqsh") and not self.is_file(image):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
             yield KeyFault("image", what, f"write ./{image}, or the absolute path")

@@ -75,7 +75,7 @@ class UvRuntime(Runtime):
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""
         del launch
-        project = "." if draft.folder == SUBMIT_DIR else draft.folder
+        project: str | None = "." if draft.folder == SUBMIT_DIR else draft.folder or "${PWD}"
         for option in tool.given:
             if option.name in ("project", "directory"):
                 project = draft.option_path(tool, option, file=True)

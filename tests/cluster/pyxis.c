@@ -50,9 +50,32 @@ enum { MOUNT_HOME, WRITABLE, REMAP_ROOT, ENTRYPOINT, FLAGS };
 static char *text[TEXTS];
 static int flag[FLAGS] = {-1, -1, -1, -1}; /* not given */
 
+/* What srun refuses of --container-mounts. */
+static int refused(const char *mounts)
+{
+	char *copy = strdup(mounts), *rest = copy;
+	int status = 0;
+
+	for (char *entry; !status && (entry = strsep(&rest, ","));) {
+		char *parts = entry, *source = strsep(&parts, ":"), *target = parts ? strsep(&parts, ":") : source;
+		if (!*source || !*target) {
+			slurm_error("pyxis: --container-mounts: invalid format: %s", mounts);
+			status = -1;
+		} else if ((strspn(source, "./") == 0 && strcmp(source, "tmpfs") && strcmp(source, "umount")) ||
+			   strspn(target, "./") == 0) {
+			slurm_error("pyxis: mount source must be a relative path, an absolute path, \"tmpfs\" or \"umount\"");
+			slurm_error("pyxis: could not add mount entry: %s:%s", source, target);
+			status = -1;
+		}
+	}
+	free(copy);
+	return status;
+}
+
 static int take(int which, const char *value, int remote)
 {
-	(void)remote;
+	if (which == MOUNTS && !remote && refused(value) < 0)
+		return -1;
 	free(text[which]);
 	text[which] = strdup(value);
 	return text[which] ? 0 : -1;
@@ -131,14 +154,19 @@ static int fail(const char *what, const char *path)
 	return -1;
 }
 
-static const char CREATING[] = "failed to create container filesystem";
+static const char CREATING[] = "failed to create container filesystem for image: ";
 static const char STARTING[] = "container start failed with error code: 1";
 
-/* What pyxis says of Enroot's end, and then shows of its words. */
-static int enroot_fails(const char *doing, const char *what, const char *path)
+/* What pyxis says of Enroot's end, and then shows of its words: lines, and an object of the last. */
+static int enroot_fails(const char *doing, const char *object, const char *said, const char *of)
 {
-	slurm_error("pyxis: %s", doing);
-	slurm_error("pyxis:     [ERROR] %s%s", what, path);
+	char lines[1024], *rest = lines, *line;
+
+	slurm_error("pyxis: %s%s", doing, object);
+	slurm_error("pyxis: printing enroot log file:");
+	snprintf(lines, sizeof(lines), "%s", said);
+	while ((line = strsep(&rest, "\n")))
+		slurm_error("pyxis:     %s%s", line, rest ? "" : of);
 	return -1;
 }
 
@@ -256,25 +284,27 @@ static int create(spank_t sp)
 
 	if (text[NAME] && access(container, F_OK) == 0)
 		return 0; /* the existing one is used, with its old image */
-	if (strspn(text[IMAGE], "./") == 0) {
-		slurm_error("pyxis: '%s' is an image of a registry, not a path: it starts with neither / nor .", text[IMAGE]);
-		return -1;
-	}
+	if (strspn(text[IMAGE], "./") == 0) /* of a registry, and there is none */
+		return enroot_fails("failed to import docker image: ", text[IMAGE],
+				    "[INFO] Querying registry for permission grant\ncurl: (6) Could not resolve host: ",
+				    "registry-1.docker.io");
 	if (image == MISSING)
-		return enroot_fails(CREATING, "No such file or directory: ", text[IMAGE]);
+		return enroot_fails(CREATING, text[IMAGE], "[ERROR] No such file or directory: ", text[IMAGE]);
 	if (image == INVALID)
-		return enroot_fails(CREATING, "Invalid image format: ", text[IMAGE]);
+		return enroot_fails(CREATING, text[IMAGE], "[ERROR] Invalid image format: ", text[IMAGE]);
 	if (access(container, F_OK) == 0) {
 		if (spank_getenv(sp, "ENROOT_FORCE_OVERRIDE", force, sizeof(force)) != ESPANK_SUCCESS || !*force)
-			return enroot_fails(CREATING, "File already exists: ", container);
+			return enroot_fails(CREATING, text[IMAGE], "[ERROR] File already exists: ", container);
 		run("rm -rf \"$1\"", 0);
 	}
 	if (!run("mkdir -p \"$1\" && sleep %d", create_s)) {
-		slurm_error("pyxis: %s", CREATING);
+		slurm_error("pyxis: %s%s", CREATING, text[IMAGE]);
 		return -1;
 	}
 	if (image == TRUNCATED)
-		return enroot_fails(CREATING, "unsquashfs: can't read all of ", text[IMAGE]);
+		return enroot_fails(CREATING, text[IMAGE],
+				    "[INFO] Extracting squashfs filesystem...\nRead on filesystem failed because EOF\n"
+				    "FATAL ERROR: File system corruption detected", "");
 	return 0;
 }
 
@@ -304,7 +334,7 @@ static bool wants_gpus(spank_t sp)
 /* What can go wrong once the image is unpacked: Enroot's hooks, and the settings that pyxis writes for it. */
 static int start(spank_t sp, int count, char **arguments)
 {
-	char path[PATH_MAX], host[HOST_NAME_MAX];
+	char path[PATH_MAX], host[HOST_NAME_MAX], locale[64];
 	char *mounts = text[MOUNTS] ? strdup(text[MOUNTS]) : NULL;
 
 	for (char *entry, *rest = mounts; rest && (entry = strsep(&rest, ","));) {
@@ -315,16 +345,20 @@ static int start(spank_t sp, int count, char **arguments)
 		}
 	}
 	free(mounts);
-	if (text[MOUNTS] && strpbrk(text[MOUNTS], "$`\"")) { /* they are words of a bash script, in double quotes */
-		return enroot_fails(STARTING, "/tmp/.enroot_config: line 2: unbound variable: ", text[MOUNTS]);
-	}
+	if (text[MOUNTS] && strchr(text[MOUNTS], '"')) /* they are words of a bash script, in double quotes */
+		return enroot_fails(STARTING, "", "[ERROR] Invalid argument: /tmp/.enroot_config_XXXXXX", "");
+	if (text[MOUNTS] && strpbrk(text[MOUNTS], "$`"))
+		return enroot_fails(STARTING, "", "/tmp/.enroot_config_XXXXXX: line 2: ", "x: unbound variable");
+	if (spank_getenv(sp, "LC_ALL", locale, sizeof(locale)) == ESPANK_SUCCESS && *locale && !strchr(locale, '.'))
+		return enroot_fails(STARTING, "", /* in one of 20 starts, with a locale that the node lacks */
+				    "bash: warning: setlocale: LC_ALL: cannot change locale\n"
+				    "[ERROR] Invalid argument: /tmp/.enroot_config_XXXXXX", "");
 	gethostname(host, sizeof(host));
 	snprintf(path, sizeof(path), "%s/%s", argument(count, arguments, "nvidia"), host);
-	if (wants_gpus(sp) && access(path, F_OK) < 0) {
-		enroot_fails(STARTING, "Command not found: nvidia-container-cli", "");
-		slurm_error("pyxis:     [ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1");
-		return -1;
-	}
+	if (wants_gpus(sp) && access(path, F_OK) < 0)
+		return enroot_fails(STARTING, "",
+				    "[ERROR] Command not found: nvidia-container-cli, see https://github.com/NVIDIA/libnvidia-container\n"
+				    "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1", "");
 	return 0;
 }
 
@@ -337,7 +371,7 @@ static int start_once(spank_t sp, int count, char **arguments)
 		shared->made = create(sp) == 0 && start(sp, count, arguments) == 0;
 	}
 	if (!shared->made)
-		slurm_error("pyxis: container was not started successfully");
+		slurm_error("pyxis: container was not started successfully by another task");
 	lockf(lock, F_ULOCK, 0);
 	return shared->made ? 0 : -1;
 }
@@ -453,5 +487,9 @@ int slurm_spank_task_init(spank_t sp, int count, char **arguments)
 	complete_environment(sp);
 	if (import_environment(sp) < 0 || set_ranks(sp) < 0)
 		return -1;
-	return chdir(folder) < 0 ? fail("couldn't chdir to", folder) : 0;
+	if (chdir(folder) < 0) {
+		slurm_error("pyxis: couldn't chdir to %s: %s", folder, strerror(errno));
+		return -1;
+	}
+	return 0;
 }

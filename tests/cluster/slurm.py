@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import final
 
 from . import config, mounts, site
-from .host import Host
+from .host import PATH, Host
 from .job import TERMINAL, parse_jobs
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -47,6 +47,7 @@ class Cluster:
         plugstack: str = "",
         settings: str = "",
         root: Path | None = None,
+        path: str = "",
     ) -> None:
         """Nothing is started yet.
 
@@ -57,8 +58,10 @@ class Cluster:
                 stands for the folder that all nodes share.
             settings: Lines of slurm.conf, in place of the tests' own.
             root: The folder of another system, whose Slurm it is.
+            path: Further folders of programs, before the others of PATH.
         """
         self._root = root
+        self._path = {"PATH": f"{path}:{PATH}"} if path else {}
         self._visible = [path.resolve() for path in visible]
         self._plugstack = plugstack
         self._settings = settings
@@ -128,7 +131,7 @@ class Cluster:
             argv,
             user=self._site.user,
             cwd=cwd or self.home,
-            env={**self._site.environment(), **(env or {})},
+            env={**self._site.environment(), **self._path, **(env or {})},
             check=check,
             timeout=timeout,
             stdin=input or "",
@@ -268,7 +271,8 @@ class Cluster:
     def _serve(self, name: str) -> None:
         """Start slurmd on a node."""
         log = self._site.folder / "log" / f"{name}-stderr"
-        self._hosts[name].spawn(["slurmd", "-D", "-N", name], log=log)
+        path = (f"{variable}={value}" for variable, value in self._path.items())
+        self._hosts[name].spawn(["env", *path, "slurmd", "-D", "-N", name], log=log)
 
     def _power_off(self) -> None:
         while self._hosts:

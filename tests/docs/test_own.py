@@ -127,7 +127,7 @@ def test_a_pythonpath_that_was_asked_for_counts_in_every_runtime(runtime: str) -
 
 
 def test_the_page_shows_what_the_file_holds_and_what_can_be_rendered(command: Command) -> None:
-    code = EXAMPLE.read_text()
+    code = "".join(path.read_text() for path in EXAMPLE.parent.glob("*.py"))
     for shown in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         assert shown in code
     lines = [line.strip() for line in PAGE.splitlines() if line.startswith("    sbatchgen ")]

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (3d1d5fad8751): sbatchgen render cpu
+# sbatchgen 0.2.0 (936363ba907b): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -12,7 +12,7 @@
 #SBATCH --signal=B:USR1@300
 
 die() { echo "error: $*" >&2; exit 1; }
-[[ $(srun --help) == *--container-image* ]] || die "srun knows no pyxis: not installed, or PYXIS_CONTAINER_IMAGE is set"
+[[ $(srun --help) == *--container-env* ]] || die "no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 # --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/cpu"
@@ -23,7 +23,7 @@ umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; 
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 
 # --- Environment ---
-unset PYTHONPATH PYTHONHOME # of the submitting shell
+unset PYTHONPATH PYTHONHOME BASH_ENV CONDA_PREFIX SSL_CERT_FILE VIRTUAL_ENV # of the submitting shell
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 [[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
@@ -31,7 +31,10 @@ for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
     [[ -e $folder ]] || die "can't mount $folder: it does not exist"
 done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
-unset "${!PYXIS_CONTAINER_@}" # they act like options of srun
+for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
+    [[ ${!name}/ == @("$PWD"|"$CODE_DIR"|"/scratch/${USER}")/* ]] || unset "$name" # not mounted
+done
+unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
 export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=8 NVIDIA_VISIBLE_DEVICES=void
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
@@ -46,12 +49,16 @@ trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel an
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
     --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" \
-    --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES" \
+    --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
     env HOME="$RUN_DIR" \
     python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cpu \
     --launcher none \
     --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends the wait, not the training
+training=$! saved=0 # once saved, the training is not waited for while its containers are removed: a limit may be near
+while kill -0 $training 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
+    sleep 1 & wait $!; [[ ! -e $RUN_DIR/again ]] || ((++saved)) # a signal ends the wait, not the training
+done
+kill -0 $training 2>/dev/null || wait $training
 rc=$?
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (b1aaf08346f2): sbatchgen render ddp
+# sbatchgen 0.2.0 (429af7a62eef): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -23,7 +23,7 @@ umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; 
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
-unset PYTHONPATH PYTHONHOME # of the submitting shell
+unset PYTHONPATH PYTHONHOME BASH_ENV CONDA_PREFIX SSL_CERT_FILE VIRTUAL_ENV # of the submitting shell
 IMAGE="${SLURM_SUBMIT_DIR}/pytorch-24.01.sif"
 [[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (b4763525671e): sbatchgen render ddp
+# sbatchgen 0.2.0 (d7d5d5340c52): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -13,7 +13,7 @@
 #SBATCH --signal=B:USR1@300
 
 die() { echo "error: $*" >&2; exit 1; }
-[[ $(srun --help) == *--container-image* ]] || die "srun knows no pyxis: not installed, or PYXIS_CONTAINER_IMAGE is set"
+[[ $(srun --help) == *--container-env* ]] || die "no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 # --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/ddp"
@@ -24,7 +24,7 @@ umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; 
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
-unset PYTHONPATH PYTHONHOME # of the submitting shell
+unset PYTHONPATH PYTHONHOME BASH_ENV CONDA_PREFIX SSL_CERT_FILE VIRTUAL_ENV # of the submitting shell
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 [[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
@@ -32,12 +32,16 @@ for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
     [[ -e $folder ]] || die "can't mount $folder: it does not exist"
 done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
-unset "${!PYXIS_CONTAINER_@}" # they act like options of srun
+for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
+    [[ ${!name}/ == @("$PWD"|"$CODE_DIR"|"/scratch/${USER}")/* ]] || unset "$name" # not mounted
+done
+[[ $(unsquashfs -cat "$IMAGE" etc/environment 2>/dev/null) == *NVIDIA_DRIVER_CAPABILITIES=* ]] ||
+    export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA
+unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
 export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # a port of this job's own
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all
-export NVIDIA_DRIVER_CAPABILITIES=compute,utility
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
 
 # --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
@@ -50,12 +54,16 @@ trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel an
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=600 \
     --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
     --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" \
-    --container-env="MASTER_ADDR,MASTER_PORT,PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES" \
+    --container-env="MASTER_ADDR,MASTER_PORT,PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
     env HOME="$RUN_DIR" \
     python3 "$CODE_DIR/training/torchrun.py" --nnodes="$SLURM_NNODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" -- \
     "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends the wait, not the training
+training=$! saved=0 # once saved, the training is not waited for while its containers are removed: a limit may be near
+while kill -0 $training 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
+    sleep 1 & wait $!; [[ ! -e $RUN_DIR/again ]] || ((++saved)) # a signal ends the wait, not the training
+done
+kill -0 $training 2>/dev/null || wait $training
 rc=$?
 [[ -f $RUN_DIR/exit && $(head -c 4 "$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's
 

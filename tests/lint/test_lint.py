@@ -365,9 +365,7 @@ def test_scripts_in_a_document(command: Command) -> None:
         ("jobs.md", 25, 18, "SB127"),
         ("jobs.md", 38, 9, "SB126"),
     ]
-    assert "    25 | > #SBATCH --time=24\n" in command("lint", "jobs.md").out.replace(
-        "  #SBATCH", "> #SBATCH"
-    )
+    assert "    also in line 25\n" in command("lint", "jobs.md").out
 
 
 def test_a_document_with_line_ends_of_dos_has_scripts_without(command: Command) -> None:
@@ -634,3 +632,19 @@ def test_tasks_of_whole_nodes_have_more_than_one_cpu(command: Command) -> None:
     keys = "name: x\nurl: https://example.org\nchecked: 2026-01-01\npartitions: {gpu: {exclusive: true}}\n"
     put("x.yaml", keys)
     assert "SB407" not in ids(command, "a.slurm", "--profile", "./x.yaml")
+
+
+def test_findings_that_say_the_same_are_shown_once(command: Command) -> None:
+    put("job.slurm", GOOD + "ssh a true\nssh b true\necho\nssh c true\n")
+    out = command("lint", "--no-shellcheck", "job.slurm").out
+    assert out.count("SB318") == 1
+    assert "    also in lines 6, 8\n" in out
+    assert len([row for row in found(command, "job.slurm") if row[3] == "SB318"]) == 3
+
+
+def test_an_annotation_of_mkdocs_is_not_part_of_a_directive(command: Command) -> None:
+    put(
+        "page.md",
+        "```bash\n#!/bin/bash\n#SBATCH --nodes=2 # (1)!\n#SBATCH --time=1:00:00 (2)\nsrun ./x\n```\n",
+    )
+    assert ids(command, "--no-shellcheck", "page.md") == set()

@@ -24,6 +24,7 @@ def test_what_programs_print_is_known(recorded: dict[str, str]) -> None:
     first = failures("", enumerate(recorded["log"].splitlines(), 1), "ddp")[0]
     assert first.cause == recorded["cause"]
     assert (first.means, first.says) > ("", "")
+    assert recorded.get("says", "") in first.means
     assert not re.search(r"[{}]", first.means + first.fix.replace("MASTER_PORT=$((", ""))
 
 
@@ -119,3 +120,24 @@ def test_no_log_takes_long() -> None:
     plain = seconds([("Epoch 3: step 100 of 200, loss 0.123 " * 40)[:LONGEST]] * 600)
     hostile = seconds([start * (LONGEST // len(start)) for start in starts] * 40)
     assert hostile < 50 * plain + 1
+
+
+def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:
+    crash = ["Traceback (most recent call last):", "ValueError: no such layer: conv9", "stopped"]
+    srun = [f"srun: error: n{number}: task {number}: Exited with exit code 1" for number in range(9)]
+    shown = [text for _, text in look_bad([*enumerate([*crash, *srun], 1)])]
+    assert shown == ["ValueError: no such layer: conv9", *srun[-4:]]
+
+
+@pytest.mark.parametrize(
+    ("has_gpus", "says"),
+    [
+        (True, "the job has GPUs, so they are hidden"),
+        (False, "--gpus-per-node 1"),
+        (None, "does the job ask for one"),
+    ],
+)
+def test_the_fix_of_no_gpu_is_that_of_the_job(has_gpus: bool | None, says: str) -> None:  # noqa: FBT001
+    log = [(1, "RuntimeError: No CUDA GPUs are available")]
+    (failure,) = failures("FAILED 1:0", log, "ddp", has_gpus=has_gpus)
+    assert says in failure.fix

@@ -95,7 +95,7 @@ def test_options_of_a_mount_follow_the_second_path(
         "--runtime",
         runtime,
         "--image",
-        "/i.sif" if runtime != "shifter" else "i:1",
+        "/i.img" if runtime != "shifter" else "i:1",
         "--bind",
         bind,
     )
@@ -115,7 +115,7 @@ def test_options_of_a_mount_follow_the_second_path(
     ],
 )
 def test_what_would_be_split_is_refused(command: Command, folder: Path, runtime: str, bind: str) -> None:
-    image = "/i.sif" if runtime != "shifter" else "i:1"
+    image = "/i.img" if runtime != "shifter" else "i:1"
     done = command(
         "render", "single", "--profile", "msu", "--runtime", runtime, "--image", image, "--bind", bind
     )

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from training.config import parse
-from training.data.datasets import Data, import_torchvision
+from training.data.datasets import Data
+from training.data.images import import_torchvision
 from training.data.splits import InMemory, Norm
 from training.errors import UserError
 from training.model.activation_checkpointing import Stages, checkpoint_activations

@@ -23,6 +23,7 @@ from training.errors import UserError
 from training.model import optimizer
 from training.model.optimizer import build_optimizer
 from training.model.precision import Autocast, choose_kernels
+from training.model.tasks import _count
 from training.processes import hang, world
 from training.processes.ranks import Place
 from training.run import agreement, engine, evaluation, loop
@@ -262,7 +263,7 @@ def test_a_step_has_the_right_shapes_on_the_meta_device(
     losses_B = nn.functional.cross_entropy(logits_BK, y_B, reduction="none")
     torch.autograd.backward(losses_B.sum())
     made.step()
-    sums = torch.cat((loop.sums_of(losses_B, logits_BK, y_B), evaluation._count_top(logits_BK, y_B)))
+    sums = loop.sums_of(losses_B, *_count(logits_BK, y_B, top=True).values())
 
     assert (sums.device.type, sums.shape, sums.dtype) == ("meta", (4,), torch.float64)
     assert all(weight.grad is not None and weight.grad.is_meta for weight in model.parameters())

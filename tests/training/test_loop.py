@@ -15,6 +15,7 @@ from training.data.splits import InMemory, Norm
 from training.errors import NotFiniteError, UserError
 from training.model.optimizer import Ema, build_optimizer, lr_at
 from training.model.precision import build_scaler
+from training.model.tasks import build_task
 from training.output.log import Log
 from training.processes.stop import REASONS, Stop
 from training.processes.world import World
@@ -52,13 +53,15 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         threads=1,
         host="here",
     )
+    data = Data(train=split, validation=split, classes=3, shape_CHW=(1, 2, 2))
     return Session(
         config=config,
         world=world,
         log=Log(run_dir=tmp_path, speaks=False),
         stop=Silent(),
         lock=RunLock(tmp_path),
-        data=Data(train=split, validation=split, classes=3, shape_CHW=(1, 2, 2)),
+        data=data,
+        task=build_task(config, data),
         batch=6,
         model=model,
         trained=model,
@@ -107,7 +110,7 @@ def test_an_evaluation_is_exact(
     parts: list[torch.Tensor] = []
 
     def keep(_world: World, values: torch.Tensor) -> torch.Tensor:
-        if len(values) == 5:  # not those of a synchronisation on the way
+        if len(values) == 4:  # not those of a synchronisation on the way
             parts.append(values.clone())
         return torch.cat((values[:3].clamp(min=1), values[3:]))
 
@@ -115,7 +118,7 @@ def test_an_evaluation_is_exact(
     monkeypatch.setattr(agreement, "reduce_sum", keep)
     for rank in range(size):
         evaluation.evaluate(session(tmp_path, rank=rank, size=size, samples=samples))
-    loss, correct, count, _, problems = torch.stack(parts).sum(dim=0).tolist()
+    loss, correct, count, problems = torch.stack(parts).sum(dim=0).tolist()
     whole = session(tmp_path, rank=0, size=1, samples=samples)
     x, y = batch(whole, torch.arange(samples))
     logits = whole.model(x).float()
@@ -132,14 +135,14 @@ def test_the_top_5_accuracy_is_told_of_more_than_10_classes(tmp_path: Path, clas
     split = made.data.validation
     assert isinstance(split, InMemory)
     split = replace(split, labels_N=torch.arange(300) % classes)
-    score = evaluation.evaluate(
-        replace(made, model=model, data=replace(made.data, validation=split, classes=classes))
-    )
+    data = replace(made.data, validation=split, classes=classes)
+    made = replace(made, model=model, data=data, task=build_task(made.config, data))
+    score = evaluation.evaluate(replace(made, metrics=("accuracy", "top5")[: 1 + (classes > 10)]))
     logits = model(split.images_NCHW.flatten(1)).tolist()
     first_5 = [sorted(range(classes), key=row.__getitem__)[-5:] for row in logits]
     share = sum(int(label) in best for label, best in zip(split.labels_N, first_5, strict=True)) / 300
 
-    assert score.top5 == (share if classes > 10 else None)
+    assert score.metrics.get("top5") == (share if classes > 10 else None)
     assert str(score).partition("%")[2] == (f", Top-5: {100 * share:.2f}%" if classes > 10 else "")
 
 

@@ -254,7 +254,9 @@ def test_the_end_of_its_time_makes_a_training_ask_for_a_restart(
     monkeypatch.setenv("SBATCHGEN_AGAIN_FILE", str(tmp_path / "again"))
     monkeypatch.setattr("training.processes.stop.time.time", lambda: 0.0 if next(looks) < 20 else 1e10)
     monkeypatch.setattr("training.processes.stop.LOOK_EVERY_S", 0.0)
-    ended = here(tmp_path, "--deadline", "1e9", "--sync-every", "1", "--epochs", "50")
+    ended = here(
+        tmp_path, "--deadline", "1e9", "--sync-every", "1", "--epochs", "50", "--tensorboard", "off"
+    )  # TensorBoard asks for the time too
     assert (ended.code, status(tmp_path)["reason"]) == (75, "deadline"), ended.err
     assert status(tmp_path)["step"] > 0
     assert (tmp_path / "again").exists()

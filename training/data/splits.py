@@ -52,7 +52,7 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InMemory:
-    """Images (uint8, or float32 as the model gets them) and int64 labels, on the device."""
+    """Images (uint8, or float32 as the model gets them) and int64 labels or other targets, on the device."""
 
     images_NCHW: torch.Tensor
     labels_N: torch.Tensor
@@ -75,10 +75,10 @@ class InMemory:
         normalise = self.norm.on(self.labels_N.device)
         key = mix("shift", self.seed, epoch)
         for index_B in index_lists:
-            x_BCHW = self.images_NCHW[index_B]
+            x_BCHW = self.images_NCHW.index_select(0, index_B)
             if self.shift:
                 x_BCHW = shift_and_flip(x_BCHW, hash_indices(index_B, key), self.shift)
-            yield normalise(x_BCHW), self.labels_N[index_B]
+            yield normalise(x_BCHW), self.labels_N.index_select(0, index_B)
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
@@ -122,6 +122,7 @@ class FromLoaders:
         seed: The seed of random augmentation.
         classes: The number of classes.
         shape_CHW: The shape of all images.
+        target_shape: The shape of all targets; () of labels.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class FromLoaders:
         seed: int,
         classes: int,
         shape_CHW: tuple[int, ...],
+        target_shape: tuple[int, ...] = (),
     ) -> None:
         self.samples = len(dataset)
         self.index_device = torch.device("cpu")
@@ -147,7 +149,7 @@ class FromLoaders:
             "multiprocessing_context": "fork",  # data sets need not be picklable, and are not copied
         }
         self._loader: DataLoader[Any] = DataLoader(
-            _Keyed(dataset, self.samples, seed, classes, tuple(shape_CHW)),
+            _Keyed(dataset, self.samples, seed, classes, tuple(shape_CHW), target_shape),
             batch_sampler=self._lists,
             collate_fn=_collate,
             num_workers=workers,
@@ -221,8 +223,9 @@ class _Keyed(Dataset[Any]):
     seed: int
     classes: int
     shape_CHW: tuple[int, ...]
+    target_shape: tuple[int, ...] = ()
 
-    def __getitem__(self, key: int) -> tuple[torch.Tensor, int] | UserError:
+    def __getitem__(self, key: int) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
         epoch, index = divmod(key, self.samples)
         _seed(mix("sample", self.seed, epoch, index))
         try:
@@ -234,10 +237,28 @@ class _Keyed(Dataset[Any]):
         if tuple(x_CHW.shape) != self.shape_CHW:
             what = f"sample {index} has the shape {tuple(x_CHW.shape)}, the first one {self.shape_CHW}"
             return UserError(what, fix="make all images of one shape")
+        return self._target(index, x_CHW, label)
+
+    def _target(
+        self, index: int, x_CHW: torch.Tensor, label: Any
+    ) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
+        """The sample, if its label or target is right."""
+        if not self.classes:
+            target = as_target(label)
+            if target.shape != self.target_shape:
+                what = f"the target of sample {index} has the shape {tuple(target.shape)}"
+                return UserError(f"{what}, the first one {self.target_shape}", fix="make all of one shape")
+            return x_CHW, target
         if not 0 <= label < self.classes:
             what = f"the label of sample {index} is {label}, but there are {self.classes} classes"
             return UserError(what, fix="labels from 0 on, each below the number of classes")
         return x_CHW, int(label)
+
+
+def as_target(value: Any) -> torch.Tensor:
+    """What a data set gives with an image, as a tensor; numbers are float32 or int64."""
+    target = torch.as_tensor(value)
+    return target.float() if target.dtype == torch.float64 else target
 
 
 def _seed(key: int) -> None:

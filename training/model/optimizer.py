@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from training.config import Config
+from training.model.finetuning import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 # What each optimizer keeps for a weight.
@@ -26,15 +27,21 @@ KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model on its device; biases and norms (1-D) are a group of their own."""
-    weights = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in weights if p.ndim > 1], "weight_decay": config.weight_decay},
-        {
-            "params": [p for p in weights if p.ndim <= 1],
-            "weight_decay": config.weight_decay if config.weight_decay_on == "all" else 0.0,
-        },
-    ]
+    """The optimizer of a model on its device; biases and norms (1-D) come last."""
+    head = head_of(model) if config.head_lr else ()
+    groups = []
+    for of_head in (False, True)[: 1 + bool(head)]:
+        weights = [p for name, p in model.named_parameters() if p.requires_grad and (name in head) == of_head]
+        scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
+        alike = config.weight_decay_on == "all" or not config.weight_decay
+        of_others = config.weight_decay if config.weight_decay_on == "all" else 0.0
+        matrices, others = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
+        if alike:  # one kernel for all: the second group is empty
+            matrices, others = matrices + others, []
+        groups += [
+            {"params": matrices, "weight_decay": config.weight_decay, **scale},
+            {"params": others, "weight_decay": of_others, **scale},
+        ]
     if config.optimizer == "sgd":
         return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "adamw":
@@ -57,14 +64,14 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
 
     If it is not for these weights, an error of any type is raised, and the optimizer is as before.
     """
+    lr = stored["param_groups"][0]["lr"]
     groups = [
-        now | {"params": group["params"], "lr": group["lr"]}
-        for group, now in zip(stored["param_groups"], optimizer.state_dict()["param_groups"], strict=True)
+        group | {"lr": lr * group.get("lr_scale", 1)} for group in optimizer.state_dict()["param_groups"]
     ]
-    numbers = [number for group in groups for number in group["params"]]
+    numbers = [number for group in stored["param_groups"] for number in group["params"]]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
-    for number, weight in zip(numbers, weights, strict=True):
+    for place, (number, weight) in enumerate(zip(numbers, weights, strict=True)):
         kept = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
         if isinstance(kept.get("step"), int):  # Adadelta of torch 2.2
             kept["step"] = torch.tensor(float(kept["step"]))
@@ -74,7 +81,7 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
         if kept and not (plain and shapes == wanted and kept.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
         if kept:
-            state[number] = kept
+            state[place] = kept
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     for weight, kept in optimizer.state.items():  # in its memory format: fused kernels don't look at strides
         laid_out = {name: torch.empty_like(weight).copy_(kept[name]) for name in kept.keys() - {"step"}}
@@ -107,9 +114,9 @@ def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> 
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all weights."""
+    """Set the learning rate of all weights; that of the head in proportion."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_scale", 1)
 
 
 class Ema:

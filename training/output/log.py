@@ -61,7 +61,7 @@ class Log:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
         line = json.dumps({"event": kind, **facts, **_now()}) + "\n"
         self._record(EVENTS, lambda path: _append(path, line.encode()))
-        self._add_to_curves(lambda: self.curves.record(kind, facts))
+        self._draw(lambda: self.curves.add(kind, facts))
 
     def note(self, line: str) -> None:
         """Print a line about checkpoints, and add it to the events."""
@@ -70,19 +70,21 @@ class Log:
 
     def start_curves(self, *, step: int) -> None:
         """Start the curves for TensorBoard at `step`."""
-        if self.speaks and self.records:
-            self._add_to_curves(lambda: self.curves.begin(step))
+        self._draw(lambda: self.curves.begin(self.run_dir, step))
 
-    def _add_to_curves(self, make: Callable[[], bytes]) -> None:
-        """Add records to the curves; a broken TensorBoard does not end the run."""
-        try:
-            records = make()
-        except Exception as error:  # noqa: BLE001 - whatever a broken package raises
-            self.curves.name = ""
-            self.say(f"No curves for TensorBoard ({one_line(error)}): training continues")
+    def end(self) -> None:
+        """Write what is left of the curves."""
+        self._draw(self.curves.end)
+
+    def _draw(self, draw: Callable[[], None]) -> None:
+        """Do something with the curves; a broken TensorBoard or a full disk does not end the run."""
+        if not (self.speaks and self.records):
             return
-        if records:
-            self._record(self.curves.name, lambda path: _append(path, records, make_folder=True))
+        try:
+            draw()
+        except Exception as error:  # noqa: BLE001 - whatever a broken package raises
+            self.curves.stop()
+            self.say(f"No curves for TensorBoard ({one_line(error)}): training continues")
 
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
@@ -115,10 +117,8 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
     replace(path, lambda file: file.write(data))
 
 
-def _append(path: Path, data: bytes, *, make_folder: bool = False) -> None:
-    """Add a whole line or record, or nothing: half a line would make the next one unreadable."""
-    if make_folder:
-        path.parent.mkdir(exist_ok=True)
+def _append(path: Path, data: bytes) -> None:
+    """Add a whole line, or nothing: half a line would make the next one unreadable."""
     with open_regular(path, "ab") as file:
         before = file.seek(0, os.SEEK_END)
         if file.write(data) != len(data):

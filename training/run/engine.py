@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import platform
 from pathlib import Path
@@ -16,9 +17,12 @@ from training.config import Config, critical_settings, global_batch
 from training.data.datasets import load_data
 from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.files import own_folder
-from training.model.models import build_model, load_weights
+from training.model.finetuning import freeze, load_all_but_head
+from training.model.models import build_model
+from training.model.norms import only_norms_have_buffers
 from training.model.optimizer import Ema, build_optimizer, state_bytes
 from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
+from training.model.tasks import build_task
 from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes import hang
 from training.processes.jobscript import STOP, ask_again, may_ask_again
@@ -35,10 +39,11 @@ from training.processes.world import (
     together,
 )
 from training.run.agreement import StoppedError, synchronise
-from training.run.evaluation import Score, evaluate
+from training.run.evaluation import Score, evaluate, show
 from training.run.export import export
 from training.run.faults import explain
 from training.run.loop import time_left_s, train_epoch, try_out, warm_up
+from training.run.profile import profile
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.usage import Usage, add_up, gpus_of
@@ -66,6 +71,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
             raise refusal from error  # first: nothing may be written in another job's folder
         raise
     finally:
+        log.end()
         lock.release()
 
 
@@ -142,10 +148,21 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     choose_kernels(config, world.device)
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
+    if config.sync_bn and world.size > 1:
+        if world.device.type == "cpu":
+            raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
         weights = Path(config.init_from)
-        on_rank0(world, lambda: load_weights(model, checkpoint.decode_weights(weights), str(weights)))
+        origin, classes = str(weights), loaded.classes * (not config.evaluate)
+        left = on_rank0(
+            world,
+            lambda: load_all_but_head(model, checkpoint.decode_weights(weights), origin, classes=classes),
+        )
+        if left:
+            log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
+    together(world, lambda: freeze(model, config))
     # convnet on the CPU: pooling is faster with it
     if config.channels_last or (config.model == "convnet" and world.device.type == "cpu"):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
@@ -160,13 +177,14 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         model=model,
         trained=model,
         optimizer=build_optimizer(config, model),
+        task=together(world, lambda: build_task(config, loaded)),
         scaler=together(world, lambda: build_scaler(config, world.device)),
         ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
         settings=critical_settings(
             config, batch=batch, train_samples=loaded.train.samples, data_checksum=loaded.checksum
         ),
     )
-    together(world, lambda: try_out(session))
+    session = dataclasses.replace(session, metrics=together(world, lambda: try_out(session)))
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
@@ -212,7 +230,8 @@ def _train(session: Session) -> int:
     usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
     session = dataclasses.replace(session, meter=Meter(), usage=usage)
     try:
-        return _train_on(session, progress)
+        with profile(session) as profiler:
+            return _train_on(dataclasses.replace(session, profiler=profiler), progress)
     finally:
         session.writer.wait()  # also if the run fails: the checkpoint is good
 
@@ -252,7 +271,8 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")
+    best = show({session.metric: progress.best}, "")
+    log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE
 
@@ -273,20 +293,21 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     score = _score(session)
     loss, _, samples = progress.sums
     progress.epoch, progress.consumed, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
-    best = score.accuracy > progress.best
-    progress.best = max(progress.best, score.accuracy)
+    value = score.metrics[session.metric]
+    best = value > progress.best
+    progress.best = max(progress.best, value)
     rate = session.meter.rate()
     session.log.say(
         f"Epoch {progress.epoch} - {score}, "
         f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left "
         f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
     )
-    facts = {name: value for name, value in dataclasses.asdict(score).items() if value is not None}
+    facts = score.metrics | {"loss": score.loss, "samples": score.samples}
     facts |= {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
-    session.log.event("epoch", epoch=progress.epoch, step=progress.step, **facts)
+    session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
     _tell_usage(session, progress)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
-    session.meter.restart()
+    session.meter.restart(session.usage.data_s)
 
 
 def _tell_usage(session: Session, progress: Progress) -> None:
@@ -317,11 +338,15 @@ def _wrap(session: Session) -> nn.Module:
     ):  # around DistributedDataParallel it compiles nothing of an nn.Sequential (pytorch#140416)
         model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
     if world.size > 1:
+        names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
+        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        buffers: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
         model = DistributedDataParallel(
             model,
             device_ids=[world.device] if world.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             find_unused_parameters=config.find_unused_parameters,
+            **buffers,
         )
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))

@@ -1,6 +1,6 @@
 """The evaluation: the score of a model on the validation split.
 
-Shape suffixes: B samples of this process's part of a batch, K classes, T the likeliest of them.
+Shape suffix: B samples of this process's part of a batch.
 """
 
 from __future__ import annotations
@@ -10,30 +10,37 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from training.data.order import evaluation_share
 from training.model.precision import autocast
+from training.model.tasks import as_float32
 from training.processes.world import copy_from_rank0
 from training.run.agreement import StoppedError, agree, total
 from training.run.loop import batches_of, images_at_once, set_memory_format, sums_of
 from training.run.session import Session
 
-TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes
+SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # as percents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """Means over all images of a split."""
 
-    loss: float  # cross entropy, in nats
-    accuracy: float  # 0..1
+    loss: float
+    metrics: dict[str, float]  # the first one decides on the best weights
     samples: int
-    top5: float | None  # 0..1; None with few classes
 
     def __str__(self) -> str:
-        more = f", Top-5: {100 * self.top5:.2f}%" if self.top5 is not None else ""
-        return f"Avg Loss: {self.loss:.6f}, Accuracy: {100 * self.accuracy:.2f}%{more}"
+        return f"Avg Loss: {self.loss:.6f}, {show(self.metrics)}"
+
+
+def show(metrics: dict[str, float], colon: str = ":") -> str:
+    """The metrics in one line; with names in small letters if there is no colon."""
+    shown = [
+        f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
+        for name, value in metrics.items()
+    ]
+    return ", ".join(shown if colon else [each.replace(":", "").lower() for each in shown])
 
 
 def evaluate(session: Session) -> Score:
@@ -47,34 +54,32 @@ def evaluate(session: Session) -> Score:
     chunk = session.config.eval_batch or max(1, images_at_once(session))  # the training had room for it
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
-    sums = torch.zeros(4, dtype=torch.float64, device=world.device)  # of `sums_of` and `_count_top`
+    sums = torch.zeros(2 + len(session.metrics), dtype=torch.float64, device=world.device)
     began = time.perf_counter()
     model.eval()
     session.meter.begin()
-    with (
-        torch.no_grad(),
-        session.ema.in_place() if session.ema else contextlib.nullcontext(),
-        autocast(session.config, world.device),
-    ):
+    with torch.no_grad(), session.ema.in_place() if session.ema else contextlib.nullcontext():
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
-                logits_BK = model(set_memory_format(session, x_BCHW)).float()
-                losses_B = functional.cross_entropy(logits_BK, y_B, reduction="none")
-                sums += torch.cat((sums_of(losses_B, logits_BK, y_B), _count_top(logits_BK, y_B)))
+                with autocast(session.config, world.device):
+                    outputs = model(set_memory_format(session, x_BCHW))
+                outputs = as_float32(outputs)
+                scores = session.task.metrics(outputs, y_B)
+                sums += sums_of(session.task.loss(outputs, y_B), *scores.values())
             if session.meter.due(done, session.config.sync_every):
-                (loss, correct, samples, _), why = agree(session, sums)
+                so_far, why = agree(session, sums)
                 if why:
                     raise StoppedError(why)
-                rate = samples / max(time.perf_counter() - began, 1e-9)
-                line = f"loss {loss / samples:.4f}, accuracy {100 * correct / samples:.2f}%"
-                session.log.bar.show(round(samples), f"{line}, {rate:.0f} samples/s")
-    loss, correct, samples, among = total(session, sums)
-    top5 = among / samples if session.data.classes > 2 * TOP else None
-    return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples), top5=top5)
+                score = _score(session, so_far)
+                rate = score.samples / max(time.perf_counter() - began, 1e-9)
+                line = f"loss {score.loss:.4f}, {show(score.metrics, '')}, {rate:.0f} samples/s"
+                session.log.bar.show(score.samples, line)
+    return _score(session, total(session, sums))
 
 
-def _count_top(logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
-    """How many images have their class among the TOP likeliest; float64 (1,)."""
-    likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
-    return (likeliest_BT == y_B.unsqueeze(1)).any(dim=1).sum(dtype=torch.float64).unsqueeze(0)
+def _score(session: Session, totals: list[float]) -> Score:
+    """The means of these sums."""
+    samples = totals[-1]
+    loss, *metrics = (value / samples for value in totals[:-1])
+    return Score(loss=loss, metrics=dict(zip(session.metrics, metrics, strict=True)), samples=round(samples))

@@ -1,6 +1,6 @@
 """The training loop: the steps of an epoch.
 
-Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width, K classes.
+Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch.nn import functional
 
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
 from training.errors import UserError, one_line
 from training.model.activation_checkpointing import keep_buffers
+from training.model.finetuning import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
+from training.model.tasks import as_float32, check_output
 from training.output.log import format_duration
 from training.run.agreement import synchronise
 from training.run.faults import explain
@@ -42,7 +43,7 @@ def train_epoch(session: Session, progress: Progress) -> None:
     mine = [_share(order_N, first, count, session) for step in parts for first, count in step]
     steps_per_epoch = math.ceil(split.samples / session.batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
-    session.trained.train()
+    train_mode(session.trained)
     session.meter.begin()
     batches = batches_of(session, split, mine, progress.epoch)
     for (first, count), step_parts in zip(todo, parts, strict=True):
@@ -51,6 +52,8 @@ def train_epoch(session: Session, progress: Progress) -> None:
         since_sync += train_step(session, batches, [count for _, count in step_parts], step=progress.step)
         progress.step += 1
         progress.consumed = first + count
+        if session.profiler:
+            session.profiler.step()
         if config.step_delay:
             time.sleep(config.step_delay)
         ends = progress.consumed == split.samples  # saved too: the validation may fail
@@ -70,17 +73,17 @@ def warm_up(session: Session) -> None:
     """
     config, world = session.config, session.world
     x_BCHW, y_B = _stand_in(session, images_at_once(session))
-    session.trained.train()
+    train_mode(session.trained)
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
             with autocast(config, world.device):
-                logits_BK = session.trained(set_memory_format(session, x_BCHW))
-            torch.autograd.backward(functional.cross_entropy(logits_BK.float(), y_B))
+                outputs = session.trained(set_memory_format(session, x_BCHW))
+            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
     session.optimizer.zero_grad(set_to_none=True)
 
 
-def try_out(session: Session) -> None:
-    """Check the model with the smallest batch that there will be; changes nothing.
+def try_out(session: Session) -> tuple[str, ...]:
+    """Check the model with the smallest batch that there will be; returns the names of the metrics.
 
     Raises:
         UserError: If it cannot take the data set's images, or has no output for each class.
@@ -90,11 +93,11 @@ def try_out(session: Session) -> None:
     part = session.batch // config.accumulate
     least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
     images = 1 if config.evaluate else min(least, 2)
-    x_BCHW, _ = _stand_in(session, images)
-    model.train(not config.evaluate)
+    x_BCHW, y_B = _stand_in(session, images)
+    model.eval() if config.evaluate else train_mode(model)
     try:
         with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            logits_BK = model(set_memory_format(session, x_BCHW))
+            outputs = model(set_memory_format(session, x_BCHW))
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
         if known := explain(error, session.world):
             raise known from error
@@ -102,10 +105,8 @@ def try_out(session: Session) -> None:
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
         few = "another --batch-size: the last step of an epoch has one image per process"
         raise UserError(what, fix=few if least == 1 else "another --model") from error
-    shape = tuple(logits_BK.shape) if isinstance(logits_BK, torch.Tensor) else type(logits_BK).__name__
-    if not isinstance(logits_BK, torch.Tensor) or logits_BK.ndim != 2 or logits_BK.shape[1] < data.classes:
-        what = f"--model {config.model} gives {shape} for {images} images of {data.classes} classes"
-        raise UserError(what, fix=f"a model that gives a tensor of the shape ({images}, {data.classes})")
+    with torch.no_grad():
+        return check_output(config, session.task, data, as_float32(outputs), y_B)
 
 
 def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
@@ -122,11 +123,11 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         step: The number of the step, from 0.
 
     Returns:
-        The sums of loss, correct and samples of this process; float64 (3,) on the device.
+        The sums of loss, score and samples of this process; float64 (3,) on the device.
     """
     world, config = session.world, session.config
-    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
-    session.optimizer.zero_grad(set_to_none=True)
+    sums: list[torch.Tensor] = []
+    session.model.zero_grad(set_to_none=True)  # as the optimizer's, without its hooks
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
@@ -135,33 +136,45 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         # reading images may use random numbers too
         _seed(world.device, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
+        x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
         with contextlib.nullcontext() if part == len(counts) else alone():
             with autocast(config, world.device):
-                logits_BK = session.trained(set_memory_format(session, x_BCHW))
-            losses_B = functional.cross_entropy(
-                logits_BK.float(), y_B, reduction="none", label_smoothing=config.label_smoothing
-            )
+                outputs = session.trained(set_memory_format(session, x_mixed))
+            outputs = as_float32(outputs)
+            losses_B = session.task.trained(outputs, y_mixed)
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
-        sums += real * sums_of(losses_B.detach(), logits_BK.detach(), y_B)
-    _update(session)
+        with torch.no_grad():
+            if real:
+                sums.append(sums_of(losses_B, session.task.score(outputs, y_B)))
+    _update(session, logged=step % config.log_every == 0)
     if session.ema:
         session.ema.update(step)
-    return sums
+    return sum(sums[1:], sums[0]) if sums else torch.zeros(3, dtype=torch.float64, device=world.device)
 
 
-def _update(session: Session) -> None:
-    """Update the weights; with a loss scale, unless the gradients overflowed."""
+def _update(session: Session, *, logged: bool) -> None:
+    """Update the weights; with a loss scale, unless the gradients overflowed. The norm is for the log."""
     optimizer, scaler, longest = session.optimizer, session.scaler, session.config.clip_norm
-    if longest:
+    if longest or logged:
         if scaler:
             scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(session.model.parameters(), longest)
+        weights = session.model.parameters()
+        session.meter.grad_norm = (
+            torch.nn.utils.clip_grad_norm_(weights, longest) if longest else norm_of(weights)
+        )
     if scaler:
         scaler.step(optimizer)
         scaler.update()
     else:
         optimizer.step()
+
+
+def norm_of(weights: Iterable[torch.nn.Parameter]) -> torch.Tensor:
+    """The norm of all gradients together."""
+    norms = [torch.linalg.vector_norm(weight.grad) for weight in weights if weight.grad is not None]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def set_memory_format(session: Session, x_BCHW: torch.Tensor) -> torch.Tensor:
@@ -195,10 +208,10 @@ def images_at_once(session: Session) -> int:
 
 
 def _stand_in(session: Session, images: int) -> Batch:
-    """Black images of the first class."""
-    device = session.world.device
+    """Black images with targets of zero."""
+    device, target = session.world.device, session.data.target
     x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
-    return x_BCHW, torch.zeros(images, dtype=torch.int64, device=device)
+    return x_BCHW, torch.zeros((images, *target.shape), dtype=target.dtype, device=device)
 
 
 def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:
@@ -207,12 +220,10 @@ def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> t
     return part_B if len(part_B) else order_N[first : first + 1]
 
 
-def sums_of(losses_B: torch.Tensor, logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
-    """The sums of loss, correct and samples of a batch; float64 (3,)."""
-    correct = (logits_BK.argmax(dim=1) == y_B).sum()
-    return torch.stack(
-        (losses_B.sum(dtype=torch.float64), correct.double(), torch.full_like(correct, len(y_B)).double())
-    )
+def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
+    """The sums of the losses, of each score, and the number of samples of a batch; float64."""
+    sums = [values.sum(dtype=torch.float64) for values in (losses_B, *scores_B)]
+    return torch.stack((*sums, torch.full_like(sums[0], len(losses_B))))
 
 
 def _seed(device: torch.device, key: int) -> None:
@@ -225,23 +236,38 @@ def _seed(device: torch.device, key: int) -> None:
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
     """Update the progress bar; every --log-every steps, at the next synchronisation, log a line."""
     meter, config = session.meter, session.config
-    loss, correct, samples = meter.window
+    loss, score, samples = meter.window
     if not session.log.speaks or not samples:
         return
-    means = {"loss": loss / samples, "accuracy": correct / samples}
+    means = {"loss": loss / samples, session.metric: score / samples}
     rate = round(meter.window_rate(), 1)
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
     line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"
     session.log.bar.show(progress.consumed, line)
     if samples < config.log_every * session.batch:
         return
-    session.log.event(
-        "train", epoch=progress.epoch + 1, step=progress.step, **means, lr=lr, samples_per_s=rate
-    )
+    facts = means | {"lr": lr, "samples_per_s": rate} | _costs(session)
+    session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     if not session.log.bar.up:
         done = math.ceil(progress.consumed / session.batch)
         session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
-    meter.restart()
+    meter.restart(session.usage.data_s)
+
+
+def _costs(session: Session) -> dict[str, float]:
+    """The time of a step, the share of waiting for data, the norm of the gradient, and the GPU's memory."""
+    meter, device = session.meter, session.world.device
+    seconds = time.perf_counter() - meter.window_began
+    waited = session.usage.data_s - meter.window_waited
+    costs = {
+        "step_s": round(seconds / max(meter.window_steps, 1), 6),
+        "data_wait": round(waited / max(seconds, 1e-9), 4),
+    }
+    if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
+        costs["grad_norm"] = norm
+    if device.type == "cuda":
+        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
+    return costs
 
 
 def time_left_s(session: Session, progress: Progress) -> float:

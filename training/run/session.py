@@ -13,6 +13,7 @@ from training.config import Config
 from training.data.datasets import Data
 from training.errors import UserError
 from training.model.optimizer import Ema
+from training.model.tasks import Task
 from training.output.log import Log
 from training.processes.stop import Stop
 from training.processes.world import World
@@ -20,6 +21,7 @@ from training.run.usage import Usage
 from training.saving.lock import RunLock
 from training.saving.writer import Copies, Writer
 
+WORST = -1e299
 SYNC_S = 1.0  # about so long a request to stop waits, or for the end of a step
 
 
@@ -30,8 +32,8 @@ class Progress:
     step: int = 0
     epoch: int = 0  # completed epochs
     consumed: int = 0  # samples of the current epoch
-    best: float = -1.0  # highest validation accuracy, 0..1
-    # of the current epoch: loss, correct, samples
+    best: float = WORST  # highest first metric of a validation
+    # of the current epoch: loss, score, samples
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     checkpoint: str | None = None  # the newest, as a path in the run folder
 
@@ -48,6 +50,9 @@ class Meter:
     window_began: float = field(default_factory=time.perf_counter)
     # since the last progress line, as Progress.sums
     window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    window_steps: int = 0
+    window_waited: float = 0.0  # usage.data_s when it began
+    grad_norm: Any = None  # of a step of the window, before clipping
     synced: float = field(default_factory=time.perf_counter)
     steps: int = 0  # since then
     every: int = 1  # steps between synchronisations, the same on all processes
@@ -59,6 +64,7 @@ class Meter:
     def due(self, step: int, most: int) -> bool:
         """Count a step; whether the processes synchronise after it, as they do after every `most` steps."""
         self.steps += 1
+        self.window_steps += 1
         return self.steps >= self.every or step % most == 0
 
     def step_s(self) -> float:
@@ -71,9 +77,9 @@ class Meter:
         if step_s:
             self.every = max(1, int(SYNC_S / step_s))
 
-    def restart(self) -> None:
-        """Start a new window."""
-        self.window_began = time.perf_counter()
+    def restart(self, waited: float) -> None:
+        """Start a new window; `waited` seconds were spent waiting for data until now."""
+        self.window_began, self.window_steps, self.window_waited = time.perf_counter(), 0, waited
         self.window = [0.0, 0.0, 0.0]
 
     def window_rate(self) -> float:
@@ -94,7 +100,9 @@ class Session:
         model: The model without a wrapper: it is saved, and evaluated.
         trained: The same model for training steps, perhaps wrapped for several GPUs.
         settings: What the weights depend on (config.critical_settings), saved in checkpoints.
+        metrics: Their names, of the task.
         scaler: The GradScaler of --precision fp16.
+        profiler: That of --profile-steps, on rank 0.
         ema: The running mean of --ema.
         problems: Errors in reading images, to be reported when the processes next synchronise.
     """
@@ -109,11 +117,19 @@ class Session:
     model: nn.Module
     trained: nn.Module
     optimizer: torch.optim.Optimizer
+    task: Task
     settings: dict[str, int | float | str]
+    metrics: tuple[str, ...] = ("accuracy",)
     scaler: Any = None
+    profiler: Any = None
     ema: Ema | None = None
     meter: Meter = field(default_factory=Meter)
     usage: Usage = field(default_factory=Usage)
     writer: Writer = field(default_factory=Writer)
     copies: Copies = field(default_factory=Copies)
     problems: list[UserError] = field(default_factory=list)
+
+    @property
+    def metric(self) -> str:
+        """The name of the first metric."""
+        return self.metrics[0]

@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 import torch
 
 from training import files
-from training.errors import UserError
+from training.errors import UserError, one_line
 from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, step_of
 from training.saving.reading import FORMAT, CorruptError, State, load
 
@@ -61,10 +61,10 @@ def decode(source: Path | IO[bytes]) -> State:
 
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     """The weights in a file of this or another trainer, for --init-from; UserError if it has no weights."""
-    fix = "a file of torch.save with a model_state_dict, state_dict or model in it"
+    fix = "a file of torch.save with a model_state_dict, state_dict or model in it, or .safetensors"
     try:
         with files.open_regular(path, follow=True) as file:
-            state = load(file, checked=False)
+            state: Any = _safetensors(file) if path.suffix == ".safetensors" else load(file, checked=False)
     except (CorruptError, OSError) as error:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
@@ -76,6 +76,21 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     ):
         raise UserError("no weights found", at=str(path), fix=fix)
     return state
+
+
+def _safetensors(file: IO[bytes]) -> dict[str, torch.Tensor]:
+    """The tensors in a file of safetensors."""
+    try:
+        from safetensors.torch import load as load_tensors
+    except ImportError as error:
+        raise UserError(
+            ".safetensors needs the package safetensors", fix="pip install safetensors"
+        ) from error
+    try:
+        tensors: dict[str, torch.Tensor] = load_tensors(file.read())
+    except Exception as error:  # of a type of its own
+        raise CorruptError(one_line(error)[:200]) from error
+    return tensors
 
 
 def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch: int = 0) -> tuple[str, int]:

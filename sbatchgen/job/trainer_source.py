@@ -1,0 +1,231 @@
+"""What the text of a trainer of one's own says of it: read, never imported or run.
+
+Only what is certain is said: of a trainer that imports a package which is not listed here, nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from sbatchgen import files
+
+MAX_BYTES = 1 << 19  # of a file
+MOST = 100  # files
+
+# Packages that start no processes of a training and that save nothing by themselves.
+_PLAIN_NAMES = """
+torch torchvision torchaudio torchtext numpy scipy pandas PIL matplotlib seaborn tqdm sklearn skimage cv2 yaml
+tensorboard einops rich click requests psutil tiktoken tokenizers sentencepiece regex
+"""
+_PLAIN = frozenset(_PLAIN_NAMES.split())
+# Packages whose processes form a group, and which save; they know nothing of the files of a job script.
+_FRAMEWORK_NAMES = """
+accelerate apex composer datasets deepspeed detectron2 diffusers evaluate fairscale fastai flax horovod hydra
+ignite jax keras lightning lightning_fabric megatron mmcv mmengine omegaconf open_clip peft pytorch_lightning
+ray sentence_transformers tensorflow timm torchmetrics transformers trl ultralytics wandb
+"""
+_FRAMEWORKS = frozenset(_FRAMEWORK_NAMES.split())
+# Modules of Python that start other programs or load code by names that are made at run time.
+_HIDDEN = {"subprocess", "multiprocessing", "concurrent", "importlib", "runpy", "pkgutil", "ctypes", "socket"}
+_DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
+_GROUP = re.compile(
+    r"(?i)distribut|ddp|fsdp|rank|world_?size|slurm|process_group|nccl|gloo|\bmpi|pmi_|multiprocessing"
+)
+_SAVES = re.compile(
+    r"(?im)save|saving|dump|checkpoint|ckpt|write_|^write\b|snapshot|to_(?:csv|json|pickle|parquet|hdf)"
+    r"|export|h5py|sqlite|shelve|artifact|copyfile|memmap|tofile"
+)
+_CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
+_RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
+
+
+@dataclass(frozen=True)
+class TrainerSource:
+    """A trainer and the modules beside it.
+
+    Attributes:
+        packages: What they import and is not beside them, by the first part of its name.
+        words: The names that they use, of calls with a "(" at the end, and their texts: a line for each.
+        spawns: Whether they start processes by torch.multiprocessing.spawn.
+        whole: Whether all of these modules could be read.
+    """
+
+    packages: frozenset[str] = frozenset()
+    words: str = ""
+    spawns: bool = False
+    whole: bool = True
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether nothing but this text decides what it does."""
+        stdlib = self.packages & (sys.stdlib_module_names - _HIDDEN)
+        return self.whole and self.packages - stdlib <= _PLAIN and not _DYNAMIC.search(self.words)
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether it certainly knows nothing of other processes."""
+        return self._is_plain and not _GROUP.search(self.words)
+
+    @property
+    def spawns_always(self) -> bool:
+        """Whether it starts its own processes, and certainly takes no rank from a launcher."""
+        return self.whole and self.spawns and not _RANKS.search(self.words)
+
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether it certainly writes no checkpoint."""
+        return self._is_plain and not _SAVES.search(self.words) and not _CONTRACT.search(self.words)
+
+    @property
+    def never_asks(self) -> bool:
+        """Whether it certainly never asks for a restart by the files of the script."""
+        known = _PLAIN | _FRAMEWORKS | (sys.stdlib_module_names - _HIDDEN) | {"multiprocessing"}
+        is_known = self.whole and self.packages <= known and not _DYNAMIC.search(self.words)
+        return is_known and not _CONTRACT.search(self.words)
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether it imports torch."""
+        return "torch" in self.packages
+
+
+def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
+    """Return what is known of a file or a module; None if it can't be read or is not Python.
+
+    Args:
+        trainer: As a job names it.
+        folder: The working folder of the job.
+    """
+    is_file = "/" in trainer or trainer.endswith(".py")
+    parts = trainer.split(".")
+    first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)
+    reader = _Reader(root=first.parent if is_file and first else folder)
+    if first is None or not reader.read(first):
+        return None
+    if not is_file:
+        reader.imports(folder, parts)
+    while reader.waiting and len(reader.seen) <= MOST:
+        if not reader.read(reader.waiting.pop()):
+            reader.whole = False
+    return TrainerSource(
+        packages=frozenset(reader.packages),
+        words="\n".join(reader.words),
+        spawns=reader.spawns,
+        whole=reader.whole and not reader.waiting,
+    )
+
+
+def _module(folder: Path, parts: list[str]) -> Path | None:
+    """Return the file of a module below a folder, or the folder of a package without one."""
+    path = folder.joinpath(*parts)
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+@dataclass
+class _Reader:
+    """Reads one file after the other; `root` is the folder that Python looks into first."""
+
+    root: Path
+    packages: set[str] = field(default_factory=set)
+    words: list[str] = field(default_factory=list)
+    seen: set[Path] = field(default_factory=set)
+    waiting: list[Path] = field(default_factory=list)
+    spawns: bool = False
+    whole: bool = True
+
+    def read(self, file: Path) -> bool:
+        """Read a file; return whether it is Python and not too large."""
+        self.seen.add(file)
+        try:
+            text = files.read_file(file, MAX_BYTES + 1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        if len(text) > MAX_BYTES:
+            return False
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self.imports(self.root, alias.name.split("."))
+            elif isinstance(node, ast.ImportFrom):
+                self._imports_from(node, file)
+            else:
+                self.words += _words(node)
+                self.spawns |= _is_spawn(node)
+        return True
+
+    def _imports_from(self, node: ast.ImportFrom, file: Path) -> None:
+        parts = node.module.split(".") if node.module else []
+        folder = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else self.root
+        for alias in node.names:
+            self.spawns |= node.module == "torch.multiprocessing" and alias.name == "spawn"
+            self.words.append(alias.name)
+            self.imports(folder, [*parts, alias.name], local=node.level > 0)
+
+    def imports(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
+        """Note an import: of modules in a folder, which are read too, else of a package."""
+        known = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]
+        here = [file for file in known if file]
+        if not here and not local and not (folder / parts[0]).is_dir():
+            self.packages.add(parts[0])
+            self.words.append(".".join(parts))
+        elif not here:
+            self.whole = False
+        self.waiting += [file for file in here if file not in self.seen and file not in self.waiting]
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    """Yield the names and the texts in a node."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.keyword | ast.arg):
+        yield node.arg or ""
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Call):
+        called = node.func
+        name = getattr(called, "attr", None) or getattr(called, "id", "")
+        if name != "eval" or isinstance(called, ast.Name):  # not model.eval()
+            yield f"{name}("
+        if name == "open" and _may_write(node):
+            yield "save"
+
+
+def _may_write(node: ast.Call) -> bool:
+    """Whether open(FILE, MODE) or FILE.open(MODE) may open a file for writing."""
+    modes = [*node.args[1:], *(keyword.value for keyword in node.keywords if keyword.arg in ("mode", None))]
+    if any(not isinstance(mode, ast.Constant) for mode in modes):
+        return True
+    modes += node.args[:1] if isinstance(node.func, ast.Attribute) else []
+    texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
+    return any(re.fullmatch("[rwaxbt+]*", text) and {*text} & {*"wax+"} for text in texts)
+
+
+def _is_spawn(node: ast.AST) -> bool:
+    """Whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
+    if (
+        not isinstance(node, ast.Call)
+        or not isinstance(node.func, ast.Attribute)
+        or node.func.attr != "spawn"
+    ):
+        return False
+    value = node.func.value
+    return (isinstance(value, ast.Name) and value.id == "mp") or (
+        isinstance(value, ast.Attribute) and value.attr == "multiprocessing"
+    )

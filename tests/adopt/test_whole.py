@@ -1,0 +1,123 @@
+"""Nothing of a script is lost silently: its own arguments, what follows the training, and why it is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sbatchgen.inputs.document import decode
+from sbatchgen.inputs.job import JobSpec
+from tests.adopt.adopted import adopted
+from tests.conftest import Command
+
+HEAD = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gpus=1 --time=10\n"
+
+
+def test_a_value_that_comes_from_where_the_job_is_submitted_is_no_text() -> None:
+    """`null` in a job's env is text; an empty value is that of the shell."""
+    adoption = adopted(HEAD + "export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789\npython t.py\n")
+    assert decode(adoption.job, JobSpec, name="old.yaml").value.env == {"HF_TOKEN": None}
+    assert "null" not in adoption.rendered
+
+
+def test_the_arguments_of_the_script_are_variables() -> None:
+    adoption = adopted(HEAD + 'f() {\n    echo $1\n}\nA=$1\nls $A\npython t.py --a $A --b "$2" ${3:-x}\n')
+    assert not adoption.lost
+    keys = yaml.safe_load(adoption.job)
+    assert keys["args"] == ["--a", "{env:ARG1}", "--b", "{env:ARG2}", "x"]
+    assert keys["env"] == {"ARG1": None, "ARG2": None}
+    assert "    echo $1\n}\nA=${ARG1}\nls $A\n" in adoption.rendered
+    assert "$1 is the variable ARG1 here: export it where you submit" in adoption.notes
+
+
+@pytest.mark.parametrize("line", ["shift", "[ $# -gt 1 ] || exit 1", 'for x in "$@"; do echo $x; done'])
+def test_arguments_that_a_line_reads_in_another_way_are_named(line: str) -> None:
+    adoption = adopted(f"{HEAD}{line}\nls $1\npython t.py\n")
+    assert "the script's own arguments" in adoption.lost[0].what
+
+
+def test_a_variable_of_the_new_script_gets_another_name() -> None:
+    adoption = adopted(HEAD + 'RUN_DIR=/x\nmkdir -p ${RUN_DIR}/a "$RUN_DIR/b"\npython t.py --out $RUN_DIR\n')
+    assert not adoption.lost
+    assert 'mkdir -p ${OLD_RUN_DIR}/a "${OLD_RUN_DIR}/b"\n' in adoption.rendered
+    assert yaml.safe_load(adoption.job)["args"] == ["--out", "/x"]
+
+
+AFTER = """python t.py
+status=$?
+if ((status == 0)); then
+    echo "good $status"
+fi
+cp here there
+echo done
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "status", "printed"),
+    [("", 0, "good 0\ncopied here\n"), ("", 3, "copied here\n"), ("set -e\n", 3, ""), ("", 143, "")],
+)
+def test_what_follows_the_training_runs_when_it_has_ended(
+    tmp_path: Path, before: str, status: int, printed: str
+) -> None:
+    """With the status of the training in $?; not if Slurm ended the job, nor after a failure under set -e."""
+    adoption = adopted(HEAD + before + AFTER)
+    assert not adoption.lost
+    functions = f'srun() {{ return {status}; }}\ncp() {{ echo "copied $1"; }}\n'
+    ended = subprocess.run(
+        ["bash", "-c", functions + adoption.rendered],
+        cwd=tmp_path,
+        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (status, printed), ended.stderr
+
+
+SHOWS = "scontrol show job 1\nnvidia-smi\nenv\nhostname\ndate\nsacct\nsqueue\nseff 1\nsstat\nmodule list\nwhich python"
+
+
+def test_what_only_shows_something_is_never_a_reason_to_refuse() -> None:
+    adoption = adopted(f"{HEAD}{SHOWS}\npython t.py\n{SHOWS}\n")
+    assert not adoption.lost
+    assert {*adoption.lines.values()} == {"understood", "kept", "dropped"}
+
+
+def test_singularity_stays_singularity() -> None:
+    adoption = adopted(HEAD + "singularity exec --nv i.sif python t.py\n")
+    assert not adoption.lost
+    assert yaml.safe_load(adoption.profile)["runtimes"]["apptainer"]["command"] == "singularity"
+
+
+def test_an_option_never_loses_its_value(folder: Path, command: Command) -> None:
+    """Nothing can be left out of an argument."""
+    Path("old.slurm").write_text(HEAD + "python t.py --output-path $! --num-workers 10\n")
+    result = command("adopt", "old.slurm", "--partly")
+    assert (result.status, result.out) == (3, "")
+    assert (
+        "error: no job can be made of the script: write out what is known only when the job runs: $!"
+        in result.err
+    )
+    assert "  at:  old.slurm:3\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("for i in 1 2; do python t.py --seed $i; done", "the training is started in a loop"),
+        ("if [ -f a ]; then python t.py; else python u.py; fi", "the training is started in a branch"),
+        ("composer t.py", "composer is not a Python program"),
+    ],
+)
+def test_a_script_that_is_no_job_is_told_why_and_can_be_submitted(
+    folder: Path, command: Command, body: str, reason: str
+) -> None:
+    Path("old.slurm").write_text(f"{HEAD}{body}\n")
+    result = command("adopt", "old.slurm")
+    assert result.status == 3
+    assert f"error: no job can be made of the script: {reason}" in result.err
+    assert "fix: run the script as it is, with status and logs: sbatchgen submit old.slurm\n" in result.err

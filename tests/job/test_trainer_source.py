@@ -1,0 +1,156 @@
+"""What the text of a trainer says: only what is certain."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.job.trainer_source import MAX_BYTES, TrainerSource, read_trainer
+from tests.conftest import REPOSITORY
+
+PLAIN = """
+import torch
+from torch.utils.data import DataLoader
+from helper import batches
+
+model = torch.nn.Linear(8, 1)
+compiled = torch.compile(model)
+model.eval()  # no checkpoint is saved
+with open("config.txt") as file:
+    print(file.read())
+"""
+HELPER = "import numpy as np\n\ndef batches():\n    return np.zeros(3)\n"
+FACTS = ("trains_alone", "spawns_always", "saves_nothing", "never_asks")
+
+
+def write(folder: Path, text: str, helper: str = HELPER) -> None:
+    (folder / "helper.py").write_text(helper)
+    (folder / "train.py").write_text(text)
+
+
+def source(folder: Path, trainer: str = "train.py") -> TrainerSource:
+    read = read_trainer(trainer, folder)
+    assert read
+    return read
+
+
+def certain(folder: Path, trainer: str = "train.py") -> set[str]:
+    read = source(folder, trainer)
+    return {fact for fact in FACTS if getattr(read, fact)}
+
+
+def test_a_plain_trainer_trains_alone_and_saves_nothing(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN)
+    assert certain(tmp_path) == {"trains_alone", "saves_nothing", "never_asks"}
+    assert source(tmp_path).needs_torch
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch.distributed as dist",
+        "from torch.nn.parallel import DistributedDataParallel",
+        "import lightning",
+        "import own_library",
+        "from src.models import net",
+        "import subprocess",
+        "rank = os.environ['RANK']",
+        "part = data[int(os.environ['SLURM_PROCID']) :: 4]",
+        "importlib.import_module('torch.' + 'distributed')",
+        "from . import parts",
+        "exec(open('configurator.py').read())",
+    ],
+)
+def test_what_may_share_the_work_is_not_said_to_train_alone(tmp_path: Path, line: str) -> None:
+    (tmp_path / "src").mkdir()
+    write(tmp_path, f"{PLAIN}{line}\n")
+    assert "trains_alone" not in certain(tmp_path)
+    write(tmp_path, PLAIN, helper=f"{HELPER}{line}\n")
+    assert "trains_alone" not in certain(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.save(model.state_dict(), 'last.pt')",
+        "trainer.save_model()",
+        "pickle.dump(model, file)",
+        "with open(path, 'wb') as file: pass",
+        "with Path('a').open('w') as file: pass",
+        "with open(path, mode) as file: pass",
+        "Path('a').write_bytes(b'')",
+        "np.savez('weights.npz', w=w)",
+        "from transformers import Trainer",
+        "import own_library",
+        "os.environ['SBATCHGEN_STOP_FILE']",
+    ],
+)
+def test_what_may_save_is_not_said_to_save_nothing(tmp_path: Path, line: str) -> None:
+    write(tmp_path, f"{PLAIN}{line}\n")
+    assert "saves_nothing" not in certain(tmp_path)
+
+
+def test_a_framework_asks_for_no_restart_and_an_unknown_package_may(tmp_path: Path) -> None:
+    write(tmp_path, "from transformers import Trainer\n")
+    assert certain(tmp_path) == {"never_asks"}
+    write(tmp_path, "import own_library\n")
+    assert certain(tmp_path) == set()
+    write(tmp_path, "import os\nagain = os.environ['SBATCHGEN_AGAIN_FILE']\n")
+    assert "never_asks" not in certain(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch.multiprocessing as mp\nmp.spawn(main, nprocs=4)", True),
+        ("import torch\ntorch.multiprocessing.spawn(main, nprocs=4)", True),
+        ("from torch.multiprocessing import spawn\nspawn(main, nprocs=4)", True),
+        ("import torch.multiprocessing as mp\nif not os.environ.get('RANK'):\n    mp.spawn(main)", False),
+        ("import torch\nrace.spawn(main)", False),
+    ],
+)
+def test_who_always_starts_processes(tmp_path: Path, text: str, expected: bool) -> None:  # noqa: FBT001
+    write(tmp_path, text)
+    assert source(tmp_path).spawns_always == expected
+
+
+def test_a_module_is_read_with_the_package_around_it(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/__init__.py").write_text("")
+    (tmp_path / "project/train.py").write_text("from project.parts import x\n")
+    (tmp_path / "project/parts.py").write_text("import torch\n")
+    assert "trains_alone" in certain(tmp_path, "project.train")
+    (tmp_path / "project/__init__.py").write_text("import torch.distributed\n")
+    assert "trains_alone" not in certain(tmp_path, "project.train")
+
+
+def test_what_is_no_python_says_nothing(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN, helper="def (")
+    assert certain(tmp_path) == set()
+    for text in ("def (", "\0", "x = " + "(" * 9999, "#" * (MAX_BYTES + 1)):
+        (tmp_path / "train.py").write_text(text)
+        assert read_trainer("train.py", tmp_path) is None
+    assert read_trainer("missing.py", tmp_path) is None
+    assert read_trainer("no.module", tmp_path) is None
+    (tmp_path / "pipe.py").mkdir()
+    assert read_trainer("pipe.py", tmp_path) is None
+
+
+def test_modules_that_import_each_other_are_read_once(tmp_path: Path) -> None:
+    write(tmp_path, "import helper\n", helper="import train\n")
+    assert source(tmp_path).whole
+
+
+def test_of_a_project_with_many_modules_nothing_is_certain(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"m{number}.py").write_text(f"import m{number + 1}\n" if number < 199 else "")
+    assert certain(tmp_path, "m0.py") == set()
+
+
+def test_the_trainers_of_the_page_share_their_work_and_save(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
+    for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        write(tmp_path, text)
+        assert certain(tmp_path) == set()

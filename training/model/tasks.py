@@ -1,0 +1,128 @@
+"""What a training is for: the loss and the metrics, by default those of classification (`--task`).
+
+Shape suffixes: B samples of a batch, K classes, T the likeliest of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from training.config import Config
+from training.data.datasets import Data, import_function
+from training.data.images import import_torchvision
+from training.errors import UserError, one_line
+
+TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """Functions of a batch of outputs and targets; each gives a value for each sample, losses_B and so on.
+
+    Attributes:
+        loss: Of the validation.
+        trained: The loss of the training steps.
+        metrics: Of the validation, by name. The first one decides on the best weights: the higher the better.
+        score: The first one, of the training steps.
+        mix: What --mixup and --cutmix make of images and targets.
+    """
+
+    loss: Loss
+    trained: Loss
+    metrics: Metrics
+    score: Loss
+    mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+
+
+def build_task(config: Config, data: Data) -> Task:
+    """The task of --task, or classification; raises UserError if there is no such function."""
+    if not config.task:
+        smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
+        metrics = functools.partial(_count, top=data.classes > 2 * TOP)
+        return Task(
+            loss=_cross_entropy, trained=smooth, metrics=metrics, score=_correct, mix=_build_mix(config, data)
+        )
+    loss, metrics = import_function(config.task, "--task")(config)
+    return Task(
+        loss=loss, trained=loss, metrics=metrics, score=lambda x, y: next(iter(metrics(x, y).values()))
+    )
+
+
+def as_float32(outputs: Any) -> Any:
+    """The model's output, float32 if it is a tensor: a loss is computed outside of autocast."""
+    return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+
+
+def check_output(
+    config: Config, task: Task, data: Data, outputs: Any, targets: torch.Tensor
+) -> tuple[str, ...]:
+    """The names of the metrics; raises a UserError unless they and the loss fit the model's output."""
+    images, what = len(targets), f"--model {config.model} gives "
+    if not config.task:
+        shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] < data.classes:
+            what += f"{shape} for {images} images of {data.classes} classes"
+            raise UserError(what, fix=f"a model that gives a tensor of the shape ({images}, {data.classes})")
+        return tuple(task.metrics(outputs, targets))
+    try:
+        metrics = task.metrics(outputs, targets)
+        given = {"the loss": task.trained(outputs, targets)} | metrics
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        what = f"--task {config.task} cannot take the model's output ({one_line(error)[:200]})"
+        raise UserError(what, fix="another loss, or another --model") from error
+    for name, values in given.items():
+        if not isinstance(values, torch.Tensor) or values.shape != (images,):
+            shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+            what = f"--task {config.task}: {name} is {shape} for {images} images"
+            raise UserError(what, fix=f"a value for each image: a tensor of the shape ({images},)")
+    if not metrics:
+        raise UserError(
+            f"--task {config.task} has no metric", fix="one or more; the first decides on best.pt"
+        )
+    return tuple(metrics)
+
+
+def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: float = 0.0) -> torch.Tensor:
+    """The losses of labels (B,), or of the shares of classes that --mixup makes (B, classes)."""
+    if target.ndim == 2:
+        target = functional.pad(target, (0, logits_BK.shape[1] - target.shape[1]))
+    return functional.cross_entropy(logits_BK, target, reduction="none", label_smoothing=label_smoothing)
+
+
+def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
+    """Whether the likeliest class is the right one."""
+    right_B: torch.Tensor = logits_BK.argmax(dim=1) == y_B
+    return right_B
+
+
+def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:
+    """Accuracy, and whether the right class is among the TOP likeliest if `top`."""
+    metrics = {"accuracy": _correct(logits_BK, y_B)}
+    if top:
+        likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
+        metrics["top5"] = (likeliest_BT == y_B.unsqueeze(1)).any(dim=1)
+    return metrics
+
+
+def _build_mix(config: Config, data: Data) -> Any:
+    """What mixes the images of a batch: torchvision's MixUp or CutMix, or one of both each time."""
+    if not (config.mixup or config.cutmix):
+        return None
+    import_torchvision("--mixup and --cutmix")
+    from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    ways = [
+        kind(alpha=alpha, num_classes=data.classes)
+        for kind, alpha in ((v2.MixUp, config.mixup), (v2.CutMix, config.cutmix))
+        if alpha
+    ]
+    return v2.RandomChoice(ways)

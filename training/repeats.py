@@ -1,0 +1,104 @@
+"""Whether a start of a job was in vain: `python3 .../training/repeats.py RESTARTS SECONDS [CHECKPOINT...]`.
+
+A job script asks before it starts a trainer of the user's own again at the time limit, with the number of
+restarts so far, the seconds since this one, and the files that fit the job's pattern of checkpoints.
+Stdout is the job's log, to which each start appends. It exits with 0 and an error in the log if
+
+- the last two starts have printed the same epochs and steps, in the same order, from the first one on; or
+- there is a pattern, and this start, a restart, has left no newer checkpoint;
+
+and with 1 if not, or if that can't be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Iterable
+
+MOST = 64 << 20  # bytes at the end of the log that are read
+CLOCKS_S = 300  # how far the clock of a file server may differ
+FEW = 3  # steps that both have printed
+LONGER = 1.25  # a start that trained for longer may have saved what the one before did not reach
+START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")  # of the job script, as the next one
+REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
+PLACE = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
+
+
+class Start:
+    """A start of the job, as the log shows it.
+
+    Attributes:
+        places: The epochs and steps that it has printed, each once, in their order.
+        returns: Whether its first one came again, as with steps that are counted in each epoch.
+        requeued: Whether it was started again at its time limit.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[str, None] = {}
+        self.returns = self.requeued = False
+
+    def read(self, line: bytes) -> None:
+        """Read a line of the log."""
+        self.requeued |= bool(REQUEUED.match(line))
+        for part in line.split(b"\r"):
+            place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
+            if place:
+                self.returns |= len(self.places) > FEW and place == next(iter(self.places))
+                self.places[place] = None
+
+
+def repeated(log: Iterable[bytes]) -> str:
+    """Return with what the last start in a log began, if it has repeated the one before; else ""."""
+    count, old, new = 0, Start(), Start()
+    for line in log:
+        if START.match(line):
+            count, old, new = count + 1, new, Start()
+        else:
+            new.read(line)
+    if count < 2 or not old.requeued or old.returns or new.returns:
+        return ""
+    before, now = [*old.places], [*new.places]
+    both = min(len(before), len(now)) - 1  # the last line may have been cut
+    is_same = both >= FEW and before[:both] == now[:both] and len(now) <= LONGER * len(before)
+    return ", ".join(now[:FEW]) if is_same else ""
+
+
+def repeated_in_log() -> str:
+    """Return what `repeated` says of this job's log; "" if stdout is not a file that can be read."""
+    try:
+        with open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
+            status = os.fstat(log.fileno())
+            log.seek(max(0, status.st_size - MOST))
+            return repeated(log) if stat.S_ISREG(status.st_mode) else ""
+    except OSError:
+        return ""
+
+
+def saved(checkpoints: Iterable[str], seconds: float) -> bool:
+    """Whether one of these files is newer than a start of this many seconds ago."""
+    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
+    return newest > time.time() - seconds - CLOCKS_S
+
+
+def main(argv: list[str]) -> int:
+    """Print an error and return 0 if the job should not be started again, else return 1."""
+    restarts, seconds, *checkpoints = argv
+    began = repeated_in_log()
+    if began:
+        what = f"this start has trained the same as the one before ({began}, ...)"
+        fix = "load the newest checkpoint when the trainer starts"
+    elif int(restarts) and checkpoints and not saved(checkpoints, float(seconds)):
+        what = f"this start has left no newer checkpoint ({checkpoints[-1]})"
+        fix = "save more often than jobs end, or correct `checkpoint` in the job file"
+    else:
+        return 1
+    print(f"error: {what}, so there is no further restart; fix: {fix}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
