@@ -232,9 +232,9 @@ def interrupts(place: Place) -> Iterator[str]:
 def situations(place: Place) -> Iterator[str]:
     """Commands where files are missing, unreadable, full or of another kind."""
     commands = (
-        "render ddp",
-        "review ddp",
-        "explain ddp",
+        "render ddp --profile local",
+        "review ddp --profile local",
+        "explain ddp --profile local",
         "lint job.slurm",
         "submit job.slurm --yes",
         "plot run",

@@ -43,7 +43,9 @@ def main() -> int:
         field, rendered = Path(folder) / "field", Path(folder) / "rendered"
         lengths = [_write_field(field, options.scripts), _write_rendered(rendered, options.scripts)]
         script = CHECKOUT / "tests" / "golden" / f"ddp-{PROFILE}.sh"
-        lint, render = _starts(["lint", str(script)], ["render", "ddp"], options.rounds, folder)
+        lint, render = _starts(
+            ["lint", str(script)], ["render", "ddp", "--profile", "local"], options.rounds, folder
+        )
         many = [
             [_run(["lint", "--fail-on", "never", str(scripts)], folder) for _ in range(options.calls)]
             for scripts in (field, rendered)

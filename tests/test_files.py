@@ -239,7 +239,7 @@ def on_full_disk(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     ("arguments", "file"),
     [
-        (("render", "ddp", "--write", "disk/new.slurm"), "disk/new.slurm"),
+        (("render", "ddp", "--profile", "local", "--write", "disk/new.slurm"), "disk/new.slurm"),
         (("lint", "--fix", "disk/job.slurm"), "disk/job.slurm"),
         (("submit", "ddp", "--profile", "torchrun", "--yes", "--run-dir", "disk"), "disk/job.slurm"),
     ],

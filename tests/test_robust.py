@@ -267,7 +267,7 @@ def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> 
         ("job.yaml", ("render", "job.yaml")),
         ("own.yaml", ("render", "ddp", "--profile", "./own.yaml")),
         ("own.yaml", ("profile", "check", "./own.yaml")),
-        ("sbatchgen.yaml", ("render", "ddp")),
+        ("sbatchgen.yaml", ("render", "ddp", "--profile", "local")),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

@@ -104,7 +104,18 @@ def index(place: Place) -> Iterator[str]:
     """Damage in the index: it is made again, and names only runs that exist."""
     (place.folder / "train.py").write_text("print('trained')\n")
     for name in "abc":
-        place.run(*SBATCHGEN, "submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", name)
+        place.run(
+            *SBATCHGEN,
+            "submit",
+            "cpu",
+            "--profile",
+            "local",
+            "--yes",
+            "--trainer",
+            "train.py",
+            "--job-name",
+            name,
+        )
     file = place.folder / ".local/state/sbatchgen/runs.jsonl"
     whole = file.read_bytes()
     for _ in range(place.times(300)):

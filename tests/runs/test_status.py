@@ -253,7 +253,7 @@ def test_a_run_without_slurm_has_the_same_verbs(folder: Path, command: Command) 
         "while not pathlib.Path('end').exists(): time.sleep(0.05)\n"
     )
     started = subprocess.Popen(
-        [sys.executable, "-m", "sbatchgen", "submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", "here"],
+        [sys.executable, "-m", "sbatchgen", "submit", "cpu", "--profile", "local", "--yes", "--trainer", "train.py", "--job-name", "here"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert started.stdout

@@ -333,7 +333,7 @@ def local(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """`sbatchgen submit single --profile local`, in a process of its own."""
     environment = {**os.environ, "HOME": str(folder)}
     return subprocess.Popen(
-        [sys.executable, "-m", "sbatchgen", "submit", "single", "--yes", *arguments],
+        [sys.executable, "-m", "sbatchgen", "submit", "single", "--profile", "local", "--yes", *arguments],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
