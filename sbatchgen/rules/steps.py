@@ -191,7 +191,7 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
 
 
 def _work(script: JobScript) -> Command | None:
-    """The last command that always runs and does work: a launch, or a program that is no small one."""
+    """The last command that always runs and does work: a launch, or any program but the small ones."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     for command in reversed(script.body.commands):
         context = command.context
