@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.shape import RANKS
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
@@ -69,6 +70,8 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
         if other is not launch and apart:
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
+        elif other is not launch and (other.step or other.launcher):
+            draft.needed |= {*RANKS}  # which it may read
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
@@ -132,7 +135,12 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
         else:
             draft.needed |= block.uses
             kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
-    if kept:
+    ends = [signal for _, trapped in draft.body.traps for signal in trapped.context.trap]
+    if kept and {"EXIT", "0", "TERM"} & {*ends}:
+        draft.lose(
+            "a trap of the script's own, and commands after the training: move these to a separate job"
+        )
+    elif kept:
         goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
         draft.profile["setup_after_runtime"] = [
             "after_training() {",
