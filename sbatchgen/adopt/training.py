@@ -135,18 +135,26 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
         else:
             draft.needed |= block.uses
             kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
-    ends = [signal for _, trapped in draft.body.traps for signal in trapped.context.trap]
-    if kept and {"EXIT", "0", "TERM"} & {*ends}:
+    if not kept:
+        return
+    own = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
+    at_exit = [command for command, signals in own if {"EXIT", "0"} & {*signals}]
+    text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
+    exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
+    sometimes = any("TERM" in signals or not command.context.top for command, signals in own)
+    if sometimes or text is None or (text and exits):
         draft.lose(
             "a trap of the script's own, and commands after the training: move these to a separate job"
         )
-    elif kept:
-        goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
-        draft.profile["setup_after_runtime"] = [
-            "after_training() {",
-            f"    local ended=$?; (({goes_on})) || return # 143: ended by Slurm",
-            '    (exit "$ended") # so that it is $?',
-            *kept,
-            "}",
-            "trap after_training EXIT; trap 'exit 143' TERM",
-        ]
+        return
+    goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
+    draft.profile["setup_after_runtime"] = [
+        "after_training() {",
+        f"local ended=$?; if (({goes_on})); then # 143: ended by Slurm",
+        '(exit "$ended") # so that it is $?',
+        *kept,
+        "fi",
+        *([f"{text} # the script's own trap"] if text else []),
+        "}",
+        "trap after_training EXIT; trap 'exit 143' TERM",
+    ]

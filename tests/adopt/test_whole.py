@@ -78,10 +78,13 @@ def test_what_follows_the_training_runs_when_it_has_ended(
     assert (ended.returncode, ended.stdout) == (status, printed), ended.stderr
 
 
-def test_a_trap_of_the_script_is_not_replaced() -> None:
-    adoption = adopted(HEAD + "trap 'rm -r tmp' EXIT\npython t.py\ncp a b\n")
-    assert "a trap of the script's own" in adoption.lost[0].what
-    assert not adopted(HEAD + "trap 'rm -r tmp' EXIT\npython t.py\necho done\n").lost
+def test_a_trap_of_the_script_runs_after_what_follows_the_training() -> None:
+    old = "trap 'rm x' EXIT\ntrap 'rm -r tmp' EXIT\npython t.py\ncp a b\n"
+    adoption = adopted(HEAD + old)
+    assert not adoption.lost
+    assert "\ncp a b\nfi\nrm -r tmp # the script's own trap\n}\n" in adoption.rendered
+    for other in (old.replace("EXIT", "TERM"), f"{old}[ -f b ] || exit 1\nrm a\n", old.replace("'", '"$A')):
+        assert "a trap of the script's own" in adopted(HEAD + other).lost[0].what
 
 
 def test_an_earlier_step_keeps_the_master_address_that_it_reads() -> None:
