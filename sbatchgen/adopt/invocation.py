@@ -137,7 +137,7 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
             draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
         elif block.start > at:
             if block.only_closes:
-                draft.add(draft.lines, "dropped", f"{names[0]} after the training in each task")
+                draft.add(draft.lines, "dropped", "what follows the training in each task")
             else:
                 draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
         elif not block.only_assigns or any(each.exported for each in block.sets):

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.shape import RANKS
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
@@ -69,6 +70,8 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
         if other is not launch and apart:
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
+        elif other is not launch and (other.step or other.launcher):
+            draft.needed |= {*RANKS}  # which it may read
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
@@ -132,13 +135,26 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
         else:
             draft.needed |= block.uses
             kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
-    if kept:
-        goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
-        draft.profile["setup_after_runtime"] = [
-            "after_training() {",
-            f"    local ended=$?; (({goes_on})) || return # 143: ended by Slurm",
-            '    (exit "$ended") # so that it is $?',
-            *kept,
-            "}",
-            "trap after_training EXIT; trap 'exit 143' TERM",
-        ]
+    if not kept:
+        return
+    own = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
+    at_exit = [command for command, signals in own if {"EXIT", "0"} & {*signals}]
+    text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
+    exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
+    sometimes = any("TERM" in signals or not command.context.top for command, signals in own)
+    if sometimes or text is None or (text and exits):
+        draft.lose(
+            "a trap of the script's own, and commands after the training: move these to a separate job"
+        )
+        return
+    goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
+    draft.profile["setup_after_runtime"] = [
+        "after_training() {",
+        f"local ended=$?; if (({goes_on})); then # 143: ended by Slurm",
+        '(exit "$ended") # so that it is $?',
+        *kept,
+        "fi",
+        *([f"{text} # the script's own trap"] if text else []),
+        "}",
+        "trap after_training EXIT; trap 'exit 143' TERM",
+    ]

@@ -229,7 +229,9 @@ export GREETING="hello, world"
 export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
 export MASTER_PORT=29500
 EPOCHS=3
-cd work && srun python ../show.py --epochs $EPOCHS --name "two words" '*.py'
+[ -d . ] && MORE="--more 1"
+cd work && srun python ../show.py --epochs $EPOCHS $MORE --name "two words" '*.py'
+cp "$LEFT/3" "$LEFT/4"
 echo done
 """
 # With what only the job knows: a default, a number, a variable of the job and one of each task, setup of a task.
@@ -253,7 +255,7 @@ cd $WORK
 @pytest.mark.parametrize(
     ("old", "last"),
     [
-        (OLD, ["--epochs", "3", "--name", "two words", "*.py"]),
+        (OLD, ["--epochs", "3", "--more", "1", "--name", "two words", "*.py"]),
         (LATE, ["--epochs", "3", "--half=2", "--out", "/data/show/x", "3", "--rank=3"]),
     ],
 )
@@ -265,7 +267,7 @@ def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, old: str, la
     cluster.put("adopt/show.py", SHOW)
     seen = []
     for name, script in (("old", text), ("new", adoption.rendered)):
-        left = cluster.put(f"adopt/{name}/.keep", "").parent
+        left = cluster.put(f"adopt/{name}-{last[2][2:6]}/.keep", "").parent
         path = cluster.put(f"adopt/{name}.slurm", script)
         ended = cluster.run(
             ["sbatch", "--parsable", "--wait", path.name], cwd=path.parent, env={"LEFT": str(left)}
@@ -274,5 +276,5 @@ def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, old: str, la
         assert ended.returncode == 0, ended.stderr + log
         seen.append({file.name: json.loads(file.read_text()) for file in left.glob("[0-9]")})
     assert seen[0] == seen[1]
-    assert sorted(seen[0]) == ["0", "1", "2", "3"]
+    assert sorted(seen[0]) == ["0", "1", "2", "3", *(["4"] if old == OLD else [])]
     assert seen[0]["3"][0] == last

@@ -78,6 +78,24 @@ def test_what_follows_the_training_runs_when_it_has_ended(
     assert (ended.returncode, ended.stdout) == (status, printed), ended.stderr
 
 
+def test_a_trap_of_the_script_runs_after_what_follows_the_training() -> None:
+    old = "trap 'rm x' EXIT\ntrap 'rm -r tmp' EXIT\npython t.py\ncp a b\n"
+    adoption = adopted(HEAD + old)
+    assert not adoption.lost
+    assert "\ncp a b\nfi\nrm -r tmp # the script's own trap\n}\n" in adoption.rendered
+    for other in (old.replace("EXIT", "TERM"), f"{old}[ -f b ] || exit 1\nrm a\n", old.replace("'", '"$A')):
+        assert "a trap of the script's own" in adopted(HEAD + other).lost[0].what
+
+
+def test_an_earlier_step_keeps_the_master_address_that_it_reads() -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --time=10\n"
+    setup = "export MASTER_ADDR=$(hostname)\n"
+    adoption = adopted(head + setup + "srun python a.py\nsrun python b.py\n")
+    assert not adoption.lost
+    assert setup + "srun python a.py\n" in adoption.rendered
+    assert setup not in adopted(head + setup + "srun python b.py\n").rendered
+
+
 SHOWS = "scontrol show job 1\nnvidia-smi\nenv\nhostname\ndate\nsacct\nsqueue\nseff 1\nsstat\nmodule list\nwhich python"
 
 
@@ -110,6 +128,7 @@ def test_an_option_never_loses_its_value(folder: Path, command: Command) -> None
     [
         ("for i in 1 2; do python t.py --seed $i; done", "the training is started in a loop"),
         ("if [ -f a ]; then python t.py; else python u.py; fi", "the training is started in a branch"),
+        ("python t.py --seed ${#}", "write out what is known only when the job runs"),
         ("composer t.py", "composer is not a Python program"),
     ],
 )
