@@ -118,7 +118,7 @@ def test_what_the_tutorials_jobs_start() -> None:
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        ("torchrun-run_distributed.slurm", {"SB701", "SB312"}),
+        ("torchrun-run_distributed.slurm", {"SB312"}),
         ("msu-multi_node.slurm", {"SB312"}),
         ("troila-conda.ddp.job", {"SB307"}),
     ],

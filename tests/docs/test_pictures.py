@@ -118,11 +118,10 @@ def compare(name: str, svg: str, request: pytest.FixtureRequest) -> None:
     """Compare a picture with the one in the repository: what it shows, not how it is drawn."""
     file = PICTURES / f"{name}.svg"
     shown = drawn if name == "plot" else lines_of
-    if file.exists() and shown(file.read_text()) == shown(svg):
-        return
-    if request.config.getoption("--update-golden"):
+    same = file.exists() and shown(file.read_text()) == shown(svg)
+    if not same and request.config.getoption("--update-golden"):
         file.write_text(svg)
-    pytest.fail(f"{name}.svg is not what is printed now: pytest --update-golden tests/docs")
+    assert same, f"{name}.svg is not what is printed now: pytest --update-golden tests/docs"
 
 
 @pytest.mark.parametrize("file", sorted(PICTURES.glob("*.svg")), ids=lambda file: file.stem)

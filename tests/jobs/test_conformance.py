@@ -33,7 +33,7 @@ PROBE = """
 import json, os, pathlib, sys, time
 run, size = pathlib.Path(os.environ["RUN_DIR"]), int(sys.argv.pop(1))
 found = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}
-name = f"{os.environ['SLURM_PROCID']}-{os.environ.get('LOCAL_RANK', 0)}.json"
+name = f"{os.environ.get('SLURM_PROCID', 0)}-{os.environ.get('LOCAL_RANK', 0)}.json"
 (run / f"new-{name}").write_text(json.dumps(found))
 (run / f"new-{name}").rename(run / f"found-{name}")
 while len(list(run.glob("found-*"))) < size:

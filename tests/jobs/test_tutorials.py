@@ -430,7 +430,8 @@ def test_every_job_has_a_heading_and_every_command_a_job_or_a_reason(command: Co
                 words = [word.replace("/scratch/$USER", str(Path.cwd())) for word in words]
                 assert command(*words, "--synthetic", "--train", "20", "--test", "10").status == 0
             else:
-                assert command("render", *words[1:]).status == 0, line
+                script = words[1].endswith((".slurm", ".job", ".sh"))  # of the tutorial, submitted as it is
+                assert script or command("render", *words[1:]).status == 0, line
 
 
 def test_runs_of_a_page_do_not_share_a_folder_unless_they_go_on(command: Command) -> None:

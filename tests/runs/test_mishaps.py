@@ -210,7 +210,8 @@ def test_a_run_without_slurm_is_not_called_dead_for_its_folder(
     folder: Path, command: Command, mishap: Callable[[Path], None], says: str
 ) -> None:
     (folder / "train.py").write_text(TRAINER)
-    call = [sys.executable, "-m", "sbatchgen", "submit", "cpu", "--yes", "--trainer", "train.py"]
+    call = [sys.executable, "-m", "sbatchgen", "submit", "cpu", "--profile", "local"]
+    call += ["--yes", "--trainer", "train.py"]
     with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as started:
         assert started.stdout
         assert "began\n" in iter(started.stdout.readline, "")
