@@ -148,7 +148,7 @@ def sources(mounted: Iterable[str]) -> str:
 
 def targets(mounted: Iterable[str]) -> str:
     """Where these mounts are in the container, as alternatives of a pattern of bash."""
-    return "|".join(f'"{(mount.split(":") * 2)[1]}"' for mount in mounted)
+    return "|".join(f'"{(mount.split(":") * 2)[1]}"/*' for mount in mounted)
 
 
 def _step(plan: Plan) -> Iterator[str]:

@@ -42,8 +42,10 @@ def start(site: Site, commands: Sequence[str]) -> None:
     """Start the database, and give it what slurmctld looks for when it starts."""
     folder, host = site.folder, site.host
     data = folder / "mariadb"
-    host.run(["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db"])
-    own = ["--no-defaults", "--user=root", f"--datadir={data}", f"--socket={folder}/mariadb.socket"]
+    small = ["--innodb-buffer-pool-size=16M", "--skip-innodb-use-native-aio"]  # several may run at once
+    make = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db"]
+    host.run([*make, *small])
+    own = ["--no-defaults", "--user=root", f"--datadir={data}", f"--socket={folder}/mariadb.socket", *small]
     own += ["--skip-grant-tables", "--bind-address=127.0.0.1", f"--pid-file={folder}/mariadb.pid"]
     host.spawn(["mariadbd", *own], log=folder / "log" / "mariadb")
     config = folder / "slurm" / "slurmdbd.conf"

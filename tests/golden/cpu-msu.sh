@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (bd289be8e2f0): sbatchgen render cpu
+# sbatchgen 0.2.0 (386954cadbce): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -32,7 +32,7 @@ for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
 done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
 for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
-    case ${!name}/ in "$PWD"|"$CODE_DIR"|"/scratch/${USER}") ;; *) unset "$name" ;; esac # not mounted
+    case ${!name}/ in "$PWD"/*|"$CODE_DIR"/*|"/scratch/${USER}"/*) ;; *) unset "$name" ;; esac # not mounted
 done
 unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
 export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (704a37691399): sbatchgen render ddp
+# sbatchgen 0.2.0 (93d85ad1c2b9): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
 done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
 for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
-    case ${!name}/ in "$PWD"|"$CODE_DIR"|"/scratch/${USER}") ;; *) unset "$name" ;; esac # not mounted
+    case ${!name}/ in "$PWD"/*|"$CODE_DIR"/*|"/scratch/${USER}"/*) ;; *) unset "$name" ;; esac # not mounted
 done
 [[ $(unsquashfs -cat "$IMAGE" etc/environment 2>/dev/null) == *NVIDIA_DRIVER_CAPABILITIES=* ]] ||
     export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA

@@ -58,7 +58,7 @@ def test_a_cache_stays_where_the_folder_is_mounted_or_the_job_asks_for_it(comman
     (names,) = (line for line in text.splitlines() if line.startswith("for name in"))
     assert "HF_HOME" not in names
     assert "TORCH_HOME" in names
-    assert '|"/models"|"/scratch")/* ]]' in text
+    assert '|"/models"/*|"/scratch"/*) ;;' in text
 
 
 def test_a_job_gives_srun_options_of_its_own(command: Command) -> None:

@@ -251,7 +251,7 @@ FIRST = "conv1.weight"
 # More of them in test_checkpoint.py.
 MISFITS: dict[str, Callable[[State], object]] = {
     "the weights are": lambda state: state["model"].update({FIRST: torch.ones(3)}),
-    "the state is": lambda state: state["optimizer"]["param_groups"].pop(),
+    "the state is": lambda state: state["optimizer"]["param_groups"][0]["params"].pop(),
 }
 
 
