@@ -96,7 +96,7 @@ def test_a_yaml_bomb_is_a_short_error(folder: Path) -> None:
     said = done.stderr.split("exit status 3\n")
     assert len(said) == len(BOMBS) + 1, done.stderr[-500:]
     for (name, (_, says)), error in zip(BOMBS.items(), said, strict=False):
-        assert says in error, name
+        assert says in error or "exceeded maximum nesting depth" in error, name  # of PyYAML 6.0.4
         assert len(error) < 500 * (MAX_SHOWN + 1), name
 
 
