@@ -149,9 +149,9 @@ class Launch:
     def tasks_per_node(self) -> int | None:
         """Tasks of the busiest node; None if the script does not say."""
         if self.tasks is None or self.nodes is None:
-            each = self.step.option("ntasks-per-node") if self.step and not self.resources.ntasks else None
-            is_obeyed = each and not self.resources.ntasks_per_node
-            return self.number(each, self.step) if is_obeyed and self.step else None
+            if self.step is None or self.resources.ntasks or self.resources.ntasks_per_node:
+                return None
+            return self.number(self.step.option("ntasks-per-node"), self.step)
         return -(-self.tasks // max(self.nodes, 1))
 
     @cached_property

@@ -29,34 +29,26 @@ class Located:
     line: str
 
 
-def as_text(located: Sequence[Located], style: Style) -> str:
+def as_text(located: Iterable[Located], style: Style) -> str:
     """What, where with the line itself, and the fix; `style` colours a text by a severity.
 
     Findings of a file that say the same are shown once, with their other lines.
     """
     lines: list[str] = []
-    alike: dict[tuple[str, str, Problem], list[int]] = {}
+    alike: dict[tuple[str, str, Problem], list[Located]] = {}
     for each in located:
-        alike.setdefault(_kind(each), []).append(each.finding.place.line)
-    for each in located:
+        kind = (each.file, each.finding.rule, each.finding.problem._replace(at=""))
+        alike.setdefault(kind, []).append(each)
+    for each, *others in alike.values():
         finding, place = each.finding, each.finding.place
-        others = alike.pop(_kind(each), None)
-        if others is None:
-            continue  # shown with the first of its kind
         severity = style(finding.severity, finding.severity)
         at = f"{visible(each.file)}:{place.line}:{place.column}"
         lines.append(f"{at}: {severity} {finding.rule}: {visible(finding.problem.what)}\n")
         lines.append(_quote(each.line, place.column, place.end, place.line) if each.line.strip() else "")
         lines.append(f"    fix: {visible(finding.problem.fix)}\n" if finding.problem.fix else "")
-        if later := [str(line) for line in dict.fromkeys(others[1:])]:
+        if later := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
             lines.append(f"    also in line{'s' * (len(later) > 1)} {first_names(later, 8)}\n")
     return "".join(lines)
-
-
-def _kind(located: Located) -> tuple[str, str, Problem]:
-    """What findings have in common that differ in their place alone."""
-    finding = located.finding
-    return located.file, finding.rule, finding.problem._replace(at="")
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
