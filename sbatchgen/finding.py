@@ -63,3 +63,7 @@ class Finding(NamedTuple):
     edits: tuple[Edit, ...] = ()
     pedantic: bool = False
     why_not: str = ""
+
+    def as_object(self) -> dict[str, str]:
+        """Return what the JSON of a review or a check has of it."""
+        return {"severity": self.severity, "rule": self.rule, **self.problem._asdict()}

@@ -115,14 +115,6 @@ def put_json(**fields: Any) -> None:
     put(json.dumps({"schema": 1, **fields}, indent=2))
 
 
-def as_objects(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Return findings as objects of JSON."""
-    return [
-        {"severity": finding.severity, "rule": finding.rule, **finding.problem._asdict()}
-        for finding in findings
-    ]
-
-
 def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
     """Print reviews so that they fit the terminal."""
     from sbatchgen.review.brief import brief

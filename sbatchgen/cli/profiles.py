@@ -13,7 +13,6 @@ import click
 from sbatchgen.cli.output import (
     FORMAT,
     YES,
-    as_objects,
     failure_of,
     here,
     note,
@@ -227,7 +226,8 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     if form == "text":
         report(every)
         return
-    put_json(profiles=[{"name": name, "findings": as_objects(own)} for name, own in reported.items()])
+    objects = {name: [finding.as_object() for finding in own] for name, own in reported.items()}
+    put_json(profiles=[{"name": name, "findings": own} for name, own in objects.items()])
     if failure := failure_of(every):
         sys.exit(failure.exit_status)
 

@@ -33,10 +33,7 @@ _SAME = re.compile(r"(?m)^(?!\|).+")  # a line of the script that neither the jo
 
 def as_json(review: Review) -> str:
     """The fields of Review, with a finding as severity, rule, what, at and fix."""
-    findings = [
-        {"severity": finding.severity, "rule": finding.rule, **finding.problem._asdict()}
-        for finding in review.findings
-    ]
+    findings = [finding.as_object() for finding in review.findings]
     return f"{json.dumps(asdict(review) | {'findings': findings}, indent=2)}\n"
 
 
