@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.plan.plan import trainer_is_file
 
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files
@@ -103,7 +104,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         trainer: As a job names it.
         folder: The working folder of the job.
     """
-    is_file = "/" in trainer or trainer.endswith(".py")
+    is_file = trainer_is_file(trainer)
     parts = trainer.split(".")
     first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)
     reader = _Reader(root=first.parent if is_file and first else folder)

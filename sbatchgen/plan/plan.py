@@ -31,6 +31,11 @@ def one_at_a_time(array: str) -> bool:
     return array.endswith("%1")
 
 
+def trainer_is_file(trainer: str) -> bool:
+    """Whether your own trainer is a file, not a module."""
+    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
+
+
 @frozen_record
 class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 MOST_POINTS = 50_000  # slurmctld takes scripts of 4 MiB by default (max_script_size)
 MOST_BYTES = 16 << 20  # of a file of points
 MOST_OPTION = 4000  # characters of --array
-FOLDERS = (
-    "run_dir",
-    "data_dir",
-    "resume",
-)  # placeholders of every job, which a parameter's name leaves alone
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
-from sbatchgen.plan.plan import GPU_CPUS, Plan
+from sbatchgen.plan.plan import GPU_CPUS, Plan, trainer_is_file
 from sbatchgen.render import arguments
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
@@ -232,11 +232,6 @@ def _trainer(plan: Plan) -> Iterator[str]:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(plan)])
-
-
-def trainer_is_file(trainer: str) -> bool:
-    """Whether your own trainer is a file, not a module."""
-    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
 
 
 def _may_inherit_rank(plan: Plan) -> bool:

@@ -12,9 +12,8 @@ from sbatchgen import files
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.settings import SETUPS
 from sbatchgen.job.trainer_source import TrainerSource, read_trainer
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import Plan, trainer_is_file
 from sbatchgen.quoting import word
-from sbatchgen.render import launch
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.start import error
 from sbatchgen.units import ShellPath
@@ -77,7 +76,7 @@ def _starters(plan: Plan, trainer: str, folder: Path | None) -> Iterator[Finding
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
         finding = error(plan, "trainer", what, "name what it starts: --trainer train.py -- its arguments")
         yield finding if trainer in PROGRAMS else finding._replace(severity="warning")
-    elif folder and launch.trainer_is_file(trainer):
+    elif folder and trainer_is_file(trainer):
         try:
             first = files.read_file(folder / trainer, 200).partition(b"\n")[0]
         except OSError:

@@ -19,9 +19,8 @@ from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.finding import Finding
 from sbatchgen.git import git
-from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan
+from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan, trainer_is_file
 from sbatchgen.quoting import word
-from sbatchgen.render import launch
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.start import error
 
@@ -120,7 +119,7 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
 
 def missing(plan: Plan, snapshot: Snapshot) -> Iterator[Finding]:
     """Yield an error if the trainer is a file of the repository, but not of the snapshot."""
-    if not plan.trainer or not launch.trainer_is_file(plan.trainer):
+    if not plan.trainer or not trainer_is_file(plan.trainer):
         return
     working = snapshot.root / snapshot.inside
     path = working / plan.trainer

@@ -19,7 +19,7 @@ from sbatchgen import quoting
 from sbatchgen.errors import Problem, SlurmError, did_you_mean, parse_error_line
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.flags import parameters
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import Plan, trainer_is_file
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
 from sbatchgen.runs import record
@@ -224,7 +224,7 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
     elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
-    elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):
+    elif chdir and plan.trainer and trainer_is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
     if chdir and plan.runtime.mounts_own and (why := unmountable(plan, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
