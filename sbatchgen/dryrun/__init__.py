@@ -1,1 +1,1 @@
-"""What a script starts: it runs in a sandbox, on nodes that do not exist, with stand-ins for what it starts."""
+"""What a script starts, seen by running it in a sandbox: on nodes that do not exist, among stand-ins."""

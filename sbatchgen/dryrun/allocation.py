@@ -1,6 +1,6 @@
 """The nodes that a job would get, and the variables that Slurm sets in its batch script.
 
-Source: the jobs that tests/dryrun compares with, on Slurm 22.05 and 26.05; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+Source: jobs on Slurm 22.05 and 26.05 (tests/dryrun); sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Grant:
     environment: dict[str, str]
 
 
-def allocation(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
+def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
     """Return what a script asks for, on nodes that do not exist.
 
     Args:

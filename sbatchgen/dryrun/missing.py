@@ -1,4 +1,4 @@
-"""What a script looked for and did not find: what bash and small programs say of it, and tests that were false."""
+"""What a script looked for and did not find: messages of bash and small programs, and tests that were false."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _MOST = 40  # of one run
-_OF_BASH = re.compile(r"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): (No such file or directory|Not a directory)")
+_OF_BASH = re.compile(
+    r"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): (No such file or directory|Not a directory)"
+)
 _OF_OTHERS = re.compile(
     r"^(\w[\w.-]*): (?:cannot (?:access|stat|open|create regular file) |can't (?:read|open) |error: )?"
-    r"['‘\"]?([^'’\"\n:]+)['’\"]?(?: for reading)?: No such file or directory",
+    "['\"\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading)?: No such file or directory",
     re.MULTILINE,
 )
 _FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df"))
@@ -56,7 +58,12 @@ def missing(err: str, trace: Sequence[tuple[int, str]]) -> Iterator[Need]:
 
 def is_path(path: str) -> bool:
     """Whether a text may be the path of a file that can be made."""
-    return bool(path) and len(path) < 1000 and "\n" not in path and not path.startswith(("/dev/", "/proc/", "/sys/"))
+    return (
+        bool(path)
+        and len(path) < 1000
+        and "\n" not in path
+        and not path.startswith(("/dev/", "/proc/", "/sys/"))
+    )
 
 
 def _parent_or_file(program: str) -> str:
@@ -91,6 +98,6 @@ def false_test(trace: Sequence[tuple[int, str]]) -> Need | None:
                 path = shlex.split(quoted)[0]
             except (ValueError, IndexError):
                 continue
-            if is_path(path) and not os.path.isabs(path) or is_path(path):  # noqa: PTH117
+            if (is_path(path) and not os.path.isabs(path)) or is_path(path):  # noqa: PTH117
                 return Need({"d": "folder", "x": "program"}.get(letter, "file"), path, line)
     return None

@@ -1,4 +1,4 @@
-"""The dry run of a script: as often as it needs something more that is not here, until it has started its programs."""
+"""The dry run of a script: again and again, with what it lacked, until it has started its programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.missing import Need, false_test, missing
 from sbatchgen.dryrun.sandbox import PLACE, Box, Ended, run
-from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
+from sbatchgen.dryrun.starts import Step, read, steps
 from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName
 
@@ -27,12 +27,12 @@ _BIN = f"{PLACE}/bin"
 _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STAND_INS = """
-srun sbatch scontrol squeue scancel sinfo sacct sstat module ml spack conda mamba micromamba pip pip3 uv
-apptainer singularity podman docker podman-hpc shifter enroot mpirun mpiexec mpiexec.hydra orterun prterun jsrun
-python python3 pypy3 torchrun accelerate deepspeed ray vllm sglang horovodrun composer colossalai litgpt axolotl
-tune lightning fabric jupyter ipython tensorboard wandb huggingface-cli hf dask nsys ncu numactl nvidia-smi rocm-smi
-hostname ip ifconfig getent nproc sleep git curl wget ping nc ssh scp rsync pkill killall ss netstat lsof dig nslookup
-host pdsh julia Rscript matlab java mlflow dvc aws gsutil sudo unknown
+accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed dig docker dvc enroot fabric
+getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
+killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncu
+netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
+pypy3 python python3 ray rocm-smi Rscript rsync sacct sbatch scancel scontrol scp sglang shifter sinfo
+singularity sleep spack squeue srun ss ssh sstat sudo tensorboard torchrun tune unknown uv vllm wandb wget
 """.split()  # noqa: SIM905
 _COVERED = ("/usr/bin", "/usr/local/bin")
 _OFF = re.compile(rb"\bset \+x\b")
@@ -67,6 +67,7 @@ class DryRun:
         needed: What it needs from outside and is not here.
         ended: How it ended.
         batch: The environment in which the batch script started.
+        given: What it was given, and what it needed.
         runs: How often the script ran until it had what it needs.
     """
 
@@ -76,6 +77,7 @@ class DryRun:
     needed: tuple[Need, ...]
     ended: Ended
     batch: Mapping[str, str] = field(default_factory=dict)
+    given: Given = field(default_factory=Given)
     runs: int = 1
 
     @cached_property
@@ -119,7 +121,17 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
             break
         needed |= found
         given = _with(given, found.values())
-    return replace(done, needed=tuple(needed.values()), batch=batch, runs=number)
+    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
+    for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
+        if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
+            del needed[key]
+    reached = {line for line, _ in done.trace}
+    for need in unset(done, given) if done.steps else ():
+        if need.line in reached:
+            needed.setdefault(need[:2], need)
+    return replace(
+        done, needed=tuple(sorted(needed.values(), key=lambda need: need.line)), given=given, runs=number
+    )
 
 
 def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Mapping[str, str]) -> DryRun:
@@ -133,7 +145,11 @@ def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Map
         folder=workdir,
         files={
             **_stand_ins(script, grant),
-            **{_absolute(name, workdir): (data, 0o755) for name, data in given.files.items() if name[-1:] != "/"},
+            **{
+                _absolute(name, workdir): (data, 0o755)
+                for name, data in given.files.items()
+                if name[-1:] != "/"
+            },
             SCRIPT: (_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape")), 0o700),
         },
         folders=[_absolute(name, workdir) for name in folders],
@@ -146,7 +162,9 @@ def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Map
     flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
     bash = shutil.which("bash") or "/bin/bash"
     ended = run([bash, *flags, SCRIPT, *given.arguments], batch, box)
-    starts = [start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))]
+    starts = [
+        start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
+    ]
     return DryRun(
         script=script, grant=grant, steps=steps(starts, grant, batch), needed=(), ended=ended, batch=batch
     )
@@ -184,7 +202,7 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
         return lacked
     if need := false_test(done.trace):
         lacked.append(need)
-    if not done.steps and not lacked or "unbound variable" in err or ": parameter " in err:
+    if not lacked:
         lacked += unset(done, given)
     return lacked
 
@@ -192,11 +210,14 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
 def unset(done: DryRun, given: Given) -> Iterator[Need]:
     """The arguments and variables that a script uses and nobody gives."""
     body, err = done.script.body, done.ended.files.get("err", "")
-    inside = [(part.at, part.end) for part in (*body.commands, *body.sets) if part.context.function]
+    of_functions = [part for part in body.commands if part.context.function]
+    inside = [(part.at, part.end) for part in of_functions]
+    inside += [(part.at, part.end) for part in body.sets if part.context.function]
     numbers = [
         use
         for use in body.uses
-        if _POSITIONAL.fullmatch(use.name) and use.operator[:1] not in (*"-=+", ":")
+        if _POSITIONAL.fullmatch(use.name)
+        and use.operator[:1] not in (*"-=+", ":")
         and not any(at <= use.at < end for at, end in inside)
     ]
     count = max([1, *(int(use.name) for use in numbers if use.name.isdecimal())])
@@ -204,11 +225,11 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
         yield Need("arguments", str(min(count, 30)), numbers[0].line)
     known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
-        if "!" not in use.operator:
+        if "!" not in use.operator and done.script.text[use.at] == "$":
             yield Need("variable", use.name, use.line)
-    for match in re.finditer(r": (\w+): (?:unbound variable|parameter)", err):
-        if match[1].isidentifier() and match[1] not in known:
-            yield Need("variable", match[1], 0)
+    for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
+        if match[2].isidentifier() and match[2] not in known and f"{{{match[2]}" in done.script.text:
+            yield Need("variable", match[2], int(match[1]))
 
 
 def _with(given: Given, needed: Iterable[Need]) -> Given:

@@ -1,7 +1,7 @@
 """Run a program that nobody trusts: in namespaces of its own, as the user, on a file system that forgets.
 
-It sees the system's folders read-only. HOME, /tmp, /run and /var are empty and in memory, and so is what it writes
-elsewhere. It has no network, no terminal, no environment but the given one, and ends at its limits.
+It sees the system's folders read-only. HOME, /tmp, /run and /var are empty and in memory, as is what it
+writes elsewhere. It has no network, no terminal, no environment but the given one, and ends at its limits.
 Sources: user_namespaces(7), mount_namespaces(7), pid_namespaces(7), prctl(2), mount_setattr(2).
 """
 
@@ -37,8 +37,10 @@ _USER, _MOUNTS, _PID, _NET, _IPC, _UTS = 0x10000000, 0x20000, 0x20000000, 0x4000
 _BIND, _REC, _PRIVATE, _REMOUNT, _RDONLY = 4096, 16384, 1 << 18, 32, 1
 _NOSUID, _NODEV = 2, 4
 _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
-_SYSTEM = frozenset("bin boot etc lib lib32 lib64 libx32 nix opt sbin srv sys usr".split())
-_OWN = frozenset("dev proc run tmp var .old lost+found".split())  # made new
+_SYSTEM = frozenset(
+    ["bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "srv", "sys", "usr"]
+)
+_OWN = frozenset(["dev", "proc", "run", "tmp", "var", ".old", "lost+found"])  # made new
 _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}  # numbers of the system call
@@ -95,9 +97,7 @@ class NoSandboxError(SbatchgenError):
     exit_status = 3
 
 
-def run(
-    argv: Sequence[str], environment: Mapping[str, str], box: Box, *, seconds: float = SECONDS
-) -> Ended:
+def run(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, seconds: float = SECONDS) -> Ended:
     """Run a program in a sandbox to its end.
 
     Raises:
@@ -161,7 +161,7 @@ def _outer(
     _map_ids(0, uid, 0, gid)
     inner = os.fork()
     if inner == 0:
-        _guarded(writing, lambda: _first(argv, environment, box, writing, seconds, (uid, gid)))
+        _guarded(writing, lambda: _first(argv, environment, box, writing, seconds=seconds, ids=(uid, gid)))
     os.close(writing)
     _, status = os.waitpid(inner, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
@@ -172,6 +172,7 @@ def _first(
     environment: Mapping[str, str],
     box: Box,
     writing: int,
+    *,
     seconds: float,
     ids: tuple[int, int],
 ) -> None:
@@ -293,7 +294,7 @@ def _build(box: Box) -> None:
 
 
 def _show(path: str, *, within: str = "/.old") -> None:
-    """Show a folder of the machine, read-only; what is written elsewhere than in the system's stays in memory."""
+    """Show a folder of the machine: the system's read-only; what is written to others stays in memory."""
     source = within + path
     if os.path.islink(source):
         os.symlink(os.readlink(source), path)
@@ -384,8 +385,8 @@ def _devices() -> None:
         _mount(f"/.old/dev/{name}", f"/dev/{name}", None, _BIND)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink(f"/proc/self/fd{to}", f"/dev/{name}")
-    os.mkdir("/dev/shm")
-    os.chmod("/dev/shm", 0o1777)
+    os.mkdir("/dev/shm")  # noqa: S108
+    os.chmod("/dev/shm", 0o1777)  # noqa: S103, S108
 
 
 def _most_processes() -> int:
@@ -411,7 +412,9 @@ def _prctl(option: int, value: int) -> None:
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     texts = [text.encode("utf-8", "surrogateescape") if text else None for text in (source, target, kind)]
-    status = _libc.mount(*texts, ctypes.c_ulong(flags), data.encode("utf-8", "surrogateescape") if data else None)
+    status = _libc.mount(
+        *texts, ctypes.c_ulong(flags), data.encode("utf-8", "surrogateescape") if data else None
+    )
     _checked(status, f"mount {target}")
 
 

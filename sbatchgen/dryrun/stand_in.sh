@@ -69,15 +69,23 @@ case $name in
         esac ;;
     squeue|sacct|sinfo|sstat|git|curl|wget|ss|netstat|lsof|dig|nslookup|host) record "$@"; say_unknown ;;
     sbatch) record "$@"; [[ " $* " == *" --parsable "* ]] && echo 1000002 || echo "Submitted batch job 1000002" ;;
+    ray)
+        if [[ ${1-} == status ]]; then # every worker is there
+            echo "Active:"; for ((i = 1; i <= ${SLURM_JOB_NUM_NODES:-1}; i++)); do echo " 1 node_$i"; done
+            total=$((gpus * ${SLURM_JOB_NUM_NODES:-1})).0
+            printf ' 0.0/%s %s\n' "$total" GPU "$total" worker_units
+        else
+            record "$@"; exit "${__plan_status:-0}"
+        fi ;;
     python*|pypy*)
         if is_captured && [[ ${1-} == -c || (${1--} == - && $# -lt 2) ]]; then
             timeout 1 "$(</run/plan/python)" -S "$@" 2>/dev/null || echo UNKNOWN
         elif [[ ${1-} == --version || ${1-} == -V ]]; then
             echo "Python 3.11.0"
         else
-            record "$@"; say_unknown
+            record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
     module|ml|spack|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
-    *) record "$@"; say_unknown ;;
+    *) record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
 esac
-exit "${__plan_status:-0}"
+exit 0

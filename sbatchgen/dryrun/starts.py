@@ -11,12 +11,14 @@ from sbatchgen.dryrun.sandbox import PLACE
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
 _HELPERS = frozenset(
-    "module ml modulecmd lmod spack conda mamba micromamba pip pip3 uv git curl wget scancel squeue sacct sinfo "
-    "sstat scontrol ping nc ssh scp rsync pkill killall ss netstat lsof dig nslookup host nvidia-smi rocm-smi "
-    "ulimit deactivate activate free lscpu numactl htop top dos2unix tput clear tree bc jq gcc g++ nvcc make "
-    "cmake newgrp quota lfs getfacl which envsubst unsquashfs squashfuse".split()
+    """
+    activate bc clear cmake conda curl deactivate dig dos2unix envsubst free g++ gcc getfacl git host htop jq
+    killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc netstat newgrp nslookup numactl
+    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct scancel scontrol scp sinfo spack squashfuse
+    squeue ss ssh sstat top tput tree ulimit unsquashfs uv wget which
+    """.split()  # noqa: SIM905
 )
-_WRAPPERS = frozenset("apptainer singularity podman docker podman-hpc shifter nsys numactl".split())
+_WRAPPERS = frozenset("apptainer singularity podman docker podman-hpc shifter nsys numactl".split())  # noqa: SIM905
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"))
 
@@ -142,7 +144,9 @@ def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str])
         start
         for start in starts
         if not (
-            start.name in _WRAPPERS and "__plan_container" not in start.environment and _place(start) in wrapped
+            start.name in _WRAPPERS
+            and "__plan_container" not in start.environment
+            and _place(start) in wrapped
         )
     ]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
@@ -176,7 +180,9 @@ def _step(start: StartRecord, processes: Sequence[StartedProcess]) -> Step:
     )
 
 
-def _process(start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None) -> StartedProcess:
+def _process(
+    start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
+) -> StartedProcess:
     of = start.environment
     gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
     rank, node = of.get("SLURM_PROCID", "0"), of.get("SLURM_NODEID", "0")
@@ -211,5 +217,9 @@ def _image(step: StartRecord | None) -> str:
 def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name in sorted(of):
         value = plain(of[name])
-        if not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS and value != plain(batch.get(name, "\0")):
+        if (
+            not name.startswith(_NOT_SHOWN)
+            and name not in _OF_SHELLS
+            and value != plain(batch.get(name, "\0"))
+        ):
             yield name, value

@@ -88,7 +88,7 @@ def srun(
     number = 0
     while os.path.exists(f"{PLACE}/step.{number}"):
         number += 1
-    open(f"{PLACE}/step.{number}", "x").close()  # noqa: SIM115
+    open(f"{PLACE}/step.{number}", "x").close()
     own = {"__plan_step": str(number), "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     record("srun", words, environment | own)
     if refusal:
@@ -124,10 +124,10 @@ def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple
     per_task = number_of(options.get("cpus-per-task"))
     if not per_task and not "22.05" <= job["release"] < "23.11":
         per_task = number_of(environment.get("SLURM_CPUS_PER_TASK"))
-    room = dict(zip(job["nodes"], job["cpus"]))
+    room = dict(zip(job["nodes"], job["cpus"], strict=True))
     if job["exact"] and "overcommit" not in options:
-        for name, tasks in zip(names, on):
-            if tasks * max(per_task, 1) > room[name]:
+        for name, count_of in zip(names, on, strict=True):
+            if count_of * max(per_task, 1) > room[name]:
                 return [], "Unable to create step for job: More processors requested than permitted"
     places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
     if options.get("distribution", "block").startswith(("cyclic", "*:", "plane=1")):
@@ -201,7 +201,8 @@ def variables(
         "SLURM_STEP_NODELIST": _listed(names, job),
         "SLURM_TASKS_PER_NODE": _counts(on),
         "SLURM_STEP_TASKS_PER_NODE": _counts(on),
-        "SLURM_DISTRIBUTION": options.get("distribution") or ("cyclic" if len(tasks) <= len(names) else "block"),
+        "SLURM_DISTRIBUTION": options.get("distribution")
+        or ("cyclic" if len(tasks) <= len(names) else "block"),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
     }
     if options.get("cpus-per-task"):
@@ -221,7 +222,7 @@ def _step_gpus(options: Options, job: dict[str, Any]) -> int:
         for item in options.get(option, "").split(",") if option in options else ():
             if option != "gres" or item.startswith("gpu"):
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else 1
-                return min(count, job["gpus"])
+                return min(count, int(job["gpus"]))
     return int(job["gpus"])
 
 
@@ -257,7 +258,7 @@ def start(commands: list[tuple[list[str], Options]]) -> int:
             record(command[0], command[1:], environment)
             continue
         children.append(os.posix_spawn(program, command, environment))
-    worst = int(os.environ.get("__plan_status", "0"))
+    worst = int(os.environ.get("__plan_status", "0"))  # noqa: SIM112 - no name of a script
     for child in children:
         worst = max(worst, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), key=abs)
     return abs(worst)
@@ -265,9 +266,11 @@ def start(commands: list[tuple[list[str], Options]]) -> int:
 
 # Stand-ins that do more than record their start.
 LAUNCHING = frozenset(
-    "srun apptainer singularity podman docker podman-hpc shifter nsys numactl conda mamba micromamba uv hostname "
-    "ip ifconfig getent nproc sleep nvidia-smi rocm-smi scontrol python python3".split()
-) - {"python", "python3"}
+    """
+    apptainer conda docker getent hostname ifconfig ip mamba micromamba nproc nsys numactl nvidia-smi podman
+    podman-hpc ray rocm-smi scontrol shifter singularity sleep srun uv
+    """.split()  # noqa: SIM905
+)
 
 
 def _found(name: str, environment: Options) -> str | None:
