@@ -1,4 +1,4 @@
-"""render, review, explain; and how a command takes JOB."""
+"""render, review, explain, plan; and how a command takes JOB."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, report, show_review
+from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, put_json, report, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
+    from sbatchgen.dryrun.run import DryRun
+    from sbatchgen.finding import Finding
     from sbatchgen.plan.request import Request
 
 
@@ -173,3 +175,75 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
         text = screen.explanation(values)
     put(visible(text), nl=False)
     report(findings)
+
+
+@click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- ARGUMENTS]")
+@click.option(
+    "--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the submitting shell."
+)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH[=FILE]",
+    help="A file that counts as there; a folder ends in /.",
+)
+@click.option(
+    "--process", metavar="RANK", type=click.IntRange(0), help="Show this process of each step in full."
+)
+@click.option("--diff", is_flag=True, help="Show how the plans of two jobs differ.")
+@FORMAT
+@click.pass_obj
+def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
+    """Show every process that a script would start.
+
+    JOB may also be any script. It runs in a sandbox, on nodes that do not exist, and stand-ins take the place
+    of srun, python, modules and containers. It changes no file, reaches no network, and sees no variable of
+    your shell.
+    """
+    from sbatchgen.dryrun import screen
+
+    how = {name: given.pop(name) for name in ("variables", "files", "process")}
+    if len(job) != 1 + diff:
+        raise CommandLineError.of(
+            f"plan {'--diff ' * diff}takes {1 + diff} JOB", fix="see sbatchgen plan --help"
+        )
+    done = [_planned(name, args, given, how["variables"], how["files"]) for name in job]
+    if diff:
+        put(visible(screen.difference(done[0][0], done[1][0])))
+    elif form == "json":
+        put_json(**screen.as_json(*done[0]))
+    else:
+        put(visible(screen.as_text(done[0][0], process=how["process"])))
+        report(done[0][1])
+
+
+def _planned(
+    job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
+) -> tuple[DryRun, tuple[Finding, ...]]:
+    """Return the dry run of a job or a script, and its findings."""
+    from sbatchgen.dryrun.call import given_by, plan_of, script_of
+    from sbatchgen.submit.finished import is_script
+
+    if not (is_script(job) or job == "-"):
+        request = request_of(job, args, given)
+        from sbatchgen.render.render import render_request
+
+        script = script_of(job, render_request(request), profile=request.plan.profile)
+        return plan_of(script, os.environ, here(), given_by((), variables, files))
+    from sbatchgen.inputs.flags import layer_of
+    from sbatchgen.inputs.search import Places
+    from sbatchgen.lint.settings import settings_of
+    from sbatchgen.lint.source import whole
+
+    source = whole(job)
+    others = [
+        name for name, value in given.items() if value not in (None, ()) and name not in ("profile", "nodes")
+    ]
+    if others:
+        what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
+        raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
+    settings = settings_of(Places(here(), os.environ), given.get("profile"))
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
+    nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
+    return plan_of(script, os.environ, here(), given_by(args, variables, files), nodes=nodes)
