@@ -23,12 +23,7 @@ from typing import Any, NoReturn
 from sbatchgen.errors import SbatchgenError
 
 PLACE = Path("/run/plan")  # in the sandbox: stand-ins, what they record, and what the script prints
-SECONDS = 5.0
 _OVER = 1.0  # seconds after which the sandbox's own end is not waited for
-_MEMORY = 1 << 30  # bytes of all processes together, and of each
-_DISK = 96 << 20
-_FILE = 16 << 20
-_PROCESSES = 256
 _RECORDS = 4000
 _SHOWN = 1 << 20  # bytes of a file that are read
 NEW_KERNEL = (5, 14)  # older ones count all processes of the user against RLIMIT_NPROC
@@ -45,8 +40,32 @@ _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}  # numbers of the system call
 _MOUNT_SETATTR = 442
+_SET_FLAGS, _UP = 0x8914, 1  # SIOCSIFFLAGS, IFF_UP
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much the programs in the sandbox get.
+
+    Attributes:
+        seconds: Until all are ended.
+        memory: Bytes of all together.
+        each: Bytes of the addresses of each; None for no limit.
+        disk: Bytes of the files that are kept in memory.
+        file: Bytes of a file; None for no limit.
+        processes: How many there may be.
+        cpu: Seconds of a processor for each; None for no limit.
+    """
+
+    seconds: float = 5.0
+    memory: int = 1 << 30
+    each: int | None = 1 << 30
+    disk: int = 96 << 20
+    file: int | None = 16 << 20
+    processes: int = 256
+    cpu: int | None = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +79,16 @@ class Box:
         links: Links of the sandbox, and what each is to.
         covers: Programs over which the file `cover` is put, where they exist.
         interpreter: A program that stays, at PLACE/python or where that says.
+        over: Text that is put over files that exist.
+        kept: Folders of the machine that the programs may write to, by their paths in the sandbox.
+        devices: Devices beside /dev/null and its like.
+        network: Whether they have the machine's network.
+        limits: Their limits.
     """
 
-    home: str
     hostname: str
     folder: str
+    home: str = ""
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
     folders: Sequence[str] = ()
     shown: Sequence[str] = ()
@@ -72,6 +96,11 @@ class Box:
     interpreter: str = ""
     cover: str = ""
     covers: Sequence[str] = ()
+    over: Mapping[str, bytes] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    devices: Sequence[str] = ()
+    network: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +112,14 @@ class Ended:
         limit: The limit at which it was ended: "time" or "memory"; "" if it ended itself.
         files: What PLACE holds in the end, by the name below it.
         seconds: How long it ran.
+        memory: The most bytes that all processes together had in memory.
     """
 
     status: int
     limit: str
     files: Mapping[str, str]
     seconds: float
+    memory: int = 0
 
 
 class NoSandboxError(SbatchgenError):
@@ -97,7 +128,7 @@ class NoSandboxError(SbatchgenError):
     exit_status = 3
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, seconds: float = SECONDS) -> Ended:
+def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     """Run a program in a sandbox to its end.
 
     Raises:
@@ -107,9 +138,9 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, second
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _guarded(writing, lambda: _outer(argv, environment, box, writing, seconds))
+        _guarded(writing, lambda: _outer(argv, environment, box, writing))
     os.close(writing)
-    said = _read_until(reading, child, started + seconds + _OVER)
+    said = _read_until(reading, child, started + box.limits.seconds + _OVER)
     os.close(reading)
     _, status = os.waitpid(child, 0)
     if said.startswith(b"!") or not said:
@@ -124,6 +155,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, second
         limit=report["limit"],
         files=report["files"],
         seconds=time.monotonic() - started,
+        memory=report["memory"],
     )
 
 
@@ -151,17 +183,17 @@ def _guarded(writing: int, work: Any) -> NoReturn:
     os._exit(1)
 
 
-def _outer(
-    argv: Sequence[str], environment: Mapping[str, str], box: Box, writing: int, seconds: float
-) -> None:
+def _outer(argv: Sequence[str], environment: Mapping[str, str], box: Box, writing: int) -> None:
     """Leave the machine's namespaces; the child is the first process of the new ones."""
     uid, gid = os.getuid(), os.getgid()
     _prctl(_PDEATHSIG, signal.SIGKILL)
-    _unshare(_USER | _MOUNTS | _PID | _NET | _IPC | _UTS)
+    _unshare(_USER | _MOUNTS | _PID | _IPC | _UTS | (0 if box.network else _NET))
     _map_ids(0, uid, 0, gid)
+    if not box.network:
+        _raise_loopback()
     inner = os.fork()
     if inner == 0:
-        _guarded(writing, lambda: _first(argv, environment, box, writing, seconds=seconds, ids=(uid, gid)))
+        _guarded(writing, lambda: _first(argv, environment, box, writing, ids=(uid, gid)))
     os.close(writing)
     _, status = os.waitpid(inner, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
@@ -173,7 +205,6 @@ def _first(
     box: Box,
     writing: int,
     *,
-    seconds: float,
     ids: tuple[int, int],
 ) -> None:
     """Build the file system, give up all rights over it, run the program, and report."""
@@ -182,15 +213,15 @@ def _first(
     os.umask(0o022)
     _libc.sethostname(box.hostname.encode(), len(box.hostname))
     _build(box)
-    resource.setrlimit(resource.RLIMIT_NPROC, (_most_processes(),) * 2)
+    resource.setrlimit(resource.RLIMIT_NPROC, (_most_processes(box.limits),) * 2)
     _unshare(_USER | _MOUNTS)  # whose owner can't undo the mounts of the other
     _map_ids(ids[0], 0, ids[1], 0)
     _prctl(_DUMPABLE, 0)
     program = os.fork()
     if program == 0:
         _guarded(writing, lambda: _become(argv, environment, box))
-    status, limit = _watch(program, time.monotonic() + seconds)
-    report = {"status": status, "limit": limit, "files": _contents(PLACE)}
+    status, limit, memory = _watch(program, box.limits)
+    report = {"status": status, "limit": limit, "memory": memory, "files": _contents(PLACE)}
     with os.fdopen(writing, "wb") as stream:
         stream.write(json.dumps(report).encode())
     os._exit(0)
@@ -201,12 +232,13 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> No
     _prctl(_NO_NEW_PRIVS, 1)
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, _FILE),
-        (resource.RLIMIT_CPU, int(SECONDS) * 2),
-        (resource.RLIMIT_AS, _MEMORY),
-        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_FSIZE, box.limits.file),
+        (resource.RLIMIT_CPU, box.limits.cpu),
+        (resource.RLIMIT_AS, box.limits.each),
+        (resource.RLIMIT_NOFILE, 4096),
     ):
-        resource.setrlimit(kind, (most, most))
+        if most is not None:
+            resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.chdir(box.folder)
     for number, name in ((0, "/dev/null"), (1, f"{PLACE}/out"), (2, f"{PLACE}/err")):
@@ -217,11 +249,10 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> No
     os.execve(argv[0], list(argv), dict(environment))  # noqa: S606 - no shell
 
 
-def _watch(program: int, deadline: float) -> tuple[int, str]:
-    """Wait for the program, then end what it left; return its status, and the limit that it reached."""
+def _watch(program: int, limits: Limits) -> tuple[int, str, int]:
+    """Wait for the program, then end what it left; return its status, the limit it reached, and its memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    limit = ""
-    status = 0
+    limit, status, most, deadline = "", 0, 0, time.monotonic() + limits.seconds
     while True:
         child, ended = os.waitpid(-1, os.WNOHANG)
         if child == program:
@@ -229,14 +260,15 @@ def _watch(program: int, deadline: float) -> tuple[int, str]:
             break
         if child:
             continue
-        limit = "time" if time.monotonic() > deadline else "memory" if _memory() > _MEMORY else ""
+        most = max(most, _memory())
+        limit = "time" if time.monotonic() > deadline else "memory" if most > limits.memory else ""
         if limit:
             status = -signal.SIGKILL
             break
         signal.sigtimedwait([signal.SIGCHLD], 0.05)
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
-    return (status if status >= 0 else 128 - status), limit
+    return (status if status >= 0 else 128 - status), limit, most
 
 
 def _memory() -> int:
@@ -270,14 +302,14 @@ def _text(path: Path) -> str:
 def _build(box: Box) -> None:
     """Make the file system of the sandbox, and enter it."""
     _mount(None, "/", None, _REC | _PRIVATE)
-    _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, f"size={_DISK},nr_inodes=20000,mode=755")  # noqa: S108
+    _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, _sized(box.limits))  # noqa: S108
     os.mkdir("/tmp/.old")  # noqa: S108
     number = _PIVOT_ROOT.get(os.uname().machine)
     _checked(_libc.syscall(number, b"/tmp", b"/tmp/.old") if number else -1, "pivot_root")
     os.chdir("/")
     for name in sorted(set(os.listdir("/.old")) - _OWN):
         _show(f"/{name}")
-    _devices()
+    _devices(box.devices)
     for name, mode in (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755), ("/proc", 0o755)):  # noqa: S108
         os.makedirs(name, exist_ok=True)
         os.chmod(name, mode)
@@ -288,9 +320,22 @@ def _build(box: Box) -> None:
             _protect(name)
     _hide(box)
     _write(box)
+    _lay_over(box)
     _cover(box)
     _checked(_libc.umount2(b"/.old", 2), "umount")
     os.rmdir("/.old")
+
+
+def _lay_over(box: Box) -> None:
+    """Put texts over files, and folders of the machine where the programs may write."""
+    for name, text in box.over.items():
+        if os.path.exists(name):
+            file = f"{PLACE}/over{name.replace('/', '-')}"
+            Path(file).write_bytes(text)
+            _mount(file, name, None, _BIND)
+    for name, folder in box.kept.items():
+        os.makedirs(name, exist_ok=True)
+        _mount(f"/.old{folder}", name, None, _BIND)
 
 
 def _show(path: str, *, within: str = "/.old") -> None:
@@ -341,7 +386,7 @@ def _hide(box: Box) -> None:
     """Put an empty home over the user's, and show in it what the job needs."""
     home = box.home.rstrip("/")
     if home.count("/") and os.path.isdir(home):
-        _mount("tmpfs", home, "tmpfs", _NOSUID | _NODEV, f"size={_DISK},mode=755")
+        _mount("tmpfs", home, "tmpfs", _NOSUID | _NODEV, _sized(box.limits))
     elif home:
         os.makedirs(home, exist_ok=True)
     for path in dict.fromkeys((*box.shown, box.folder)):
@@ -378,9 +423,9 @@ def _cover(box: Box) -> None:
         _mount(box.cover, path, None, _BIND)
 
 
-def _devices() -> None:
+def _devices(more: Sequence[str]) -> None:
     os.mkdir("/dev")
-    for name in _DEVICES:
+    for name in (*_DEVICES, *more):
         Path("/dev", name).touch()
         _mount(f"/.old/dev/{name}", f"/dev/{name}", None, _BIND)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
@@ -389,9 +434,23 @@ def _devices() -> None:
     os.chmod("/dev/shm", 0o1777)  # noqa: S103, S108
 
 
-def _most_processes() -> int:
+def _sized(limits: Limits) -> str:
+    return f"size={limits.disk},nr_inodes=200000,mode=755"
+
+
+def _most_processes(limits: Limits) -> int:
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
-    return _PROCESSES if release >= NEW_KERNEL else 16 * _PROCESSES
+    return limits.processes if release >= NEW_KERNEL else 16 * limits.processes
+
+
+def _raise_loopback() -> None:
+    """Start the interface lo, which is all of the network."""
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        fcntl.ioctl(link, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP))
 
 
 def _map_ids(uid: int, outside: int, gid: int, outer_gid: int) -> None:

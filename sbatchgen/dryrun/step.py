@@ -96,12 +96,12 @@ def srun(
         return 1
     if options.get("chdir"):
         os.chdir(options["chdir"])
-    exported = _exported(options.get("export", "ALL"), environment)
+    kept = exported(options.get("export", "ALL"), environment)
     commands = []
     shown = tasks if len(tasks) <= MOST_TASKS else tasks[: MOST_TASKS - 1] + tasks[-1:]
     for task in shown:
-        of_task = variables(task, tasks, options, job, exported)
-        commands.append((command, exported | of_task | {"__plan_step": str(number)}))
+        of_task = variables(task, tasks, options, job, kept)
+        commands.append((command, kept | of_task | {"__plan_step": str(number)}))
     return start(commands) if command else 0
 
 
@@ -236,7 +236,7 @@ def _gpus(task: dict[str, Any], options: Options, job: dict[str, Any]) -> str:
     return ",".join(map(str, range(has)))
 
 
-def _exported(export: str, environment: Options) -> Options:
+def exported(export: str, environment: Options) -> Options:
     """The environment that --export leaves."""
     words = [word for word in export.split(",") if word]
     names = {word for word in words if "=" not in word}
