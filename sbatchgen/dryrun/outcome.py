@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sbatchgen.dryrun.rehearsal import KILL_WAIT, Rehearsal
+from sbatchgen.dryrun.rehearsal import KILL_WAIT, Rehearsal, processes_of
+from sbatchgen.plan.plan import Plan
 
 Start = Mapping[str, Any]
 OK: Literal["ok"] = "ok"
@@ -52,6 +53,39 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
             yield from judge(*by_act[act], rehearsed)
     if rehearsed.limit:
         yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
+
+
+def cluster_rows(events: Sequence[Mapping[str, Any]], plan: Plan) -> Iterator[Row]:
+    """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
+    begins = [at for at, event in enumerate(events) if event.get("event") == "start"]
+    if not begins:
+        yield Row("start", FAILED, "the job wrote no events", "sbatchgen diagnose")
+        return
+    parts = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
+    first = parts[0][0]
+    processes = processes_of(plan)
+    if (started := first.get("processes", processes)) != processes:
+        yield Row("start", FAILED, f"{started} of {processes} processes train together")
+    else:
+        device = first.get("device_type")
+        yield Row("start", OK, f"{processes} processes" + (f" on {device}" if device else ""))
+    steps = [event for event in parts[0] if event.get("event") in ("train", "epoch")]
+    if steps:
+        yield Row("first steps", OK, f"step {steps[0].get('step')}")
+    else:
+        yield Row("first steps", FAILED, "no step was reported before the stop", "sbatchgen diagnose")
+    stops = [event for event in parts[0] if event.get("event") == "preempted"]
+    if stops:
+        yield Row("time limit", OK, f"stopped by {stops[0].get('reason')}, saved step {stops[0].get('step')}")
+    elif not any(event.get("event") == "done" for event in parts[0]):
+        yield Row("time limit", FAILED, "no checkpoint was saved at the stop", f"save then: {_PAGE}")
+    if len(parts) > 1:
+        step, last = parts[1][0].get("step"), _step({"events": parts[0]})
+        again = isinstance(step, int) and last is not None and step < last / 2
+        what = f"it begins at step {step}, after step {last}"
+        yield Row("restart", FAILED if again else OK, what)
+    elif stops:
+        yield Row("restart", FAILED, "the job did not start again", "sbatchgen diagnose")
 
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:

@@ -124,7 +124,7 @@ def rehearse(
     return Rehearsal(
         plan=plan,
         starts=tuple(json.loads(line) for line in lines if line.startswith("{")),
-        processes=plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1,
+        processes=processes_of(plan),
         unproven=(*unproven, *_of_machine(plan, network=network)),
         seconds=ended.seconds,
         memory=ended.memory,
@@ -133,12 +133,17 @@ def rehearse(
     )
 
 
+def processes_of(plan: Plan) -> int:
+    """Return how many processes train together."""
+    return plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1
+
+
 def _refuse_unfit(plan: Plan) -> None:
     if not plan.slurm:
-        what = f"profile '{plan.profile.name}' has no Slurm: there is nothing to rehearse"
+        what = f"profile '{plan.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="run the job itself: sbatchgen submit")
-    processes, most = plan.nodes * plan.nproc_per_node, MOST_PROCESSES * (os.cpu_count() or 1)
-    if plan.mode.several_processes and processes > most:
+    processes, most = processes_of(plan), MOST_PROCESSES * (os.cpu_count() or 1)
+    if processes > most:
         what = (
             f"the job has {processes} processes, and this machine has {os.cpu_count()} CPUs: at most {most}"
         )

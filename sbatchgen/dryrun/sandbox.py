@@ -26,6 +26,7 @@ PLACE = Path("/run/plan")  # in the sandbox: stand-ins, what they record, and wh
 _OVER = 1.0  # seconds after which the sandbox's own end is not waited for
 _RECORDS = 4000
 _SHOWN = 1 << 20  # bytes of a file that are read
+_OWN_PID_MAX = (6, 14)  # older kernels have one kernel.pid_max for all namespaces
 NEW_KERNEL = (5, 14)  # older ones count all processes of the user against RLIMIT_NPROC
 
 _USER, _MOUNTS, _PID, _NET, _IPC, _UTS = 0x10000000, 0x20000, 0x20000000, 0x40000000, 0x8000000, 0x4000000
@@ -314,6 +315,8 @@ def _build(box: Box) -> None:
         os.makedirs(name, exist_ok=True)
         os.chmod(name, mode)
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | 8)
+    if _release() >= _OWN_PID_MAX:  # the only limit that root has
+        Path("/proc/sys/kernel/pid_max").write_text(str(2 * box.limits.processes), encoding="ascii")
     for name in _KERNEL:  # which root may write to
         if os.path.exists(name):
             _mount(name, name, None, _BIND)
@@ -439,8 +442,12 @@ def _sized(limits: Limits) -> str:
 
 
 def _most_processes(limits: Limits) -> int:
-    release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
-    return limits.processes if release >= NEW_KERNEL else 16 * limits.processes
+    return limits.processes if _release() >= NEW_KERNEL else 16 * limits.processes
+
+
+def _release() -> tuple[int, ...]:
+    """Return the first two numbers of the kernel's release."""
+    return tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
 
 
 def _raise_loopback() -> None:
