@@ -204,7 +204,6 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> No
         (resource.RLIMIT_FSIZE, _FILE),
         (resource.RLIMIT_CPU, int(SECONDS) * 2),
         (resource.RLIMIT_AS, _MEMORY),
-        (resource.RLIMIT_NOFILE, 256),
     ):
         resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
