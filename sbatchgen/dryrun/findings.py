@@ -43,6 +43,7 @@ class Launcher:
         verb = f"{program} {words[1]}" if len(words) > 1 else program
         self.name = next((name for name in (program, verb) if name in NUMBER_OF_NODES), "")
         self.options: dict[str, str] = {}
+        self.rest: Sequence[str] = ()
         if self.name:
             self._read(words[1 + (self.name == verb and verb != program) :])
 
@@ -57,6 +58,7 @@ class Launcher:
                 value = words[at]
                 at += 1
             self.options[name] = value
+        self.rest = words[at:]
 
     @property
     def nodes(self) -> int:
@@ -66,6 +68,12 @@ class Launcher:
         value = self.options.get(NUMBER_OF_NODES[self.name], "1")
         return int(value) if value.isdecimal() and len(value) < 6 else 0
 
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether its command ends before the program that it should start."""
+        shows = {"help", "h", "version"} & {*self.options}
+        return bool(self.name) and not self.rest and not shows
+
     def first(self, names: Sequence[str]) -> tuple[str, str]:
         """The first of these options that it has, and its value."""
         return next(((name, self.options[name]) for name in names if name in self.options), ("", ""))
@@ -73,7 +81,8 @@ class Launcher:
 
 def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]:
     """Return what is wrong with what a script starts; `failing` is its run when every program fails."""
-    return (*_findings(done), *(_lost(done, failing) if failing else ()))
+    found = (*_findings(done), *(_lost(done, failing) if failing else ()))
+    return tuple({finding.problem.what: finding for finding in reversed(found)}.values())[::-1]
 
 
 def _lost(done: DryRun, failing: DryRun) -> Iterator[Finding]:
@@ -101,6 +110,11 @@ def _findings(done: DryRun) -> Iterator[Finding]:
         of_step = [Launcher(process) for process in step.processes]
         yield from _apart(done, step, [launcher for launcher in of_step if launcher.nodes > 1])
         yield from _gpus(done, step, of_step)
+        if bare := next((each for each in of_step if each.starts_nothing), None):
+            fix = f"print the words before this line: {bare.name} needs the program that it starts"
+            yield _finding(
+                done, step.line, f"{bare.name} has no program: its command ends with its options", fix
+            )
     yield from _absent(done, launchers)
     yield from _waiting(done)
 
@@ -243,7 +257,7 @@ def _gpus(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[F
         asked = launcher.first(("nproc-per-node", "num-gpus"))
         has = len(launcher.process.gpus)
         if has and asked[1].isdecimal() and int(asked[1]) > has:
-            what = f"--{asked[0]} {asked[1]}, but the process has {counted(has, 'GPU')}"
+            what = f"--{asked[0]} {asked[1]}, but a process has {counted(has, 'GPU')}"
             yield _finding(done, step.line, what, f"--{asked[0]}={has}, or ask for {asked[1]} GPUs on a node")
             return
 
@@ -268,6 +282,8 @@ def _absent(done: DryRun, launchers: Sequence[Launcher]) -> Iterator[Finding]:
 def _waiting(done: DryRun) -> Iterator[Finding]:
     """Steps that are meant to run at the same time, and run one after the other."""
     steps = [step for step in done.steps if step.is_srun and not step.refusal]
+    if any([*_node_lists(done, step)] for step in steps):
+        return
     said = set()
     for first, second in combinations(steps, 2):
         shared = {process.node for process in first.processes} & {

@@ -129,9 +129,11 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
     for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
         if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
             del needed[key]
-    reached = {entry.line for entry in done.trace}
+    ran = {entry.line for entry in done.trace}
+    spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
+    reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
     for need in unset(done, given) if done.steps else ():
-        if need.line in reached:
+        if need.line in reached | ran:
             needed.setdefault(need[:2], need)
     return replace(
         done, needed=tuple(sorted(needed.values(), key=lambda need: need.line)), given=given, runs=number

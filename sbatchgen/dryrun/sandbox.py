@@ -1,7 +1,7 @@
 """Run a program that nobody trusts: in namespaces of its own, as the user, on a file system that forgets.
 
-It sees the system's folders read-only. HOME, /tmp, /run and /var are empty and in memory, as is what it
-writes elsewhere. It has no network, no terminal, no environment but the given one, and ends at its limits.
+It sees the machine's folders; what it writes there stays in memory. HOME, /tmp, /run and /var are empty. It
+has no network, no terminal, no environment but the given one, and ends at its limits.
 Sources: user_namespaces(7), mount_namespaces(7), pid_namespaces(7), prctl(2), mount_setattr(2).
 """
 
@@ -24,22 +24,22 @@ from sbatchgen.errors import SbatchgenError
 
 PLACE = Path("/run/plan")  # in the sandbox: stand-ins, what they record, and what the script prints
 SECONDS = 5.0
-_OVER = 1.0  # seconds after which the sandbox's own end is not waited for
+_OVER = 10.0  # seconds more, after which the sandbox's own end is not waited for
+_OVERDUE = b'{"status": 137, "limit": "time", "files": {}}'
 _MEMORY = 1 << 30  # bytes of all processes together, and of each
 _DISK = 96 << 20
 _FILE = 16 << 20
 _PROCESSES = 256
 _RECORDS = 4000
 _SHOWN = 1 << 20  # bytes of a file that are read
+_OWN_PID_MAX = (6, 14)  # older kernels have one kernel.pid_max for all namespaces
 NEW_KERNEL = (5, 14)  # older ones count all processes of the user against RLIMIT_NPROC
 
 _USER, _MOUNTS, _PID, _NET, _IPC, _UTS = 0x10000000, 0x20000, 0x20000000, 0x40000000, 0x8000000, 0x4000000
 _BIND, _REC, _PRIVATE, _REMOUNT, _RDONLY = 4096, 16384, 1 << 18, 32, 1
 _NOSUID, _NODEV = 2, 4
 _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
-_SYSTEM = frozenset(
-    ["bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "srv", "sys", "usr"]
-)
+_SYSTEM = frozenset(("bin", "boot", "lib", "lib32", "lib64", "libx32", "sbin", "sys"))  # read-only
 _OWN = frozenset(["dev", "proc", "run", "tmp", "var", ".old", "lost+found"])  # made new
 _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -80,7 +80,7 @@ class Ended:
 
     Attributes:
         status: Its exit status; 128 and the number of the signal that ended it.
-        limit: The limit at which it was ended: "time" or "memory"; "" if it ended itself.
+        limit: The limit at which it was ended: "time", "memory" or "processes"; "" if it ended itself.
         files: What PLACE holds in the end, by the name below it.
         seconds: How long it ran.
     """
@@ -138,7 +138,7 @@ def _read_until(stream: int, child: int, deadline: float) -> bytes:
             return b"".join(parts)
         parts.append(part)
     os.kill(child, signal.SIGKILL)
-    return b"!it did not end in time"
+    return _OVERDUE
 
 
 def _guarded(writing: int, work: Any) -> NoReturn:
@@ -219,33 +219,35 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> No
 def _watch(program: int, deadline: float) -> tuple[int, str]:
     """Wait for the program, then end what it left; return its status, and the limit that it reached."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    limit = ""
-    status = 0
+    limit, status = "", 0
     while True:
         child, ended = os.waitpid(-1, os.WNOHANG)
         if child == program:
             status = os.waitstatus_to_exitcode(ended)
             break
-        if child:
-            continue
-        limit = "time" if time.monotonic() > deadline else "memory" if _memory() > _MEMORY else ""
+        memory, processes = _used()  # also while others end: those of a fork bomb never stop
+        overdue = time.monotonic() > deadline
+        many = processes > 2 * _PROCESSES  # which the kernel does not limit for root
+        limit = "time" if overdue else "memory" if memory > _MEMORY else "processes" if many else ""
         if limit:
             status = -signal.SIGKILL
             break
-        signal.sigtimedwait([signal.SIGCHLD], 0.05)
+        if not child:
+            signal.sigtimedwait([signal.SIGCHLD], 0.02)
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
     return (status if status >= 0 else 128 - status), limit
 
 
-def _memory() -> int:
-    """The bytes that all processes have in memory."""
-    pages = 0
+def _used() -> tuple[int, int]:
+    """Return the bytes that all processes have in memory, and how many they are."""
+    pages = count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
+            count += 1
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pages += int(Path("/proc", name, "statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    return pages * resource.getpagesize(), count
 
 
 def _contents(folder: Path) -> dict[str, str]:
@@ -281,6 +283,8 @@ def _build(box: Box) -> None:
         os.makedirs(name, exist_ok=True)
         os.chmod(name, mode)
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | 8)
+    if _release() >= _OWN_PID_MAX:  # the only limit that root has
+        Path("/proc/sys/kernel/pid_max").write_text(str(2 * _PROCESSES), encoding="ascii")
     for name in _KERNEL:  # which root may write to
         if os.path.exists(name):
             _mount(name, name, None, _BIND)
@@ -293,7 +297,7 @@ def _build(box: Box) -> None:
 
 
 def _show(path: str, *, within: str = "/.old") -> None:
-    """Show a folder of the machine: the system's read-only; what is written to others stays in memory."""
+    """Show a folder of the machine, read-only; what is written to it stays in memory, if the kernel can."""
     source = within + path
     if os.path.islink(source):
         os.symlink(os.readlink(source), path)
@@ -389,8 +393,12 @@ def _devices() -> None:
 
 
 def _most_processes() -> int:
-    release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
-    return _PROCESSES if release >= NEW_KERNEL else 16 * _PROCESSES
+    return _PROCESSES if _release() >= NEW_KERNEL else 16 * _PROCESSES
+
+
+def _release() -> tuple[int, ...]:
+    """Return the first two numbers of the kernel's release."""
+    return tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
 
 
 def _map_ids(uid: int, outside: int, gid: int, outer_gid: int) -> None:

@@ -14,6 +14,7 @@ from sbatchgen.quoting import counted, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
+_MOST = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
 _ANY = "{...}"  # for a value that differs otherwise
 _HIDDEN = (
@@ -125,7 +126,8 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
     if first.container:
         yield f"    container: {one_line(first.container)}"
     names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
-    values = [tuple(f"{name}={process.env.get(name, '')}" for name in names) for process in group]
+    most = None if full else _MOST
+    values = [tuple(f"{name}={process.env.get(name, '')[:most]}" for name in names) for process in group]
     if names:
         yield from _wrapped("    env: ", _folded(values, group))
 

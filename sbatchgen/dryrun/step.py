@@ -100,7 +100,14 @@ def srun(
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, exported)
-        commands.append((command, exported | of_task | {"__plan_step": str(number)}))
+        commands.append(
+            (
+                command,
+                exported
+                | of_task
+                | {"__plan_step": str(number), "SLURM_STEP_ID": str(number), "SLURM_STEPID": str(number)},
+            )
+        )
     return start(commands, job) if command else 0
 
 
@@ -203,6 +210,7 @@ def variables(
         "SLURM_DISTRIBUTION": options.get("distribution")
         or ("cyclic" if len(tasks) <= len(names) else "block"),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_UMASK": f"{umask():04o}",
     }
     if options.get("cpus-per-task"):
         of["SLURM_CPUS_PER_TASK"] = options["cpus-per-task"]
@@ -213,6 +221,13 @@ def variables(
         of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), numbers)
         of["SLURM_GPUS_ON_NODE"] = str(_step_gpus(options, job))
     return of
+
+
+def umask() -> int:
+    """The umask of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _step_gpus(options: Options, job: dict[str, Any]) -> int:
@@ -314,7 +329,7 @@ def record(name: str, words: list[str], environment: Options) -> None:
         ignored = next((line.split()[1] for line in stream if line.startswith("SigIgn:")), "0")
     head = (
         name,
-        environment.get("__plan_line", "0"),
+        environment.get("__plan_at") or environment.get("__plan_line", "0"),
         environment.get("__plan_waits", "0"),
         str(int(ignored, 16) >> 1 & 1),
         os.getcwd(),
