@@ -43,6 +43,7 @@ class Launcher:
         verb = f"{program} {words[1]}" if len(words) > 1 else program
         self.name = next((name for name in (program, verb) if name in NUMBER_OF_NODES), "")
         self.options: dict[str, str] = {}
+        self.rest: Sequence[str] = ()
         if self.name:
             self._read(words[1 + (self.name == verb and verb != program) :])
 
@@ -57,6 +58,7 @@ class Launcher:
                 value = words[at]
                 at += 1
             self.options[name] = value
+        self.rest = words[at:]
 
     @property
     def nodes(self) -> int:
@@ -66,6 +68,12 @@ class Launcher:
         value = self.options.get(NUMBER_OF_NODES[self.name], "1")
         return int(value) if value.isdecimal() and len(value) < 6 else 0
 
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether its command ends before the program that it should start."""
+        shows = {"help", "h", "version"} & {*self.options}
+        return bool(self.name) and not self.rest and not shows
+
     def first(self, names: Sequence[str]) -> tuple[str, str]:
         """The first of these options that it has, and its value."""
         return next(((name, self.options[name]) for name in names if name in self.options), ("", ""))
@@ -73,7 +81,8 @@ class Launcher:
 
 def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]:
     """Return what is wrong with what a script starts; `failing` is its run when every program fails."""
-    return (*_findings(done), *(_lost(done, failing) if failing else ()))
+    found = (*_findings(done), *(_lost(done, failing) if failing else ()))
+    return tuple({finding.problem.what: finding for finding in reversed(found)}.values())[::-1]
 
 
 def _lost(done: DryRun, failing: DryRun) -> Iterator[Finding]:
@@ -101,6 +110,11 @@ def _findings(done: DryRun) -> Iterator[Finding]:
         of_step = [Launcher(process) for process in step.processes]
         yield from _apart(done, step, [launcher for launcher in of_step if launcher.nodes > 1])
         yield from _gpus(done, step, of_step)
+        if bare := next((each for each in of_step if each.starts_nothing), None):
+            fix = f"print the words before this line: {bare.name} needs the program that it starts"
+            yield _finding(
+                done, step.line, f"{bare.name} has no program: its command ends with its options", fix
+            )
     yield from _absent(done, launchers)
     yield from _waiting(done)
 
@@ -122,43 +136,52 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         yield _finding(done, line, "the script needed more than 1 GiB of memory here, before any program", "")
     elif not done.steps and not done.needed and done.ended.status:
         what = f"the script ends with {done.ended.status} before it starts a program"
-        yield _finding(done, line, f"{what}: {done.said}" if done.said else what, "see this line")
+        severity: Severity = "warning" if "syntax error" in done.ended.files.get("err", "") else "info"
+        yield _finding(done, line, f"{what}: {done.said}" if done.said else what, "see this line", severity)
 
 
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
     """Options without the value that a variable should have given, and values with line breaks."""
-    seen = set()
-    commands = (
-        [step.command, *(process.argv for process in step.processes)]
-        if step.is_srun
-        else [process.argv for process in step.processes]
-    )
-    for words in commands:
+    yield from _node_lists(done, step)
+    said = set()
+    for words in dict.fromkeys(process.argv for process in step.processes):
         for word, following in zip(words, (*words[1:], None), strict=True):
             name, equals, value = word.partition("=")
-            if not name.startswith("--") or name in seen or len(name) < 4:
-                continue
-            variable = _variable_of(done, name)
+            variable = _variable_of(done, name) if name.startswith("--") and name not in said else ""
+            given = value if equals else following
             if not variable:
                 continue
-            given = value if equals else following
             if not given or (not equals and given.startswith("--")):
-                seen.add(name)
+                said.add(name)
                 what = f"{name} has no value: {variable} is empty here"
                 yield _finding(
                     done, step.line, what, f"print {variable} before this line, and see what sets it"
                 )
-            elif (
-                given is not None
-                and "\n" in given.strip()
-                and name.lstrip("-").replace("_", "-") in _ONE_LINE
-            ):
-                seen.add(name)
-                first, second = given.strip().split("\n")[:2]
-                what = f"{name} has a value of several lines: '{first}', then '{second}'"
-                yield _finding(
-                    done, step.line, what, f"take the first line: {variable}=${{{variable}%%$'\\n'*}}"
-                )
+            elif "\n" in given.strip() and name.lstrip("-").replace("_", "-") in _ONE_LINE:
+                said.add(name)
+                yield _lines(done, step, name, given)
+
+
+def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
+    """The lists of nodes of a step: empty, or names on several lines, which is no list for Slurm."""
+    for word, following in zip(step.command, (*step.command[1:], ""), strict=True) if step.is_srun else ():
+        name, equals, value = word.partition("=")
+        if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
+            continue
+        given = value if equals else following
+        if not given:
+            what = f"srun {name} has no value: the variable in it is empty here"
+            yield _finding(done, step.line, what, "print the variable before this line, and see what sets it")
+        elif "\n" in given.strip():
+            yield _lines(done, step, f"srun {name}", given)
+
+
+def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
+    first, second = value.strip().split("\n")[:2]
+    what = f"{name} has a value of several lines: '{first}', then '{second}'"
+    return _finding(
+        done, step.line, what, "nodes=($(scontrol show hostnames ...)), without quotes, is an array"
+    )
 
 
 _ONE_LINE = frozenset(
@@ -168,12 +191,42 @@ _ONE_LINE = frozenset(
 
 def _variable_of(done: DryRun, option: str) -> str:
     """The variable that is the whole value of an option in the script, unless it may well be empty."""
-    match = re.search(rf"{re.escape(option)}(?:=|[ \t]+)\"?\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)", done.script.text)
-    name = match[1] if match else ""
-    if not name or name.isdecimal() or any(need.name == name for need in done.needed):
-        return ""
+    pattern = rf"{re.escape(option)}(?:=|[ \t]+)\"?\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
+    names = {*re.findall(pattern, done.script.text)}
+    name = names.pop() if len(names) == 1 else ""
+    return name if _is_computed(done, name) else ""
+
+
+def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
+    """Whether the script alone, with what Slurm says, computes the value of a variable."""
+    if name in done.batch:
+        return True
     sets = [each for each in done.script.body.sets if each.name == name]
-    return name if sets and not any(each.value == "" or each.by == "for" for each in sets) else ""
+    needed = {need.name for need in done.needed}
+    if not sets or not depth or name in needed or any(each.value == "" or each.by == "for" for each in sets):
+        return False
+    for each in sets:
+        text = each.source.text[each.at : each.end]
+        programs = {command.name for command in done.script.body.commands if each.at <= command.at < each.end}
+        own = each.word.variables if each.word else ()
+        if (
+            not programs <= _COMPUTING
+            or ":-" in text
+            or ":=" in text
+            or re.search(r"[<{]\(|\$\{?[*@#\d]", text)
+        ):
+            return False
+        if not all(other == name or _is_computed(done, other, depth - 1) for other in own):
+            return False
+    return True
+
+
+_COMPUTING = frozenset(
+    """
+    scontrol hostname echo head tail sed awk cut tr getent ip nproc printf expr bc basename dirname wc sort uniq
+    grep srun [ test true
+    """.split()  # noqa: SIM905
+)
 
 
 def _apart(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[Finding]:
@@ -204,7 +257,7 @@ def _gpus(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[F
         asked = launcher.first(("nproc-per-node", "num-gpus"))
         has = len(launcher.process.gpus)
         if has and asked[1].isdecimal() and int(asked[1]) > has:
-            what = f"--{asked[0]} {asked[1]}, but the process has {counted(has, 'GPU')}"
+            what = f"--{asked[0]} {asked[1]}, but a process has {counted(has, 'GPU')}"
             yield _finding(done, step.line, what, f"--{asked[0]}={has}, or ask for {asked[1]} GPUs on a node")
             return
 
@@ -229,6 +282,8 @@ def _absent(done: DryRun, launchers: Sequence[Launcher]) -> Iterator[Finding]:
 def _waiting(done: DryRun) -> Iterator[Finding]:
     """Steps that are meant to run at the same time, and run one after the other."""
     steps = [step for step in done.steps if step.is_srun and not step.refusal]
+    if any([*_node_lists(done, step)] for step in steps):
+        return
     said = set()
     for first, second in combinations(steps, 2):
         shared = {process.node for process in first.processes} & {

@@ -116,7 +116,7 @@ def rehearse(
             over={"/etc/hosts": f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode()},
             kept={run_dir: outside},
             devices=[name for name in _GPUS if Path("/dev", name).exists()],
-            network=network,
+            network="machine" if network else "loopback",
             limits=limits,
         )
         ended = run([sys.executable, "-m", "sbatchgen.dryrun.controller", f"{PLACE}/play.json"], batch, box)

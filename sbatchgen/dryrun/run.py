@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
-from sbatchgen.dryrun.missing import Need, false_test, missing
+from sbatchgen.dryrun.missing import Need, Traced, false_test, missing, traced
 from sbatchgen.dryrun.sandbox import PLACE, Box, Ended, run
 from sbatchgen.dryrun.starts import Step, read, steps
 from sbatchgen.job.script import JobScript
@@ -31,12 +31,16 @@ accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed d
 getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
 killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncu
 netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
-pypy3 python python3 ray rocm-smi Rscript rsync sacct sbatch scancel scontrol scp sglang shifter sinfo
-singularity sleep spack squeue srun ss ssh sstat sudo tensorboard torchrun tune unknown uv vllm wandb wget
+pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast scancel scontrol scp
+sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh sshare sstat sudo
+tensorboard torchrun tune unknown uv vllm wandb wget
 """.split()  # noqa: SIM905
 _COVERED = ("/usr/bin", "/usr/local/bin")
 _OFF = re.compile(rb"\bset \+x\b")
 _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
+_OF_SOFTWARE = re.compile(
+    r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
+)  # modules set them
 _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
 
@@ -81,8 +85,8 @@ class DryRun:
     runs: int = 1
 
     @cached_property
-    def trace(self) -> tuple[tuple[int, str], ...]:
-        """The commands that the batch script ran, each with its line."""
+    def trace(self) -> tuple[Traced, ...]:
+        """The commands that the batch script ran."""
         return traced(self.ended.files.get("trace", ""))
 
     @property
@@ -125,9 +129,11 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
     for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
         if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
             del needed[key]
-    reached = {line for line, _ in done.trace}
+    ran = {entry.line for entry in done.trace}
+    spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
+    reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
     for need in unset(done, given) if done.steps else ():
-        if need.line in reached:
+        if need.line in reached | ran:
             needed.setdefault(need[:2], need)
     return replace(
         done, needed=tuple(sorted(needed.values(), key=lambda need: need.line)), given=given, runs=number
@@ -225,10 +231,18 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
         yield Need("arguments", str(min(count, 30)), numbers[0].line)
     known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
-        if "!" not in use.operator and done.script.text[use.at] == "$":
+        if (
+            "!" not in use.operator
+            and not _OF_SOFTWARE.fullmatch(use.name)
+            and done.script.text[use.at] == "$"
+        ):
             yield Need("variable", use.name, use.line)
     for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
-        if match[2].isidentifier() and match[2] not in known and f"{{{match[2]}" in done.script.text:
+        if (
+            match[2].isidentifier()
+            and match[2] not in known
+            and re.search(rf"\$\{{?{match[2]}", done.script.text)
+        ):
             yield Need("variable", match[2], int(match[1]))
 
 
@@ -247,16 +261,3 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
         else:
             files[need.name] = b""
     return given._replace(arguments=arguments, variables=variables, files=files)
-
-
-def traced(text: str) -> tuple[tuple[int, str], ...]:
-    """Return the lines and the commands of a trace of bash."""
-    found: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        head, mark, command = line.partition("\x1f")
-        number = head.lstrip("+")
-        if mark and number.isdecimal() and len(number) < 8:
-            found.append((int(number), command))
-        elif found and not mark:
-            found[-1] = (found[-1][0], f"{found[-1][1]}\n{line}")
-    return tuple(found)

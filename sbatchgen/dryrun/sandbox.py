@@ -1,7 +1,7 @@
 """Run a program that nobody trusts: in namespaces of its own, as the user, on a file system that forgets.
 
-It sees the system's folders read-only. HOME, /tmp, /run and /var are empty and in memory, as is what it
-writes elsewhere. It has no network, no terminal, no environment but the given one, and ends at its limits.
+It sees the machine's folders; what it writes there stays in memory. HOME, /tmp, /run and /var are empty. It
+has no network, no terminal, no environment but the given one, and ends at its limits.
 Sources: user_namespaces(7), mount_namespaces(7), pid_namespaces(7), prctl(2), mount_setattr(2).
 """
 
@@ -18,12 +18,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from sbatchgen.errors import SbatchgenError
 
 PLACE = Path("/run/plan")  # in the sandbox: stand-ins, what they record, and what the script prints
-_OVER = 1.0  # seconds after which the sandbox's own end is not waited for
+_OVER = 10.0  # seconds more, after which the sandbox's own end is not waited for
+_OVERDUE = b'{"status": 137, "limit": "time", "memory": 0, "files": {}}'
 _RECORDS = 4000
 _SHOWN = 1 << 20  # bytes of a file that are read
 _OWN_PID_MAX = (6, 14)  # older kernels have one kernel.pid_max for all namespaces
@@ -33,9 +34,7 @@ _USER, _MOUNTS, _PID, _NET, _IPC, _UTS = 0x10000000, 0x20000, 0x20000000, 0x4000
 _BIND, _REC, _PRIVATE, _REMOUNT, _RDONLY = 4096, 16384, 1 << 18, 32, 1
 _NOSUID, _NODEV = 2, 4
 _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
-_SYSTEM = frozenset(
-    ["bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "srv", "sys", "usr"]
-)
+_SYSTEM = frozenset(("bin", "boot", "lib", "lib32", "lib64", "libx32", "sbin", "sys"))  # read-only
 _OWN = frozenset(["dev", "proc", "run", "tmp", "var", ".old", "lost+found"])  # made new
 _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -83,7 +82,7 @@ class Box:
         over: Text that is put over files that exist.
         kept: Folders of the machine that the programs may write to, by their paths in the sandbox.
         devices: Devices beside /dev/null and its like.
-        network: Whether they have the machine's network.
+        network: Their network: "none", "loopback", or that of the "machine".
         limits: Their limits.
     """
 
@@ -100,7 +99,7 @@ class Box:
     over: Mapping[str, bytes] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     devices: Sequence[str] = ()
-    network: bool = False
+    network: Literal["none", "loopback", "machine"] = "none"
     limits: Limits = field(default_factory=Limits)
 
 
@@ -110,7 +109,7 @@ class Ended:
 
     Attributes:
         status: Its exit status; 128 and the number of the signal that ended it.
-        limit: The limit at which it was ended: "time" or "memory"; "" if it ended itself.
+        limit: The limit at which it was ended: "time", "memory" or "processes"; "" if it ended itself.
         files: What PLACE holds in the end, by the name below it.
         seconds: How long it ran.
         memory: The most bytes that all processes together had in memory.
@@ -171,7 +170,7 @@ def _read_until(stream: int, child: int, deadline: float) -> bytes:
             return b"".join(parts)
         parts.append(part)
     os.kill(child, signal.SIGKILL)
-    return b"!it did not end in time"
+    return _OVERDUE
 
 
 def _guarded(writing: int, work: Any) -> NoReturn:
@@ -188,9 +187,9 @@ def _outer(argv: Sequence[str], environment: Mapping[str, str], box: Box, writin
     """Leave the machine's namespaces; the child is the first process of the new ones."""
     uid, gid = os.getuid(), os.getgid()
     _prctl(_PDEATHSIG, signal.SIGKILL)
-    _unshare(_USER | _MOUNTS | _PID | _IPC | _UTS | (0 if box.network else _NET))
+    _unshare(_USER | _MOUNTS | _PID | _IPC | _UTS | (0 if box.network == "machine" else _NET))
     _map_ids(0, uid, 0, gid)
-    if not box.network:
+    if box.network == "loopback":
         _raise_loopback()
     inner = os.fork()
     if inner == 0:
@@ -259,27 +258,29 @@ def _watch(program: int, limits: Limits) -> tuple[int, str, int]:
         if child == program:
             status = os.waitstatus_to_exitcode(ended)
             break
-        if child:
-            continue
-        most = max(most, _memory())
-        limit = "time" if time.monotonic() > deadline else "memory" if most > limits.memory else ""
+        memory, processes = _used()  # also while others end: those of a fork bomb never stop
+        most, overdue = max(most, memory), time.monotonic() > deadline
+        many = processes > 2 * limits.processes  # which the kernel does not limit for root
+        limit = "time" if overdue else "memory" if memory > limits.memory else "processes" if many else ""
         if limit:
             status = -signal.SIGKILL
             break
-        signal.sigtimedwait([signal.SIGCHLD], 0.05)
+        if not child:
+            signal.sigtimedwait([signal.SIGCHLD], 0.02)
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
     return (status if status >= 0 else 128 - status), limit, most
 
 
-def _memory() -> int:
-    """The bytes that all processes have in memory."""
-    pages = 0
+def _used() -> tuple[int, int]:
+    """Return the bytes that all processes have in memory, and how many they are."""
+    pages = count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
+            count += 1
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pages += int(Path("/proc", name, "statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    return pages * resource.getpagesize(), count
 
 
 def _contents(folder: Path) -> dict[str, str]:
@@ -342,7 +343,7 @@ def _lay_over(box: Box) -> None:
 
 
 def _show(path: str, *, within: str = "/.old") -> None:
-    """Show a folder of the machine: the system's read-only; what is written to others stays in memory."""
+    """Show a folder of the machine, read-only; what is written to it stays in memory, if the kernel can."""
     source = within + path
     if os.path.islink(source):
         os.symlink(os.readlink(source), path)

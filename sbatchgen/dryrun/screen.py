@@ -14,7 +14,9 @@ from sbatchgen.quoting import counted, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
+_MOST = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
+_ANY = "{...}"  # for a value that differs otherwise
 _HIDDEN = (
     "SLURM_",
     "SLURMD_",
@@ -124,27 +126,25 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
     if first.container:
         yield f"    container: {one_line(first.container)}"
     names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
-    values = [tuple(f"{name}={process.env.get(name, '')}" for name in names) for process in group]
+    most = None if full else _MOST
+    values = [tuple(f"{name}={process.env.get(name, '')[:most]}" for name in names) for process in group]
     if names:
         yield from _wrapped("    env: ", _folded(values, group))
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     """Processes that differ in rank only, together."""
-    groups: dict[Any, list[StartedProcess]] = {}
+    alike: dict[Any, list[StartedProcess]] = {}
     for process in processes:
-        key = tuple(_general(text, process) for text in process.argv)
-        groups.setdefault((len(process.argv), key, process.cwd, process.container), []).append(process)
+        alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
+    groups: dict[Any, list[StartedProcess]] = {}
+    for members in alike.values():
+        marked = _folded([process.argv for process in members], members)
+        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY)]
+        for process in members:
+            key = (id(members), *(process.argv[at] for at in apart))
+            groups.setdefault(key, []).append(process)
     return [*groups.values()]
-
-
-def _general(text: str, process: StartedProcess) -> str:
-    """A word in which the numbers and the name of the process's own place are marks."""
-    head, equals, value = text.rpartition("=")
-    for mark, own in zip(_MARKS, _places(process), strict=True):
-        if value == own:
-            return f"{head}{equals}{mark if mark != '{local}' else '{rank}'}"
-    return text
 
 
 def _places(process: StartedProcess) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> l
             head, equals, _ = text.rpartition("=")
             values = [each.rpartition("=")[2] for each in column]
             places = [*zip(*map(_places, group), strict=True)]
-            mark = next((mark for mark, own in zip(_MARKS, places, strict=True) if [*own] == values), "{...}")
+            mark = next((mark for mark, own in zip(_MARKS, places, strict=True) if [*own] == values), _ANY)
             text = f"{head}{equals}{mark}"
         folded.append(text)
     return folded

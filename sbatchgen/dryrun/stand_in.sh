@@ -2,8 +2,8 @@
 # A program that is not there: it records how it was started, and says what a script would wait to hear.
 # The record: texts that end in NUL: name, line of the script, waits before it, 1 in the background, folder, the number
 # of arguments, these, and the environment.
-name=${0##*/}
-[[ $name != unknown ]] || { name=$1; shift; }
+called=$0 name=${0##*/}
+[[ $name != unknown ]] || { called=$1 name=${1##*/}; shift; }
 
 record() {
     local environment key value number=0 file
@@ -11,7 +11,7 @@ record() {
     while read -r key value; do [[ $key != SigIgn: ]] || break; done </proc/self/status
     printf -v file '/run/plan/starts/%09d' $$
     while [[ -e $file.$number ]]; do ((number++)); done
-    printf '%s\0' "$name" "${__plan_line:-0}" "${__plan_waits:-0}" $((16#${value:-0} >> 1 & 1)) "$PWD" $# "$@" \
+    printf '%s\0' "$called" "${__plan_at:-${__plan_line:-0}}" "${__plan_waits:-0}" $((16#${value:-0} >> 1 & 1)) "$PWD" $# "$@" \
         "${environment[@]}" >"$file.$number"
 }
 is_captured() { [[ -p /proc/self/fd/1 ]]; } # by $( ) or a pipe
@@ -85,7 +85,7 @@ case $name in
         else
             record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
-    module|ml|spack|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    module|ml|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
     *) record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
 esac
 exit 0

@@ -14,11 +14,12 @@ _HELPERS = frozenset(
     """
     activate bc clear cmake conda curl deactivate dig dos2unix envsubst free g++ gcc getfacl git host htop jq
     killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc netstat newgrp nslookup numactl
-    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct scancel scontrol scp sinfo spack squashfuse
-    squeue ss ssh sstat top tput tree ulimit unsquashfs uv wget which
+    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel scontrol scp
+    sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree ulimit unsquashfs uv
+    wget which
     """.split()  # noqa: SIM905
 )
-_WRAPPERS = frozenset("apptainer singularity podman docker podman-hpc shifter nsys numactl".split())  # noqa: SIM905
+_WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"))
 

@@ -13,6 +13,7 @@ from typing import Any
 PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
 MOST_TASKS = 64  # that are started; those of larger steps are like these
+MOST_RECORDS = 512  # if their start is only recorded
 # What runs in the sandbox as it is, by name; of other programs only the start is recorded.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -30,13 +31,9 @@ def main() -> int:
     if syntax is None:
         record(name, words, environment)
         return 0
-    options, rest = parsed(words[verb in job["syntax"] :], syntax)
     if name == "srun":
-        return srun(words, options, rest, job, environment)
-    record(name, words, environment)
-    image, command = rest[: syntax["operands"]], rest[syntax["operands"] :]
-    inner = environment | {"__plan_container": (options.get("image") or " ".join(image) or name)}
-    return start([(command, inner)]) if command else 0
+        return srun(words, *parsed(words, syntax), job, environment)
+    return start([([name, *words], environment)], job)
 
 
 def parsed(words: list[str], syntax: dict[str, Any]) -> tuple[Options, list[str]]:
@@ -98,11 +95,14 @@ def srun(
         os.chdir(options["chdir"])
     kept = exported(options.get("export", "ALL"), environment)
     commands = []
-    shown = tasks if len(tasks) <= MOST_TASKS else tasks[: MOST_TASKS - 1] + tasks[-1:]
+    program = _found(command[0], kept) if command else None
+    most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
+    shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
-        commands.append((command, kept | of_task | {"__plan_step": str(number)}))
-    return start(commands) if command else 0
+        of_step = {name: str(number) for name in ("__plan_step", "SLURM_STEP_ID", "SLURM_STEPID")}
+        commands.append((command, kept | of_task | of_step))
+    return start(commands, job) if command else 0
 
 
 def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:
@@ -204,6 +204,7 @@ def variables(
         "SLURM_DISTRIBUTION": options.get("distribution")
         or ("cyclic" if len(tasks) <= len(names) else "block"),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_UMASK": f"{umask():04o}",
     }
     if options.get("cpus-per-task"):
         of["SLURM_CPUS_PER_TASK"] = options["cpus-per-task"]
@@ -214,6 +215,13 @@ def variables(
         of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), numbers)
         of["SLURM_GPUS_ON_NODE"] = str(_step_gpus(options, job))
     return of
+
+
+def umask() -> int:
+    """The umask of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _step_gpus(options: Options, job: dict[str, Any]) -> int:
@@ -248,22 +256,44 @@ def exported(export: str, environment: Options) -> Options:
     return kept | dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def start(commands: list[tuple[list[str], Options]]) -> int:
+def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
     """Start each command in its environment, all at once; return the worst status."""
     children = []
     for command, environment in commands:
-        program = _found(command[0], environment)
-        name = command[0].rpartition("/")[2]
-        if program is None or (program.startswith(BIN) and name not in LAUNCHING):
-            record(command[0], command[1:], environment)
+        words, inner = unwrapped(command, environment, job)
+        if not words:
             continue
-        children.append(os.posix_spawn(program, command, environment))
+        program = _found(words[0], inner)
+        if program is None or (program.startswith(BIN) and words[0].rpartition("/")[2] not in LAUNCHING):
+            record(words[0], words[1:], inner)
+            continue
+        try:
+            children.append(os.posix_spawn(program, words, inner))
+        except OSError:  # a script of an interpreter that is not here
+            record(words[0], words[1:], inner)
     worst = int(os.environ.get("__plan_status", "0"))  # noqa: SIM112 - no name of a script
     for child in children:
         worst = max(worst, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), key=abs)
     return abs(worst)
 
 
+def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
+    """What the command of a container or of conda starts, and its environment; each is recorded."""
+    while words and (name := words[0].rpartition("/")[2]) in WRAPPERS:
+        verb = f"{name} {words[1]}" if len(words) > 1 else name
+        syntax = job["syntax"].get(verb) or job["syntax"].get(name)
+        if syntax is None:
+            break
+        record(words[0], words[1:], environment)
+        options, rest = parsed(words[1 + (verb in job["syntax"]) :], syntax)
+        image, words = rest[: syntax["operands"]], rest[syntax["operands"] :]
+        if name in CONTAINERS:
+            environment = environment | {"__plan_container": options.get("image") or " ".join(image) or name}
+    return words, environment
+
+
+CONTAINERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter"))
+WRAPPERS = CONTAINERS | {"nsys", "numactl", "conda", "mamba", "micromamba", "uv"}
 # Stand-ins that do more than record their start.
 LAUNCHING = frozenset(
     """
@@ -293,7 +323,7 @@ def record(name: str, words: list[str], environment: Options) -> None:
         ignored = next((line.split()[1] for line in stream if line.startswith("SigIgn:")), "0")
     head = (
         name,
-        environment.get("__plan_line", "0"),
+        environment.get("__plan_at") or environment.get("__plan_line", "0"),
         environment.get("__plan_waits", "0"),
         str(int(ignored, 16) >> 1 & 1),
         os.getcwd(),
