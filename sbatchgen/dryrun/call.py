@@ -43,7 +43,7 @@ def plan_of(
         DocumentError: It is not a script of a shell.
         NoSandboxError: This machine allows no sandbox.
     """
-    if script.body.language not in SHELLS:
+    if not is_planned(script):
         what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
     if max(nodes or script.resources.nodes, 1) > MOST_NODES:
@@ -66,6 +66,11 @@ def _name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def is_planned(script: JobScript) -> bool:
+    """Whether a script is for a shell that a dry run can stand for."""
+    return script.body.language in SHELLS
 
 
 def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "") -> JobScript:

@@ -31,7 +31,7 @@ class Launcher:
     """A launcher of PyTorch in a process: its name and its options."""
 
     def __init__(self, process: StartedProcess) -> None:
-        """Read the words of a process; `name` is "" if it is no launcher."""
+        """Read the words of a process; `name` is "" if it is not a launcher."""
         words = list(process.argv)
         self.process = process
         program = words[0].rpartition("/")[2]
@@ -81,8 +81,8 @@ class Launcher:
 
 def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]:
     """Return what is wrong with what a script starts; `failing` is its run when every program fails."""
-    found = (*_findings(done), *(_lost(done, failing) if failing else ()))
-    return tuple({finding.problem.what: finding for finding in reversed(found)}.values())[::-1]
+    every = (*_findings(done), *(_lost(done, failing) if failing else ()))
+    return tuple({finding.problem.what: finding for finding in reversed(every)}.values())[::-1]
 
 
 def _lost(done: DryRun, failing: DryRun) -> Iterator[Finding]:
@@ -163,7 +163,7 @@ def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
 
 
 def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
-    """The lists of nodes of a step: empty, or names on several lines, which is no list for Slurm."""
+    """The lists of nodes of a step: empty, or names on several lines, which Slurm does not read."""
     for word, following in zip(step.command, (*step.command[1:], ""), strict=True) if step.is_srun else ():
         name, equals, value = word.partition("=")
         if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
@@ -223,8 +223,8 @@ def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
 
 _COMPUTING = frozenset(
     """
-    scontrol hostname echo head tail sed awk cut tr getent ip nproc printf expr bc basename dirname wc sort uniq
-    grep srun [ test true
+    scontrol hostname echo head tail sed awk cut tr getent ip nproc printf expr bc basename dirname wc sort
+    uniq grep srun [ test true
     """.split()  # noqa: SIM905
 )
 
@@ -240,8 +240,8 @@ def _apart(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[
         option = launchers[0].first(names)[0] or ""
         values = {launcher.first(names)[1]: launcher.process.node for launcher in launchers}
         if option and len(values) > 1:
-            (one, at), (other, there), *_ = values.items()
-            what = f"the nodes don't meet: --{option} is {one} on {at}, and {other} on {there}"
+            (value, at), (other, there), *_ = values.items()
+            what = f"the nodes don't meet: --{option} is {value} on {at}, and {other} on {there}"
             yield _finding(done, step.line, what, f"set {variable} in the batch script, before srun")
     option, rank = launchers[0].first(_RANKS)
     backend = launchers[0].options.get("rdzv-backend", "static")

@@ -45,15 +45,15 @@ class Traced(NamedTuple):
 
 def traced(text: str) -> tuple[Traced, ...]:
     """Return the commands in a trace of bash (see prelude.sh)."""
-    found: list[Traced] = []
+    entries: list[Traced] = []
     for line in text.splitlines():
         head, *rest = line.split("\x1f", 2)
         number = head.lstrip("+")
         if len(rest) == 2 and number.isdecimal() and len(number) < 8:
-            found.append(Traced(int(number), rest[1], rest[0]))
-        elif found and not rest:
-            found[-1] = found[-1]._replace(command=f"{found[-1].command}\n{line}")
-    return tuple(found)
+            entries.append(Traced(int(number), rest[1], rest[0]))
+        elif entries and not rest:
+            entries[-1] = entries[-1]._replace(command=f"{entries[-1].command}\n{line}")
+    return tuple(entries)
 
 
 def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:

@@ -57,35 +57,33 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
 
 def cluster_rows(events: Sequence[Mapping[str, Any]], plan: Plan) -> Iterator[Row]:
     """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
-    begins = [at for at, event in enumerate(events) if event.get("event") == "start"]
-    if not begins:
-        yield Row("start", FAILED, "the job wrote no events", "sbatchgen diagnose")
+    if not events:
+        yield Row(
+            "start",
+            FAILED,
+            "the job reported no steps",
+            "sbatchgen diagnose; of your own trainer set metrics",
+        )
         return
-    parts = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
-    first = parts[0][0]
-    processes = processes_of(plan)
-    if (started := first.get("processes", processes)) != processes:
-        yield Row("start", FAILED, f"{started} of {processes} processes train together")
-    else:
-        device = first.get("device_type")
-        yield Row("start", OK, f"{processes} processes" + (f" on {device}" if device else ""))
-    steps = [event for event in parts[0] if event.get("event") in ("train", "epoch")]
-    if steps:
-        yield Row("first steps", OK, f"step {steps[0].get('step')}")
-    else:
-        yield Row("first steps", FAILED, "no step was reported before the stop", "sbatchgen diagnose")
-    stops = [event for event in parts[0] if event.get("event") == "preempted"]
-    if stops:
-        yield Row("time limit", OK, f"stopped by {stops[0].get('reason')}, saved step {stops[0].get('step')}")
-    elif not any(event.get("event") == "done" for event in parts[0]):
-        yield Row("time limit", FAILED, "no checkpoint was saved at the stop", f"save then: {_PAGE}")
-    if len(parts) > 1:
-        step, last = parts[1][0].get("step"), _step({"events": parts[0]})
-        again = isinstance(step, int) and last is not None and step < last / 2
-        what = f"it begins at step {step}, after step {last}"
-        yield Row("restart", FAILED if again else OK, what)
-    elif stops:
-        yield Row("restart", FAILED, "the job did not start again", "sbatchgen diagnose")
+    begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
+    first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
+    wanted = processes_of(plan)
+    started, device = first[0].get("processes", wanted), first[0].get("device_type")
+    what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
+    yield Row("start", OK if started == wanted else FAILED, what)
+    steps = [event for event in first if event.get("event") in ("train", "epoch")]
+    what = f"step {steps[0].get('step')}" if steps else "no step was reported before the stop"
+    yield Row("first steps", OK if steps else FAILED, what)
+    stop = next((event for event in first if event.get("event") == "preempted"), None)
+    if stop:
+        yield Row("time limit", OK, f"{stop.get('reason')}: saved step {stop.get('step')}")
+    if not others:
+        yield Row("restart", FAILED, "the job did not start again", f"sbatchgen diagnose; {_PAGE}")
+        return
+    begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
+    last = _step({"events": first})
+    again = begin is not None and last is not None and begin < last / 2
+    yield Row("restart", FAILED if again else OK, f"it begins at step {begin}, after step {last}")
 
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:

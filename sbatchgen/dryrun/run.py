@@ -120,11 +120,11 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
         done = _once(script, grant, folder, given, batch | dict(given.variables))
         if done.ended.limit or number == ROUNDS:
             break
-        found = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
-        if not found:
+        lacked = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
+        if not lacked:
             break
-        needed |= found
-        given = _with(given, found.values())
+        needed |= lacked
+        given = _with(given, lacked.values())
     workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
     for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
         if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
@@ -201,7 +201,7 @@ def _absolute(name: str, folder: str) -> str:
 
 
 def _lacking(done: DryRun, given: Given) -> list[Need]:
-    """What the run lacked, as far as the next run can have it."""
+    """What the run lacked, if the next run can have it."""
     err = done.ended.files.get("err", "")
     lacked = [*missing(err.replace(SCRIPT, "script"), done.trace)]
     if done.steps and done.ended.status == 0:
@@ -214,7 +214,7 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
 
 
 def unset(done: DryRun, given: Given) -> Iterator[Need]:
-    """The arguments and variables that a script uses and nobody gives."""
+    """The arguments and variables that a script uses and that are not given."""
     body, err = done.script.body, done.ended.files.get("err", "")
     of_functions = [part for part in body.commands if part.context.function]
     inside = [(part.at, part.end) for part in of_functions]

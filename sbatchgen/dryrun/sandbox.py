@@ -1,4 +1,4 @@
-"""Run a program that nobody trusts: in namespaces of its own, as the user, on a file system that forgets.
+"""Run a program without trust: in namespaces of its own, as the user, on a file system that forgets.
 
 It sees the machine's folders; what it writes there stays in memory. HOME, /tmp, /run and /var are empty. It
 has no network, no terminal, no environment but the given one, and ends at its limits.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from sbatchgen.errors import SbatchgenError
+from sbatchgen.errors import DocumentError
 
 PLACE = Path("/run/plan")  # in the sandbox: stand-ins, what they record, and what the script prints
 _OVER = 10.0  # seconds more, after which the sandbox's own end is not waited for
@@ -122,10 +122,8 @@ class Ended:
     memory: int = 0
 
 
-class NoSandboxError(SbatchgenError):
+class NoSandboxError(DocumentError):
     """This machine allows no sandbox."""
-
-    exit_status = 3
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
@@ -285,13 +283,13 @@ def _used() -> tuple[int, int]:
 
 def _contents(folder: Path) -> dict[str, str]:
     """Return the regular files below a folder that the program could write, the first bytes of each."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for where, names in ((folder, ("out", "err", "trace")), (folder / "starts", None)):
         with contextlib.suppress(OSError):
             for name in names or sorted(os.listdir(where))[:_RECORDS]:
                 with contextlib.suppress(OSError):
-                    found[name] = _text(where / name)
-    return found
+                    texts[name] = _text(where / name)
+    return texts
 
 
 def _text(path: Path) -> str:
@@ -416,14 +414,14 @@ def _write(box: Box) -> None:
 
 def _cover(box: Box) -> None:
     """Put the stand-in over the programs of the system; the interpreter stays at another place."""
-    found = {path: os.path.realpath(path) for path in box.covers if os.path.exists(path)}
+    programs = {path: os.path.realpath(path) for path in box.covers if os.path.exists(path)}
     where = box.interpreter
-    if where in found.values():
+    if where in programs.values():
         where = f"{PLACE}/interpreter"
         Path(where).touch()
         _mount(f"/.old{box.interpreter}", where, None, _BIND)
     (PLACE / "python").write_text(where, encoding="utf-8")
-    for path in set(found.values()):
+    for path in set(programs.values()):
         _mount(box.cover, path, None, _BIND)
 
 

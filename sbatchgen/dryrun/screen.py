@@ -28,7 +28,7 @@ _HIDDEN = (
 )
 
 
-def as_json(done: DryRun, found: Sequence[Finding]) -> dict[str, Any]:
+def as_json(done: DryRun, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the fields of the JSON document of a plan."""
     return {
         "script": done.script.file,
@@ -37,7 +37,7 @@ def as_json(done: DryRun, found: Sequence[Finding]) -> dict[str, Any]:
         "cpus_per_node": list(done.grant.cpus),
         "steps": [_step(step) for step in done.steps],
         "needed": [need._asdict() for need in done.needed],
-        "findings": [finding.as_object() for finding in found],
+        "findings": [finding.as_object() for finding in findings],
         "exit": done.ended.status,
         "limit": done.ended.limit,
     }
@@ -49,6 +49,7 @@ def _step(step: Step) -> dict[str, Any]:
         "command": list(step.command),
         "background": step.background,
         "tasks": step.tasks,
+        "refusal": step.refusal,
         "processes": [
             asdict(process) | {"argv": list(process.argv), "gpus": list(process.gpus)}
             for process in step.processes
@@ -93,7 +94,7 @@ def _needed(kind: str, name: str) -> str:
 
 def _of_step(step: Step, chosen: int | None) -> Iterator[str]:
     what = "srun" if step.is_srun else "in the batch script"
-    where = "; goes on in the background" if step.background else ""
+    where = "; the script continues meanwhile" if step.background else ""
     count = max(step.tasks, len(step.processes))
     yield f"line {step.line}: {what}, {counted(count, 'process')}{where}"
     if step.refusal:
@@ -189,9 +190,9 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
-def difference(one: DryRun, other: DryRun) -> str:
+def difference(old: DryRun, new: DryRun) -> str:
     """Return how the plans of two scripts differ; "" if they do not."""
-    before, after = (as_text(done).splitlines()[2:] for done in (one, other))
-    names = (one.script.file, other.script.file)
+    before, after = (as_text(done).splitlines()[2:] for done in (old, new))
+    names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
     return "\n".join(changes)

@@ -14,9 +14,9 @@ _HELPERS = frozenset(
     """
     activate bc clear cmake conda curl deactivate dig dos2unix envsubst free g++ gcc getfacl git host htop jq
     killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc netstat newgrp nslookup numactl
-    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel scontrol scp
-    sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree ulimit unsquashfs uv
-    wget which
+    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel scontrol
+    scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree ulimit unsquashfs
+    uv wget which
     """.split()  # noqa: SIM905
 )
 _WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
@@ -84,7 +84,7 @@ class Step:
     Attributes:
         line: The line of the script.
         command: The words as the script gives them.
-        background: Whether the script goes on while it runs.
+        background: Whether the script continues while it runs.
         tasks: How many tasks it has.
         refusal: Why Slurm would refuse it; "" if it would not.
         waits: How many waits of the script came before.

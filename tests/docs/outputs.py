@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen.adopt.remarks import Outcome
+from sbatchgen.dryrun.missing import Need
+from sbatchgen.dryrun.starts import Step
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Severity
 from sbatchgen.inputs.schema import DIALECT
@@ -108,6 +110,10 @@ def _outputs() -> dict[str, Any]:
         "lint": [place | {"message": str, "fix": str, "edits": [edit]}],
         "lint rules": numbered
         | {"rules": [{"rule": str, "severity": Severity, "pedantic": bool, "title": str, "page": str}]},
+        "plan": numbered
+        | {"script": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
+        | {"steps": [{name: kind for name, kind in _fields(Step).items() if name != "waits"}]}
+        | {"needed": [Need], "findings": [finding], "exit": int, "limit": str},
         "profile check": numbered | {"profiles": [{"name": str, "findings": [finding]}]},
         "profile list": numbered | {"profiles": [profile | {"used": bool}]},
         "profile show": numbered | {"file": str, "profile": Mapping[str, Any]},

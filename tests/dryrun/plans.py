@@ -44,10 +44,10 @@ def planned(
     script = script_of("job.sh", text if text.startswith("#!") else HEAD + text, profile=None, slurm=slurm)
     given = given_by(arguments, variables, files)
     around = {"HOME": f"/home/{USER}", **(environment or os.environ)}
-    done, found = plan_of(script, around, folder, given, nodes=nodes)
-    return done, [*found]
+    done, findings = plan_of(script, around, folder, given, nodes=nodes)
+    return done, [*findings]
 
 
-def said(found: list[Finding]) -> list[str]:
+def said(findings: list[Finding]) -> list[str]:
     """What findings say, without the one about lost statuses."""
-    return [each.problem.what for each in found if "it ended with 0" not in each.problem.what]
+    return [each.problem.what for each in findings if "it ended with 0" not in each.problem.what]

@@ -13,7 +13,7 @@ pytestmark = needs_sandbox
 
 
 def test_each_process_of_a_step_has_its_node_rank_words_and_gpus(tmp_path: Path) -> None:
-    done, found = planned(
+    done, findings = planned(
         TWO_NODES + "srun bash -c 'torchrun --node_rank=$SLURM_PROCID train.py'\n", tmp_path
     )
     (step,) = done.steps
@@ -22,7 +22,7 @@ def test_each_process_of_a_step_has_its_node_rank_words_and_gpus(tmp_path: Path)
         ("node2", 1, ("torchrun", "--node_rank=1", "train.py"), (0, 1, 2, 3)),
     ]
     assert step.line == 5
-    assert not said(found)
+    assert not said(findings)
 
 
 def test_processes_that_differ_in_rank_only_are_shown_once(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_program_that_is_not_here_is_seen_with_its_line(tmp_path: Path) -> Non
 def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
     text = "cd /project/data || exit 1\n[[ -f model.pt ]] || exit 2\nsource ~/venv/bin/activate\n"
     text += ': "${TOKEN:?not set}"\npython train.py "$1" --data "$2"\n'
-    done, found = planned(text, tmp_path)
+    done, findings = planned(text, tmp_path)
     assert {(need.kind, need.name.rpartition("/")[2], need.line) for need in done.needed} == {
         ("folder", "data", 2),
         ("file", "model.pt", 3),
@@ -81,7 +81,7 @@ def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
         ("variable", "TOKEN", 5),
         ("arguments", "2", 6),
     }
-    assert not said(found)
+    assert not said(findings)
     files = (
         "/project/data/",
         "/project/data/model.pt",
@@ -162,8 +162,10 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "for node in $(scontrol show hostnames); do srun -N1 -n1 -w $node ray start --block & done\nwait\n",
         "srun -N1 -n1 ray start --block &\nsrun --overlap -N1 -n1 python train.py\n",
         "srun -n2 python a.py &\nwait\nsrun -n2 python b.py\n",
-        "i=0; for node in $(scontrol show hostnames); do\n"
-        "srun -N1 -n1 -w $node torchrun --nnodes=2 --node_rank=$i --master_addr=node1 t.py & ((++i))\ndone; wait\n",
+        (
+            "i=0; for node in $(scontrol show hostnames); do\n"
+            "srun -N1 -n1 -w $node torchrun --nnodes=2 --node_rank=$i --master_addr=node1 t.py & ((++i))\ndone; wait\n"
+        ),
         "srun bash -c 'torchrun --standalone --nproc_per_node=4 --master_port=$RANDOM t.py'\n",
         'EXTRA=\npython train.py --resume "$EXTRA"\n',
         'name=$(git rev-parse HEAD)\npython train.py --name "$name"\n',
@@ -189,6 +191,6 @@ def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_plans_are_compared(tmp_path: Path) -> None:
-    one, other = (planned(f"srun python train.py --lr {rate}\n", tmp_path)[0] for rate in ("0.1", "0.2"))
-    assert screen.difference(one, one) == ""
-    assert "-    python train.py --lr 0.1\n+    python train.py --lr 0.2" in screen.difference(one, other)
+    old, new = (planned(f"srun python train.py --lr {rate}\n", tmp_path)[0] for rate in ("0.1", "0.2"))
+    assert screen.difference(old, old) == ""
+    assert "-    python train.py --lr 0.1\n+    python train.py --lr 0.2" in screen.difference(old, new)

@@ -1,4 +1,4 @@
-"""A hostile script changes nothing outside, reaches nobody, sees nothing of the user, and ends."""
+"""A hostile script changes nothing outside, reaches no socket, sees nothing of the user, and ends."""
 
 from __future__ import annotations
 
