@@ -18,7 +18,7 @@ from sbatchgen.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sbatchgen.dryrun.outcome import Row
+    from sbatchgen.rehearsal.outcome import Row
 
 SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 
@@ -68,8 +68,8 @@ def rehearse(
     nodes. Shows what that proved and what it can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.dryrun.outcome import rows
-    from sbatchgen.dryrun.rehearsal import rehearse as run
+    from sbatchgen.rehearsal.outcome import rows
+    from sbatchgen.rehearsal.rehearsal import rehearse as run
     from sbatchgen.rules.judge import check
     from sbatchgen.table import table
 
@@ -104,7 +104,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
     from sbatchgen.cli.runs import follow_run
     from sbatchgen.cli.submit import agreed, submit_to_slurm
-    from sbatchgen.dryrun.outcome import cluster_rows
+    from sbatchgen.rehearsal.outcome import cluster_rows
     from sbatchgen.review.screen import in_short
     from sbatchgen.runs.metrics import read_events
     from sbatchgen.submit import sbatch

@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class BoxLimits:
     """How much the programs in the sandbox get.
 
     Attributes:
@@ -100,7 +100,7 @@ class Box:
     kept: Mapping[str, str] = field(default_factory=dict)
     devices: Sequence[str] = ()
     network: Literal["none", "loopback", "machine"] = "none"
-    limits: Limits = field(default_factory=Limits)
+    limits: BoxLimits = field(default_factory=BoxLimits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,8 +247,8 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> No
     os.execve(argv[0], list(argv), dict(environment))  # noqa: S606 - no shell
 
 
-def _watch(program: int, limits: Limits) -> tuple[int, str, int]:
-    """Wait for the program, then end what it left; return its status, the limit it reached, and its memory."""
+def _watch(program: int, limits: BoxLimits) -> tuple[int, str, int]:
+    """Wait for the program, then end what it left; return its status, the limit it reached and memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     limit, status, most, deadline = "", 0, 0, time.monotonic() + limits.seconds
     while True:
@@ -436,11 +436,11 @@ def _devices(more: Sequence[str]) -> None:
     os.chmod("/dev/shm", 0o1777)  # noqa: S103, S108
 
 
-def _sized(limits: Limits) -> str:
+def _sized(limits: BoxLimits) -> str:
     return f"size={limits.disk},nr_inodes=200000,mode=755"
 
 
-def _most_processes(limits: Limits) -> int:
+def _most_processes(limits: BoxLimits) -> int:
     return limits.processes if _release() >= NEW_KERNEL else 16 * limits.processes
 
 

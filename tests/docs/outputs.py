@@ -19,6 +19,7 @@ from sbatchgen.errors import Problem
 from sbatchgen.finding import Severity
 from sbatchgen.inputs.schema import DIALECT
 from sbatchgen.plan.origins import Setting
+from sbatchgen.rehearsal.outcome import Row
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import Review
 from sbatchgen.runs.cost import Report
@@ -114,6 +115,8 @@ def _outputs() -> dict[str, Any]:
         | {"script": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
         | {"steps": [{name: kind for name, kind in _fields(Step).items() if name != "waits"}]}
         | {"needed": [Need], "findings": [finding], "exit": int, "limit": str},
+        "rehearse": numbered
+        | {"rows": [Row], "unproven?": Mapping[str, str], "seconds?": float, "memory_bytes?": int},
         "profile check": numbered | {"profiles": [{"name": str, "findings": [finding]}]},
         "profile list": numbered | {"profiles": [profile | {"used": bool}]},
         "profile show": numbered | {"file": str, "profile": Mapping[str, Any]},

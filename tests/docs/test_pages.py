@@ -138,6 +138,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and context.params["profile"] not in {"./example.yaml", "mycluster"}
     ):
         of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]
+        of_render = ["--profile" if word == "--on" else word for word in of_render]
         done = command("render", *of_render, *(["--", *args] if args else []))
         assert (done.status, "error" in done.err) == (0, False), done.err
         if "--trainer" not in own:

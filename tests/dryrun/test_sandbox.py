@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.dryrun.sandbox import Box, Ended, Limits, run
+from sbatchgen.dryrun.sandbox import Box, BoxLimits, Ended, run
 from tests.dryrun.plans import HEAD, needs_sandbox, planned
 
 pytestmark = needs_sandbox
 
 
 def boxed(command: str, folder: Path, *, seconds: float = 5) -> Ended:
-    box = Box(home="/home/nobody", hostname="node1", folder=str(folder), limits=Limits(seconds=seconds))
+    box = Box(home="/home/nobody", hostname="node1", folder=str(folder), limits=BoxLimits(seconds=seconds))
     return run(["/bin/bash", "-c", command], {"PATH": "/usr/bin:/bin"}, box)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sbatchgen.dryrun.rehearsal import KILL_WAIT, Rehearsal, processes_of
 from sbatchgen.plan.plan import Plan
+from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 Start = Mapping[str, Any]
 OK: Literal["ok"] = "ok"

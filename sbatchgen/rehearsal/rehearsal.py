@@ -14,13 +14,13 @@ from typing import Any
 
 from sbatchgen.bash.tools import SRUN
 from sbatchgen.dryrun.allocation import Grant, grant
-from sbatchgen.dryrun.controller import Job
-from sbatchgen.dryrun.sandbox import PLACE, Box, Limits, run
+from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, run
 from sbatchgen.errors import FitError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
+from sbatchgen.rehearsal.controller import PlayedJob
 from sbatchgen.render.render import render_request
 from sbatchgen.runs.start import here
 from sbatchgen.runtimes import RUNTIMES
@@ -85,7 +85,7 @@ def rehearse(
         network: Whether the job has the machine's network.
 
     Raises:
-        FitError: It is no job of Slurm, or has too many processes for this machine.
+        FitError: The job needs no Slurm, or has too many processes for this machine.
         NoSandboxError: This machine allows no sandbox.
     """
     _refuse_unfit(request.plan)
@@ -99,7 +99,7 @@ def rehearse(
     own = {"PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}", "SLURM_SUBMIT_DIR": str(folder), "USER": user}
     batch = {**kept, **held.environment, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
-    limits = Limits(
+    limits = BoxLimits(
         seconds=4 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
         processes=4096, cpu=None,
     )  # fmt: skip
@@ -119,7 +119,9 @@ def rehearse(
             network="machine" if network else "loopback",
             limits=limits,
         )
-        ended = run([sys.executable, "-m", "sbatchgen.dryrun.controller", f"{PLACE}/play.json"], batch, box)
+        ended = run(
+            [sys.executable, "-m", "sbatchgen.rehearsal.controller", f"{PLACE}/play.json"], batch, box
+        )
     lines = ended.files.get("out", "").splitlines()
     return Rehearsal(
         plan=plan,
@@ -211,9 +213,9 @@ def _job(
     *,
     seconds: float,
     patience: float,
-) -> Job:
+) -> PlayedJob:
     asked = read_signal(job.option("signal") or "")
-    return Job(
+    return PlayedJob(
         script=f"{PLACE}/job.slurm",
         folder=os.path.join(folder, job.option("chdir") or ""),  # noqa: PTH118
         environment=dict(batch),
@@ -230,7 +232,7 @@ def _job(
     )
 
 
-def _files(script: str, held: Grant, job: JobScript, played: Job) -> dict[str, tuple[bytes, int]]:
+def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     of_step = {
         "nodes": list(held.nodes),
@@ -247,7 +249,7 @@ def _files(script: str, held: Grant, job: JobScript, played: Job) -> dict[str, t
     }
     scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
     programs = {
-        "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.dryrun.tasks "$@"\n'.encode(),
+        "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.rehearsal.tasks "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.dryrun.step import PLACE
-from sbatchgen.dryrun.tasks import STEPS
 from sbatchgen.errors import DocumentError
+from sbatchgen.rehearsal.tasks import STEPS
 from sbatchgen.runs.events import EVENTS, events
 from sbatchgen.runs.metrics import line_events
 
@@ -33,7 +33,7 @@ _MOST_FILES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PlayedJob:
     """The job that is played.
 
     Attributes:
@@ -67,7 +67,7 @@ class Job:
     patience: float
 
 
-def play(job: Job) -> Iterator[dict[str, Any]]:
+def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
     """Yield what happened in each start of the job."""
     restart = 0
     for act in (LIMIT, REQUEUE, CANCEL, END):
@@ -81,7 +81,7 @@ def play(job: Job) -> Iterator[dict[str, Any]]:
 class _Start:
     """A start of the job."""
 
-    def __init__(self, job: Job, restart: int) -> None:
+    def __init__(self, job: PlayedJob, restart: int) -> None:
         self.job, self.restart = job, restart
         REQUEUED.unlink(missing_ok=True)
         self.log = Path(PLACE, "log")
@@ -194,7 +194,7 @@ class _Start:
             return stream.read(1 << 20).decode("utf-8", "replace")
 
 
-def _written(job: Job) -> list[dict[str, Any]]:
+def _written(job: PlayedJob) -> list[dict[str, Any]]:
     """Return the events that the trainer has written into the run folder."""
     with contextlib.suppress(DocumentError):
         return list(events(Path(job.run_dir)))
@@ -234,7 +234,7 @@ def _processes_of_steps() -> Iterator[int]:
 def main(arguments: Sequence[str]) -> None:
     """Play the job in the file PLACE/play.json; print what happened, an object on each line."""
     STEPS.mkdir(exist_ok=True)
-    for start in play(Job(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))):
+    for start in play(PlayedJob(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))):
         print(json.dumps(start), flush=True)
 
 
