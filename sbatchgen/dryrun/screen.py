@@ -200,4 +200,4 @@ def difference(old: DryRun, new: DryRun) -> str:
     before, after = (as_text(done).splitlines()[2:] for done in (old, new))
     names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
-    return "\n".join(changes)
+    return "".join(f"{line}\n" for line in changes)
