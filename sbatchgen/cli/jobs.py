@@ -205,12 +205,13 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
 
     how = {name: given.pop(name) for name in ("variables", "files", "process")}
     if len(job) != 1 + diff:
-        raise CommandLineError.of(
-            f"plan {'--diff ' * diff}takes {1 + diff} JOB", fix="see sbatchgen plan --help"
-        )
+        wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
+        is_two = len(job) == 2  # who forgot --diff
+        fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
+        raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     done = [_planned(name, args, given, how["variables"], how["files"]) for name in job]
     if diff:
-        put(visible(screen.difference(done[0][0], done[1][0])))
+        put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
     elif form == "json":
         put_json(**screen.as_json(*done[0]))
     else:

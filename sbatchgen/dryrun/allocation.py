@@ -123,6 +123,8 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
+    if mode := script.option("open-mode"):
+        of["SLURM_OPEN_MODE"] = mode[0]
     for option in ("account", "qos", "reservation", "constraint"):
         if value := script.option(option):
             of[f"SLURM_JOB_{option.upper()}" if option != "constraint" else "SLURM_JOB_CONSTRAINTS"] = value
@@ -137,7 +139,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         return of | {"SLURM_NODE_ALIASES": "(null)"}
     seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
     later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
-    return of | later | {"SLURM_OOM_KILL_STEP": "0"}
+    return of | later | {"SLURM_OOM_KILL_STEP": "0"} | dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), "-5")
 
 
 def _of_tasks(asked: Resources, tasks: int, release: str) -> dict[str, str]:

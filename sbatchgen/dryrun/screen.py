@@ -127,10 +127,15 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
     if first.container:
         yield f"    container: {one_line(first.container)}"
     names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
-    most = None if full else _MOST
-    values = [tuple(f"{name}={process.env.get(name, '')[:most]}" for name in names) for process in group]
+    values = [
+        tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
+    ]
     if names:
         yield from _wrapped("    env: ", _folded(values, group))
+
+
+def _assignment(name: str, value: str | None, *, full: bool) -> str:
+    return f"{name} unset" if value is None else f"{name}={value if full else value[:_MOST]}"
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
@@ -150,7 +155,7 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
 
 def _places(process: StartedProcess) -> tuple[str, ...]:
     of = process.env
-    return str(process.rank), of.get("SLURM_NODEID", "0"), process.node, of.get("SLURM_LOCALID", "0")
+    return str(process.rank), of.get("SLURM_NODEID") or "0", process.node, of.get("SLURM_LOCALID") or "0"
 
 
 def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
@@ -195,4 +200,4 @@ def difference(old: DryRun, new: DryRun) -> str:
     before, after = (as_text(done).splitlines()[2:] for done in (old, new))
     names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
-    return "\n".join(changes)
+    return "".join(f"{line}\n" for line in changes)

@@ -14,9 +14,9 @@ _HELPERS = frozenset(
     """
     activate bc clear cmake conda curl deactivate dig dos2unix envsubst free g++ gcc getfacl git host htop jq
     killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc netstat newgrp nslookup numactl
-    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel scontrol
-    scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree ulimit unsquashfs
-    uv wget which
+    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel
+    scontrol scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree ulimit
+    unsquashfs uv wget which
     """.split()  # noqa: SIM905
 )
 _WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
@@ -61,7 +61,7 @@ class StartedProcess:
         rank: Its number in the step.
         argv: Its words.
         cwd: Its working folder.
-        env: The variables that differ from those of the batch script.
+        env: The variables that differ from those of the batch script; null for one that it lacks.
         gpus: The numbers of its GPUs on the node.
         cpus: How many CPUs it has.
         container: The image that it runs in; "" for no container.
@@ -71,7 +71,7 @@ class StartedProcess:
     rank: int
     argv: tuple[str, ...]
     cwd: str
-    env: Mapping[str, str]
+    env: Mapping[str, str | None]
     gpus: tuple[int, ...]
     cpus: int
     container: str
@@ -165,7 +165,7 @@ def _matters(start: StartRecord) -> bool:
 
 
 def _place(start: StartRecord) -> tuple[str, str, int]:
-    return (start.step, start.environment.get("SLURM_PROCID", "") if start.step else "", start.line)
+    return (start.step, start.environment.get("__plan_rank", ""), start.line)
 
 
 def _step(start: StartRecord, processes: Sequence[StartedProcess]) -> Step:
@@ -186,7 +186,7 @@ def _process(
 ) -> StartedProcess:
     of = start.environment
     gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
-    rank, node = of.get("SLURM_PROCID", "0"), of.get("SLURM_NODEID", "0")
+    rank = of.get("__plan_rank", "0")
     on_node = held.cpus[0] if not step else _cpus(of, held)
     return StartedProcess(
         node=of.get("SLURMD_NODENAME", held.nodes[0]),
@@ -194,7 +194,7 @@ def _process(
         argv=(start.name, *start.words),
         cwd=start.folder,
         env=dict(_differences(of, batch)),
-        gpus=tuple(int(part) for part in gpus if len(part) < 5) if node.isdecimal() else (),
+        gpus=tuple(int(part) for part in gpus if len(part) < 5),
         cpus=on_node,
         container=of.get("__plan_container") or _image(step),
     )
@@ -215,12 +215,9 @@ def _image(step: StartRecord | None) -> str:
     return ""
 
 
-def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name in sorted(of):
-        value = plain(of[name])
-        if (
-            not name.startswith(_NOT_SHOWN)
-            and name not in _OF_SHELLS
-            and value != plain(batch.get(name, "\0"))
-        ):
+def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*of, *batch}):
+        value = plain(of[name]) if name in of else None
+        before = plain(batch[name]) if name in batch else None
+        if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
             yield name, value

@@ -12,6 +12,7 @@ from typing import Any
 
 PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
+LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
 MOST_TASKS = 64  # that are started; those of larger steps are like these
 MOST_RECORDS = 512  # if their start is only recorded
 # What runs in the sandbox as it is, by name; of other programs only the start is recorded.
@@ -100,8 +101,9 @@ def srun(
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
-        of_step = {name: str(number) for name in ("__plan_step", "SLURM_STEP_ID", "SLURM_STEPID")}
-        commands.append((command, kept | of_task | of_step))
+        own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
+        own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
+        commands.append((command, kept | of_task | own))
     return start(commands, job) if command else 0
 
 
@@ -115,7 +117,7 @@ def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple
         return [], "Requested node configuration is not available"
     names = names[:count]
     given = number_of(options.get("ntasks"))
-    obeys = "nodes" in options and job["release"] >= "24.05"  # the tasks of a node, before those of the job
+    obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
     if not given and (not held or obeys):
         given = count * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
     wanted = given or held or count
@@ -206,14 +208,21 @@ def variables(
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{umask():04o}",
     }
-    if options.get("cpus-per-task"):
-        of["SLURM_CPUS_PER_TASK"] = options["cpus-per-task"]
-    if options.get("ntasks-per-node") and "SLURM_NTASKS_PER_NODE" not in environment:
+    later = job["release"] >= LATER
+    if each := number_of(options.get("cpus-per-task")):
+        of["SLURM_CPUS_PER_TASK"] = str(each)
+        of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
+    if options.get("ntasks-per-node") and (
+        "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
+    ):
         of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
-    numbers = _gpus(task, options, job)
+    if later and options.get("gpus-per-node"):
+        of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if job["gpus"]:
-        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), numbers)
-        of["SLURM_GPUS_ON_NODE"] = str(_step_gpus(options, job))
+        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), _gpus(task, options, job))
+        per_task = _gpus_per_task(options, job)
+        held = _step_gpus(options, job)
+        of["SLURM_GPUS_ON_NODE"] = str(min(held, per_task * len(mine)) if per_task else held)
     return of
 
 
@@ -237,11 +246,16 @@ def _step_gpus(options: Options, job: dict[str, Any]) -> int:
 def _gpus(task: dict[str, Any], options: Options, job: dict[str, Any]) -> str:
     """The numbers of the GPUs that a task sees."""
     has = _step_gpus(options, job)
-    each = number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or job["gpus_per_task"]
+    each = _gpus_per_task(options, job)
     if each and options.get("gpu-bind") != "none":
         first = task["local"] * each
         return ",".join(map(str, range(min(first, has), min(first + each, has))))
     return ",".join(map(str, range(has)))
+
+
+def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
+    """The GPUs that each task gets of its own; 0 if all see those of the node."""
+    return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
 
 
 def exported(export: str, environment: Options) -> Options:
