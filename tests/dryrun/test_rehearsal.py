@@ -79,9 +79,8 @@ def test_a_trainer_that_keeps_the_contract_passes_all(place: Path) -> None:
 
 
 def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
-    words = ("ddp", "--nodes", "2", "--gpus-per-node", "1")
+    words = ["ddp", "--nodes", "2", "--gpus-per-node", "1", "--data-dir", "data"]
     subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
-    words = (*words, "--data-dir", "data")
     training = ("--batch-size", "16", "--epochs", "60", "--model", "small_model:make", "--tensorboard", "off")
     done = subprocess.run(
         [SBATCHGEN, "rehearse", *words, "--offline", "--seconds", "300", "--", *training],
