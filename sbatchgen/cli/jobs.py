@@ -16,8 +16,9 @@ from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import DryRun
+    from sbatchgen.dryrun.run import DryRun, Given
     from sbatchgen.finding import Finding
+    from sbatchgen.inputs.profile import Profile
     from sbatchgen.plan.request import Request
 
 
@@ -121,9 +122,12 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
+@click.option("--plan", "planned", is_flag=True, help="Show every process too, as sbatchgen plan does.")
 @FORMAT
 @click.pass_obj
-def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
+def review(
+    args: tuple[str, ...], /, job: str, *, test_only: bool, planned: bool, form: str, **job_options: Any
+) -> None:
     """Show resources, cost, findings and the script. Submits nothing."""
     from sbatchgen.submit.rendered import of_job
     from sbatchgen.submit.sbatch import ask_slurm
@@ -140,6 +144,12 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)
+    if planned and shown.script:
+        from sbatchgen.dryrun.screen import as_text
+
+        done, found_by_plan = _dry_run("job.slurm", shown.script, request.plan.profile)
+        findings = (*shown.findings, *found_by_plan)
+        shown = dataclasses.replace(shown, starts=as_text(done), findings=findings)
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
@@ -219,6 +229,15 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         report(done[0][1])
 
 
+def _dry_run(
+    name: str, text: str, profile: Profile, given: Given | None = None
+) -> tuple[DryRun, tuple[Finding, ...]]:
+    """Return the dry run of a rendered script, and its findings."""
+    from sbatchgen.dryrun.call import plan_of, script_of
+
+    return plan_of(script_of(name, text, profile=profile), os.environ, here(), given)
+
+
 def _planned(
     job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
 ) -> tuple[DryRun, tuple[Finding, ...]]:
@@ -230,8 +249,8 @@ def _planned(
         request = request_of(job, args, given)
         from sbatchgen.render.render import render_request
 
-        script = script_of(job, render_request(request), profile=request.plan.profile)
-        return plan_of(script, os.environ, here(), given_by((), variables, files))
+        given_to_it = given_by((), variables, files)
+        return _dry_run(job, render_request(request), request.plan.profile, given_to_it)
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.settings import settings_of

@@ -57,6 +57,14 @@ def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
     assert reported.status == 0
 
 
+def test_a_review_shows_the_plan_if_it_is_asked_for(command: Command, folder: Path) -> None:
+    assert "Plan\n" not in command("review", "ddp", "--profile", "local").out
+    shown = command("review", "ddp", "--profile", "torchrun", "--plan").out
+    assert "Plan\n  job.slurm: 2 nodes, 8 GPUs on each; 1 step with 2 processes" in shown
+    document = json.loads(command("review", "ddp", "--profile", "torchrun", "--plan", "--format", "json").out)
+    assert document["starts"].startswith("job.slurm: 2 nodes")
+
+
 def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None:
     (folder / "job.slurm").write_text(MEETS)
     for words, status, says in (
