@@ -245,7 +245,14 @@ def test_the_warm_up_has_a_whole_batch_in_autocast(tmp_path: Path, flags: list[s
 
     made = session(tmp_path, rank=0, size=2)
     model = Sees(4, 3)
-    loop.warm_up(replace(made, config=parse(["--precision", "bf16", *flags]), model=model, trained=model))
+    loop.warm_up(
+        replace(
+            made,
+            config=parse(["--precision", "bf16", "--batch-size", "6", *flags]),
+            model=model,
+            trained=model,
+        )
+    )
 
     assert seen == [(images, torch.bfloat16)] * 2
 
@@ -290,7 +297,7 @@ def eight(tmp_path: Path) -> Iterator[Session]:
     trained = engine._wrap(made)
     assert isinstance(trained, DistributedDataParallel)
     trained.register_comm_hook(None, lambda _, bucket: done(bucket.buffer()))
-    yield replace(made, batch=16, data=data, trained=trained)
+    yield replace(made, data=data, trained=trained)
     dist.destroy_process_group()
 
 

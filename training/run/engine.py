@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.config import Config, critical_settings, global_batch
+from training.config import Config, global_batch
 from training.data.datasets import load_data
 from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.files import own_folder
 from training.model.finetuning import freeze, load_all_but_head
 from training.model.models import build_model
 from training.model.norms import only_norms_have_buffers
-from training.model.optimizer import Ema, build_optimizer, state_bytes
+from training.model.optimizer import Ema, Updater, build_optimizer, state_bytes
 from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
 from training.model.tasks import build_task
 from training.output.log import Log, format_duration, progress_of, read_status
@@ -51,6 +51,7 @@ from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
 from training.saving.names import CHECKPOINTS, list_checkpoints
+from training.saving.writer import Writer
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
@@ -144,7 +145,6 @@ def _announce(config: Config, world: World, log: Log) -> None:
 
 def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
     """Load the data, build the model and the optimizer."""
-    batch = global_batch(config, world.size)
     choose_kernels(config, world.device)
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
@@ -171,20 +171,18 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         world=world,
         log=log,
         stop=stop,
-        lock=lock,
         data=loaded,
-        batch=batch,
+        task=together(world, lambda: build_task(config, loaded)),
         model=model,
         trained=model,
-        optimizer=build_optimizer(config, model),
-        task=together(world, lambda: build_task(config, loaded)),
-        scaler=together(world, lambda: build_scaler(config, world.device)),
-        ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
-        settings=critical_settings(
-            config, batch=batch, train_samples=loaded.train.samples, data_checksum=loaded.checksum
+        updater=Updater(
+            optimizer=build_optimizer(config, model),
+            scaler=together(world, lambda: build_scaler(config, world.device)),
+            ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
         ),
+        writer=Writer(lock.check),
     )
-    session = dataclasses.replace(session, metrics=together(world, lambda: try_out(session)))
+    session = dataclasses.replace(session, task=together(world, lambda: try_out(session)))
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
@@ -211,7 +209,7 @@ def _train(session: Session) -> int:
     place = checkpoint_folder(config)
     on_rank0(world, lambda: checkpoint.prepare(place, config.resume, log.note))
     progress = restore(session)
-    if progress.epoch >= config.epochs:
+    if progress.epoch >= config.epochs and not progress.unvalidated:
         log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_by_whom(session)}")
         export(session)  # the last start may have been killed before this
         _conclude(session, progress, "done")
@@ -228,10 +226,10 @@ def _train(session: Session) -> int:
     if world.size > 1:
         warm_up(session)
     usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
-    session = dataclasses.replace(session, meter=Meter(), usage=usage)
     try:
         with profile(session) as profiler:
-            return _train_on(dataclasses.replace(session, profiler=profiler), progress)
+            meter = Meter(usage=usage, profiler=profiler)
+            return _train_on(dataclasses.replace(session, meter=meter), progress)
     finally:
         session.writer.wait()  # also if the run fails: the checkpoint is good
 
@@ -254,12 +252,14 @@ def _train_on(session: Session, progress: Progress) -> int:
     began = progress.step
     try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
-        while progress.epoch < config.epochs:
-            title = f"Epoch {progress.epoch + 1} of {config.epochs}"
-            with log.live(title, total=session.data.train.samples, done=progress.consumed):
-                train_epoch(session, progress)
+        while progress.unvalidated or progress.epoch < config.epochs:
+            if not progress.unvalidated:
+                title = f"Epoch {progress.epoch + 1} of {config.epochs}"
+                with log.live(title, total=session.data.train.samples, done=progress.consumed):
+                    train_epoch(session, progress)
             _finish_epoch(session, progress)
     except StoppedError as stopped:
+        progress.trained(session.data.train.samples)
         save(session, progress, must=True)
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
@@ -271,7 +271,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    best = show({session.metric: progress.best}, "")
+    best = show({session.task.names[0]: progress.best}, "")
     log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE
@@ -292,10 +292,7 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     """Validate, log and save."""
     score = _score(session)
     loss, _, samples = progress.sums
-    progress.epoch, progress.consumed, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
-    value = score.metrics[session.metric]
-    best = value > progress.best
-    progress.best = max(progress.best, value)
+    best = progress.validated(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
     session.log.say(
         f"Epoch {progress.epoch} - {score}, "
@@ -307,12 +304,12 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
     _tell_usage(session, progress)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
-    session.meter.restart(session.usage.data_s)
+    session.meter.restart()
 
 
 def _tell_usage(session: Session, progress: Progress) -> None:
     """Write what all processes have used since this start into the events."""
-    used = add_up(session.world, session.usage)
+    used = add_up(session.world, session.meter.usage)
     session.log.event("resources", step=progress.step, samples=session.meter.trained, **used)
 
 

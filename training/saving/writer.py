@@ -15,9 +15,11 @@ import torch
 
 
 class Writer:
-    """Runs one job at a time in a thread."""
+    """Runs one job at a time in a thread, after `check`: the file system may be slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self.copies = Copies()
+        self._check = check
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -55,6 +57,7 @@ class Writer:
             if previous:
                 previous.join()
             if self._error is None:
+                self._check()
                 work()
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
