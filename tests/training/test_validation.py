@@ -126,7 +126,7 @@ def test_a_validation_that_is_noted_is_not_repeated(
 
 
 def test_a_result_of_other_weights_is_not_taken(here: Here, tmp_path: Path, flags: tuple[str, ...]) -> None:
-    """A later start got to the step anew, and was killed before its validation."""
+    """A later start got to the step again, and was killed before its validation."""
     assert here(tmp_path, *flags, "--epochs", "1").code == 0
     note = {"event": "start", "step": 0}
     with (tmp_path / "events.jsonl").open("a") as file:

@@ -132,7 +132,7 @@ def _noted_score(session: Session, progress: Progress) -> bytes | None:
     score = None
     for event in read_events(Path(session.config.run_dir)):
         if event.get("event") == "start" and event.get("step") != progress.step:
-            score = None  # that one got to this step anew
+            score = None  # that one got to this step again
         elif event.get("event") == "epoch" and event.get("step") == progress.step:
             score = event.get(session.task.names[0])
     return repr(score).encode() if isinstance(score, float) and math.isfinite(score) else None
