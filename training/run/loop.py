@@ -6,7 +6,6 @@ Shape suffixes: B samples of this process's part of a batch, C channels, H heigh
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -15,15 +14,13 @@ import torch
 
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
-from training.errors import UserError, one_line
-from training.model.activation_checkpointing import keep_buffers
+from training.errors import UserError
 from training.model.finetuning import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
-from training.model.tasks import Task, as_float32, check_output
+from training.model.tasks import as_float32
 from training.output.log import format_duration
 from training.run.agreement import synchronise
-from training.run.faults import explain
 from training.run.resume import save
 from training.run.session import Progress, Session
 
@@ -67,51 +64,6 @@ def train_epoch(session: Session, progress: Progress) -> None:
                 save(session, progress)
     progress.trained(split.samples)
     save(session, progress)  # the validation may fail
-
-
-def warm_up(session: Session) -> None:
-    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled.
-
-    After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
-    round its first step differently from the uninterrupted one if that happened then.
-    """
-    config, world = session.config, session.world
-    x_BCHW, y_B = _stand_in(session, session.images_at_once)
-    train_mode(session.trained)
-    with keep_buffers(session.model):
-        for _ in range(2):  # the buckets are rebuilt at the beginning of the second
-            with autocast(config, world.device):
-                outputs = session.trained(set_memory_format(session, x_BCHW))
-            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
-    session.model.zero_grad(set_to_none=True)
-
-
-def try_out(session: Session) -> Task:
-    """Check the model with the smallest batch that there will be; returns the task with its metrics' names.
-
-    Raises:
-        UserError: If it cannot take the data set's images, or has no output for each class.
-    """
-    config, data, model = session.config, session.data, session.model
-    last = data.train.samples % session.batch or session.batch
-    part = session.batch // config.accumulate
-    least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
-    images = 1 if config.evaluate else min(least, 2)
-    x_BCHW, y_B = _stand_in(session, images)
-    model.eval() if config.evaluate else train_mode(model)
-    try:
-        with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            outputs = model(set_memory_format(session, x_BCHW))
-    except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
-        if known := explain(error, session.world):
-            raise known from error
-        size = "x".join(map(str, data.shape_CHW))
-        what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
-        few = "another --batch-size: the last step of an epoch has one image per process"
-        raise UserError(what, fix=few if least == 1 else "another --model") from error
-    with torch.no_grad():
-        names = check_output(config, session.task, data, as_float32(outputs), y_B)
-    return dataclasses.replace(session.task, names=names)
 
 
 def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
@@ -204,10 +156,10 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
     except UserError as error:
         session.data.problems.append(error)
         for _ in lists[done:]:
-            yield _stand_in(session, 2)
+            yield stand_in(session, 2)
 
 
-def _stand_in(session: Session, images: int) -> Batch:
+def stand_in(session: Session, images: int) -> Batch:
     """Black images with targets of zero."""
     device, target = session.world.device, session.data.target
     x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
