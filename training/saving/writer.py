@@ -31,13 +31,14 @@ class Writer:
         if not after:
             self.wait()
         previous = self._thread
-        self._thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
+        thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
         # When a data loader's process dies, torch's handler raises wherever this process is at that moment:
         # here it would leave a thread that can't be waited for. So the signal is held back.
         came: list[int] = []
         handler = signal.signal(signal.SIGCHLD, lambda number, _: came.append(number))
         try:
-            self._thread.start()
+            thread.start()
+            self._thread = thread
         finally:
             signal.signal(signal.SIGCHLD, handler)
             for number in came:
