@@ -9,6 +9,8 @@ from typing import IO
 
 import pytest
 
+from training.config import parse
+from training.runfolder import look
 from training.saving import checkpoint
 from training.saving.reading import State
 
@@ -106,6 +108,22 @@ def test_a_step_is_written_once(
     assert here(tmp_path, *flags, *more).code == 0
     assert steps == ([4, 8, 12, 16] if "--save-every" in more else [8, 16])
     assert (tmp_path / "checkpoints" / "best.pt").samefile(tmp_path / "checkpoints" / "step-00000016.pt")
+
+
+def test_a_run_is_not_done_before_its_last_validation(
+    here: Here, tmp_path: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = (*flags, "--epochs", "1")
+    config = parse([*last, "--run-dir", str(tmp_path), "--batch-size", "32"])
+    monkeypatch.setenv("VALIDATION", "broken")
+    assert here(tmp_path, *last).code == 1
+    assert look(config, 1).state == "resume"
+    assert status(tmp_path)["epoch"] == 0
+    monkeypatch.delenv("VALIDATION")
+    ended = here(tmp_path, *last)
+
+    assert ended.code == 0, ended.err
+    assert look(config, 1).state == "done"
 
 
 @pytest.mark.parametrize("noted", [True, False])

@@ -113,7 +113,7 @@ def _train(session: Session) -> int:
     place = checkpoint_folder(config)
     on_rank0(world, lambda: checkpoint.prepare(place, config.resume, log.note))
     progress = restore(session)
-    if progress.epoch >= config.epochs and not progress.unvalidated:
+    if progress.done >= config.epochs:
         log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_by_whom(session)}")
         export(session)  # the last start may have been killed before this
         _conclude(session, progress, "done")
@@ -124,8 +124,8 @@ def _train(session: Session) -> int:
         log.start_curves(step=progress.step)
     job = os.environ.get("SLURM_JOB_ID", "")
     facts = surroundings(session) | {"settings": session.settings}
-    log.event("start", step=progress.step, epoch=progress.epoch, job=job, **facts)
-    log.status("running", step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint)
+    log.event("start", step=progress.step, epoch=progress.done, job=job, **facts)
+    log.status("running", step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint)
     session = dataclasses.replace(session, trained=wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
@@ -156,7 +156,7 @@ def _train_on(session: Session, progress: Progress) -> int:
     began = progress.step
     try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
-        while progress.unvalidated or progress.epoch < config.epochs:
+        while progress.done < config.epochs:
             if not progress.unvalidated:
                 title = f"Epoch {progress.epoch + 1} of {config.epochs}"
                 with log.live(title, total=session.data.train.samples, done=progress.consumed):
@@ -225,9 +225,9 @@ def _score(session: Session) -> Score:
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
     """Write the state to status.json and the events."""
     session.log.status(
-        state, step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint, reason=reason
+        state, step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint, reason=reason
     )
-    session.log.event(state, step=progress.step, epoch=progress.epoch, reason=reason)
+    session.log.event(state, step=progress.step, epoch=progress.done, reason=reason)
 
 
 def _evaluate_only(session: Session) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import functools
 import io
 import math
@@ -55,20 +55,21 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
         facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
         own = {"step": progress.step, "model": session.model.state_dict()}
         copies.take(own | session.updater.state() | facts)
-    state = copies.last | {key: copy.copy(getattr(progress, key)) for key in PROGRESS}
-    work = functools.partial(_write, session, progress, state, began=began, best=best, must=must)
+    now = dataclasses.replace(progress, sums=[*progress.sums])
+    work = functools.partial(_write, session, progress, now, began=began, best=best, must=must)
     session.writer.start(work, after=again)
     if must:
         session.writer.wait()
 
 
 def _write(
-    session: Session, progress: Progress, state: State, *, began: float, best: bool, must: bool
+    session: Session, progress: Progress, now: Progress, *, began: float, best: bool, must: bool
 ) -> None:
-    """Write a state to disk, in the thread: of `progress` only the newest file's name is set."""
-    place, step, epoch = checkpoint_folder(session.config), state["step"], state["epoch"]
+    """Write the copied state to disk, in the thread: of `progress` only the newest file's name is set."""
+    place, step = checkpoint_folder(session.config), now.step
     try:
-        named = epoch if session.config.keep_epochs and not state["consumed"] else 0
+        state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
+        named = now.epoch if session.config.keep_epochs and not now.consumed else 0
         saved = progress.checkpoint == f"{place.name}/{name_of(step)}"
         name, size = checkpoint.save(
             place, None if saved else state, step=step, keep=session.config.keep, best=best, epoch=named
@@ -82,11 +83,12 @@ def _write(
         return
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
-    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best, "consumed": state["consumed"]}
+    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
     if named:
         facts["also"] = EPOCH_NAME.format(named)
-    session.log.event("save", step=step, epoch=epoch, **facts)
-    session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
+    consumed = session.data.train.samples if now.unvalidated else now.consumed
+    session.log.event("save", step=step, epoch=now.done, consumed=consumed, **facts)
+    session.log.status("running", step=step, epoch=now.done, checkpoint=progress.checkpoint)
 
 
 def restore(session: Session) -> Progress:
@@ -120,10 +122,9 @@ def restore(session: Session) -> Progress:
         epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
         session.log.say(f"{epochs}: the cosine schedule changes from here on")
     session.log.event(
-        "resume", step=progress.step, epoch=progress.epoch, consumed=progress.consumed, checkpoint=name
+        "resume", step=progress.step, epoch=progress.done, consumed=progress.consumed, checkpoint=name
     )
-    epoch = progress.epoch + (not progress.unvalidated)
-    session.log.say(f"Resuming from {progress.checkpoint}: epoch {epoch}, step {progress.step}")
+    session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.done + 1}, step {progress.step}")
     return progress
 
 

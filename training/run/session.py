@@ -27,7 +27,7 @@ class Progress:
     """How far the run is; saved in checkpoints."""
 
     step: int = 0
-    epoch: int = 0  # completed epochs
+    epoch: int = 0  # trained epochs
     consumed: int = 0  # samples of the current epoch
     best: float = WORST  # highest first metric of a validation
     # of the current epoch: loss, score, samples
@@ -43,6 +43,11 @@ class Progress:
     def unvalidated(self) -> bool:
         """Whether the last epoch is trained, and not yet validated."""
         return not self.consumed and self.sums[2] > 0
+
+    @property
+    def done(self) -> int:
+        """Epochs that are trained and validated."""
+        return self.epoch - self.unvalidated
 
     def validated(self, score: float) -> bool:
         """Begin the next epoch; whether this is the best score."""
