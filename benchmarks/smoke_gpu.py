@@ -9,7 +9,8 @@ Each row is a run of the trainer as users start it: one GPU, all GPUs with NCCL,
 run that is stopped in the middle and resumed with --deterministic has to end with the checkpoint of an
 uninterrupted one, bit for bit.
 
-On a machine without GPUs, this tries the program itself, with CPUs in the place of two:
+On a machine without GPUs, this tries the program itself, with CPUs in the place of two (all rows but those
+with --compile, whose compiler asks CUDA itself):
 
     CUDA_ON_CPU=2 PYTHONPATH=benchmarks/cuda_on_cpu python benchmarks/smoke_gpu.py --quick
 
