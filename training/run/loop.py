@@ -84,7 +84,9 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
     sums: list[torch.Tensor] = []
-    session.model.zero_grad(set_to_none=True)  # as the optimizer's, without its hooks
+    for group in session.updater.optimizer.param_groups:  # as its zero_grad, without hooks
+        for weight in group["params"]:
+            weight.grad = None
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
