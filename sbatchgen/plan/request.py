@@ -14,7 +14,7 @@ from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import PROJECT_FILE, Places, beside, is_file_name
+from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import named_partition, resolve
@@ -111,7 +111,9 @@ def _read(level: Level, path: Path) -> Layer:
 def _job_file(job: str) -> Path:
     path = Path(job)
     if not path.is_file():
-        fix = "give a job YAML" if is_file_name(job) else did_you_mean(job, MODES)
+        beside = [str(file) for file in path.parent.glob(f"*{path.suffix}")] if path.suffix else []
+        known = MODES if not path.suffix and "/" not in job else beside
+        fix = did_you_mean(job, known) or "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
     return path
 
