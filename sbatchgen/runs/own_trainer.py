@@ -95,8 +95,8 @@ def _processes(plan: Plan, source: TrainerSource) -> Iterator[Finding]:
     if source.trains_alone:
         what = f"{count} copies of the same training: {plan.trainer} uses no torch.distributed"
         ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
-        one = f"sbatchgen submit single --trainer {word(plan.trainer or '')}"
-        fix = f"start one process: {one}; or in the trainer: {ddp} ({PAGE})"
+        alone = f"sbatchgen submit single --trainer {word(plan.trainer or '')}"
+        fix = f"start one process: {alone}; or in the trainer: {ddp} ({PAGE})"
         yield error(plan, "trainer", what, fix)._replace(severity="warning")
     elif source.spawns_always and plan.launcher != "spawn":
         what = (
