@@ -62,6 +62,7 @@ adopt site.yaml | the profile of a cluster | profile check site.yaml
 review setup/sbatchgen.yaml | defaults for all jobs | review single
 review setup | is a folder | review job.yaml
 review jobs.yaml | did you mean 'job.yaml'? | review job.yaml
+review job.yml | did you mean 'job.yaml'? | review job.yaml
 submit odl.slurm | did you mean 'old.slurm'? | submit old.slurm --dry-run
 review sinlge | did you mean 'single'? | review single
 sumbit single | did you mean 'submit'? | submit single --dry-run

@@ -111,7 +111,7 @@ def _read(level: Level, path: Path) -> Layer:
 def _job_file(job: str) -> Path:
     path = Path(job)
     if not path.is_file():
-        beside = [str(file) for file in path.parent.glob(f"*{path.suffix}")] if path.suffix else []
+        beside = map(str, path.parent.glob(f"*{path.suffix[:2]}*")) if path.suffix else ()  # .yml: .yaml too
         known = MODES if not path.suffix and "/" not in job else beside
         fix = did_you_mean(job, known) or "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
