@@ -97,6 +97,7 @@ review single --set nodes | NAME=VALUE | review single --set options.nodes=1
 review single --runtime docker | apptainer | review single --runtime apptainer --image torch.sif
 review single --runtime venv | --venv PATH | review single --runtime venv --venv venv
 review single --venv gone | there is no virtual environment | review single --venv venv
+review single --image gone/away.sif | there is no image | review single --image torch.sif
 review single --image gone.sif | there is no image | review single --image torch.sif
 review single --conda-env ./gone | there is no conda environment | review single --conda-env torch
 review single --uv-project ./gone | there is no uv project | review single --venv venv

@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sbatchgen.errors import CommandLineError, did_you_mean
+from sbatchgen.errors import CommandLineError, did_you_mean, nearest
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import JobSpec
@@ -111,9 +111,11 @@ def _read(level: Level, path: Path) -> Layer:
 def _job_file(job: str) -> Path:
     path = Path(job)
     if not path.is_file():
-        beside = map(str, path.parent.glob(f"*{path.suffix[:2]}*")) if path.suffix else ()  # .yml: .yaml too
-        known = MODES if not path.suffix and "/" not in job else beside
-        fix = did_you_mean(job, known) or "name a mode, or a file that exists"
+        fix = did_you_mean(job, MODES)
+        if path.suffix or "/" in job:
+            files = map(str, path.parent.glob(f"*{path.suffix[:2]}*"))  # .yml: .yaml too
+            near = nearest(job, files)
+            fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
     return path
 
