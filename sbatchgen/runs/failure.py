@@ -132,7 +132,12 @@ def failures(
     if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # it has ended the script
         del by_cause[OWN]
         by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
-    return sorted(by_cause.values(), key=lambda failure: RANKS.index(failure.rank))  # of one rank, in time
+    return sorted(by_cause.values(), key=_order)
+
+
+def _order(failure: Failure) -> tuple[int, int]:
+    """Return what sorts causes: effects of others by their lines, the rest as they were found."""
+    return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
 
 
 def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iterator[Failure]:
