@@ -165,6 +165,6 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         raise account.refusal(adoption)
     if to is not None:
         account.write(adoption, to, force=force)
-        note(f"now: sbatchgen render {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
+        note(f"now: sbatchgen submit {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
     elif form == "text":
         put(account.as_yaml(adoption), nl=False)

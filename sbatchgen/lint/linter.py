@@ -33,7 +33,7 @@ _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
-    every = (*suppression.RULES, *judge.rules((*judge.PLANS, *judge.SCRIPTS, *judge.JOBS)))
+    every = (*suppression.RULES, *judge.rules((*judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)))
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
 

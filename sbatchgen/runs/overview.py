@@ -14,7 +14,7 @@ from sbatchgen.runs import own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
-from sbatchgen.runs.status import RunState, words
+from sbatchgen.runs.status import SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import reason
 from sbatchgen.table import one_line, table
@@ -37,7 +37,7 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     """Return what a job does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
-        return text if not job.says else f"{text}: {job.says}"
+        return job.says if job.says == SAVED else f"{text}: {job.says}" if job.says else text
     (row,) = now
     again = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":

@@ -13,6 +13,7 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
+from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.plan.origins import settings
 from sbatchgen.plan.plan import Plan
@@ -21,8 +22,8 @@ from sbatchgen.render import launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
-from sbatchgen.rules.judge import check
-from sbatchgen.runs import own_trainer, record, scripts, start
+from sbatchgen.rules.judge import check, check_trainer
+from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, PlanValue, Record
 from sbatchgen.runs.snapshot import Snapshot, find_code, missing
@@ -63,8 +64,8 @@ def of_job(
     queued = _queued(request.plan, environment, run_dir) if ask_squeue and run_dir else None
     used = queued() if queued else None
     begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
-    source = own_trainer.source_of(request.plan, folder, environment)
-    here += own_trainer.judge(request.plan, source, folder, environment)
+    trainer = TrainerJob(request.plan, folder, environment)
+    here += check_trainer(trainer)
     request = _with_folders(request, run_dir, code)
     plan = request.plan
     script, findings = _judged(request, here, code)
@@ -79,7 +80,7 @@ def of_job(
         last=scripts.last(run_dir) if run_dir else None,
         own_lines=_own_lines(request, text),
         snapshot=copied,
-        source=source,
+        source=trainer.source,
     )
     return Submission(
         script=text.encode(),

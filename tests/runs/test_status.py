@@ -287,7 +287,9 @@ def test_a_killed_run_without_slurm_is_not_shown_as_running(folder: Path, comman
     assert [(job["state"], job["says"]) for job in run["jobs"]] == [("FAILED", "killed")]
     (folder / "train.py").write_text("raise SystemExit(75)\n")
     command("submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", "stopped")
-    assert "stopped and saved, with more to do" in command("status", "stopped").out
+    shown = command("status", "stopped")
+    assert " stopped and saved, with more to do; submitted" in shown.out
+    assert "failed" not in shown.out + shown.err
 
 
 def test_what_a_step_costs_is_shown(folder: Path, command: Command) -> None:

@@ -168,7 +168,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
         if str(stopped) == STOP_FILE_REASON:
-            line += f"; remove {Path(config.run_dir) / STOP} before you start the run again"
+            line += f"; without sbatchgen, remove {Path(config.run_dir) / STOP} before the next start"
         log.say(line)
         if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
             _ask_again(session, gained=progress.step - began)
