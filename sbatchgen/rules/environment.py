@@ -180,8 +180,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     for command in script.body.commands:
         feature = _of_bash(command)
         if feature:
-            what = f"{feature} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
-            what += "error"
+            what = f"{feature} is of bash: where /bin/sh is dash, as in Debian and Ubuntu, it is an error"
             line = " ".join(["#!/bin/bash", *words[1:]])
             edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
             yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)

@@ -128,7 +128,11 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         return
     if step := waiting[0].step:
         what = "each srun takes all CPUs of its nodes: the steps run one after another"
-        fix = "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
+        fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
+        if (
+            option := script.resources.gpu_option
+        ):  # with another one, Slurm 22.05 gives the step all GPUs of the job
+            fix += f" --{option}={'gpu:' * (option == 'gres')}N"
         yield Hit(script.at_word(step.words[0]), what, fix)
 
 
