@@ -16,8 +16,8 @@ from sbatchgen.rules.rule import Rule
 PLANS = ("plans", "starts")
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 _SCRIPTS_WORDS = """
-directives words meanings processes command_strings rendezvous steps environment software names containers
-survival safety secret syntax
+directives foreign words meanings processes command_strings rendezvous steps environment software names
+containers survival safety secret syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

@@ -39,11 +39,31 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
     reported = set()
     for place, port in _ports(script):
-        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in reported:
+        if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
             fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
             yield Hit(place, what, fix, often)  # type: ignore[arg-type]
+
+
+@RULES.add("SB334", "warning", "a rendezvous port below 1024")
+def _port_of_root(script: JobScript) -> Iterator[Hit]:
+    fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
+    for place, port in _ports(script):
+        if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
+            yield Hit(
+                place, f"port {port} is below 1024, where only root may listen: no process gets it", fix
+            )
+    for made in script.body.sets:
+        if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
+            what = "this port may be below 1024, where only root may listen: now and then a job fails"
+            yield Hit(script.at_start(made), what, fix)
+
+
+# A random port without a lower end.
+_ANY_PORT = re.compile(
+    r"shuf\s+-i\s*\d{1,3}-|^\"?\$\{?RANDOM\}?\"?$|\$\(\(\s*\$?\{?RANDOM\}?\s*(?:%\s*\d+\s*)?\)\)"
+)
 
 
 @RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
