@@ -10,31 +10,65 @@ Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; tor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.bash.tools import MPI, SHELLS, SYNTAX
 from sbatchgen.plan.resources import Amounts, Resources
 from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
-# The launchers of PyTorch, with the option that has the number of nodes.
-NUMBER_OF_NODES = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
-LAUNCHERS = frozenset(NUMBER_OF_NODES)
-MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launcher:
+    """The options of a program that starts the processes of one node.
+
+    Attributes:
+        nodes: How many nodes there are.
+        processes: How many processes it starts; accelerate's are those of all nodes.
+        rank: Which node this is.
+        port: The port of the rendezvous.
+        addresses: What names its host.
+    """
+
+    nodes: str
+    processes: str
+    rank: str = "node-rank"
+    port: str = "master-port"
+    addresses: tuple[str, ...] = ()
+
+
+_TORCHRUN = Launcher(nodes="nnodes", processes="nproc-per-node", addresses=("rdzv-endpoint", "master-addr"))
+_FABRIC = Launcher(nodes="num-nodes", processes="devices", port="main-port", addresses=("main-address",))
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": _TORCHRUN,
+    "tune run": _TORCHRUN,
+    "accelerate launch": Launcher(
+        nodes="num-machines",
+        processes="num-processes",
+        rank="machine-rank",
+        port="main-process-port",
+        addresses=("main-process-ip",),
+    ),
+    "deepspeed": Launcher(nodes="num-nodes", processes="num-gpus"),
+    "fabric run": _FABRIC,
+    "lightning run": _FABRIC,
+}
+# Programs that start processes on the nodes of the job themselves, and are not followed.
+_OTHER_LAUNCHERS = """
+ibrun aprun jsrun horovodrun prun fastsrun flux ssh pdsh clush parallel ray dask torchx charmrun spark-submit
+"""
+OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
 CONTAINERS = frozenset(
     start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
 )
-_STARTERS = """
-srun accelerate python env exec command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
-"""
-STARTERS = LAUNCHERS | MPI | SHELLS | {*_STARTERS.split(), *(start.split()[0] for start in CONTAINERS)}
+STARTERS = SHELLS | {"eval", *(start.split()[0] for start in (*SYNTAX, *CONTAINERS))}
 _HELPERS = """
 [ awk cat chmod cp cut date dd df du echo enroot env false find free grep head hostname ib_write_bw id ip ls
 lscpu mkdir module mv nproc nvidia-smi pip pkill printenv printf ps pwd rm rocm-smi rsync scontrol sed sleep
@@ -68,8 +102,8 @@ class Launch:
 
     @cached_property
     def launcher(self) -> Tool | None:
-        """torchrun, accelerate launch or deepspeed, however they are called."""
-        return self._first(LAUNCHERS)
+        """torchrun, accelerate launch or another of the table, however it is called."""
+        return self._first(LAUNCHERS.keys())
 
     @cached_property
     def mpi(self) -> Tool | None:
@@ -100,7 +134,8 @@ class Launch:
         """Whether it starts a Python program that does the script's real work."""
         code = next((tool for tool in self.tools if tool.name == "python"), None)
         inline = code is not None and code.option("c") is not None
-        is_python = code is not None or self.launcher is not None
+        of_uv = self.tools[-2:-1] and self.tools[-2].name == "uv run" and self.program.name.endswith(".py")
+        is_python = code is not None or self.launcher is not None or bool(of_uv)
         return is_python and not self.is_helper and not inline and not self.command.context.substitution
 
     @cached_property
@@ -166,7 +201,7 @@ class Launch:
             alone = 1 if fixed_nodes(self.resources) == 1 else None  # else accelerate's own file may say
             nodes = self.number(machines, launcher) if machines else alone
             return -(-total // nodes) if total is not None and nodes else None
-        given = launcher.option("num-gpus" if launcher.name == "deepspeed" else "nproc-per-node")
+        given = launcher.option(LAUNCHERS[launcher.name].processes)
         return self.number(given, launcher) if given or launcher.name != "torchrun" else 1
 
     @cached_property
@@ -174,7 +209,7 @@ class Launch:
         """The number of nodes in the launcher's own options; None if the script does not say."""
         if self.launcher is None:
             return None
-        option = self.launcher.option(NUMBER_OF_NODES[self.launcher.name])
+        option = self.launcher.option(LAUNCHERS[self.launcher.name].nodes)
         if option is None:
             return 1 if self.launcher.name != "deepspeed" else None
         return self.number(option, self.launcher)
@@ -187,7 +222,7 @@ class Launch:
             return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
         return slurm_number(variable(option, tool), self.resources)
 
-    def _first(self, names: frozenset[str]) -> Tool | None:
+    def _first(self, names: Collection[str]) -> Tool | None:
         return next((tool for tool in self.tools if tool.name in names), None)
 
 

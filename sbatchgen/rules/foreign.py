@@ -73,7 +73,7 @@ def _lines(script: JobScript) -> list[Directive]:
 
 
 def _refused(line: Directive) -> tuple[Token, str] | None:
-    """The word of a line that is not an option to sbatch, and what is wrong with it; open quotes are SB108's."""
+    """The word of a line that sbatch does not take, and what is wrong with it; open quotes are SB108's."""
     if line.fault:
         return None
     for letter, value, word in _given(line):

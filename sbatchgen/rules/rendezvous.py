@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit, Place
+from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -22,8 +23,6 @@ RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
-_ADDRESSES = {"torchrun": ("rdzv-endpoint", "master-addr"), "accelerate launch": ("main-process-ip",)}
-_PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "deepspeed": "master-port"}
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
@@ -77,7 +76,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         launcher = launch.launcher
         if launcher is None:
             continue
-        for option in filter(None, map(launcher.option, _ADDRESSES.get(launcher.name, ()))):
+        for option in filter(None, map(launcher.option, LAUNCHERS[launcher.name].addresses)):
             value = launcher.text_of(option)
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
@@ -157,7 +156,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
             continue
-        for name in ("rdzv-endpoint", _PORTS[launcher.name]):
+        for name in ("rdzv-endpoint", LAUNCHERS[launcher.name].port):
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":
