@@ -78,7 +78,11 @@ HELPERS = frozenset(_HELPERS.split())
 _HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
-_ENVIRONMENT = re.compile(r"(?:activate|\.sh|rc|profile|env|setvars\S*)$")
+# Files that set up a shell, as a virtual environment's, and start nothing.
+_ENVIRONMENT = re.compile(
+    r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +237,17 @@ def launches(body: Body, resources: Resources) -> Iterator[Launch]:
             yield Launch(command=command, tools=tools, resources=resources)
 
 
+def sources_commands(body: Body) -> bool:
+    """Whether a script sources files that may start programs, or set traps or variables that it uses."""
+    sourced = (command for command in body.commands if command.name in ("source", "."))
+    files = (body.text_of(command.words[1]).strip("\"'") for command in sourced if len(command.words) > 1)
+    return not all(map(_ENVIRONMENT.search, files))
+
+
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
+    if sources_commands(body):
+        return True
     return any(_is_unseen(command, body) for command in body.commands) or any(
         _is_opaque(launch.program) for launch in launches if not launch.command.context.substitution
     )
@@ -275,11 +288,8 @@ def _is_opaque(program: Tool) -> bool:
 
 
 def _is_unseen(command: Command, body: Body) -> bool:
-    """Whether it runs another script in this shell or a new one."""
+    """Whether it runs another script."""
     name = command.name
-    if name in ("source", "."):
-        sourced = body.text_of(command.words[1]) if len(command.words) > 1 else ""
-        return not _ENVIRONMENT.search(sourced)
     if name == "eval" and len(command.words) == 2:
         return not any(word.kind == "command" for word in command.words[1].pieces) and any(
             piece.kind == "variable" for piece in body.followed(command.words[1]).pieces
