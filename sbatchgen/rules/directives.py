@@ -97,7 +97,7 @@ def _disabled(script: JobScript) -> Iterator[Hit]:
             yield Hit(
                 script.at(line.line, line.column),
                 "##SBATCH is a comment to Slurm",
-                "remove one # to use it, or the line",
+                "remove one # to use the option, or remove the line",
             )
 
 

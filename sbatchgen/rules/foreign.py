@@ -80,7 +80,7 @@ def _refused(line: Directive) -> tuple[Token, str] | None:
         if not letter:
             return word, f"'{value}' is not an option"
         if letter not in VALUES[line.kind] + FLAGS[line.kind]:
-            return word, f"it knows no -{letter} of {_NAMES[line.kind]}"
+            return word, f"it does not know the option -{letter} of {_NAMES[line.kind]}"
     last = line.words[-1] if line.words else None
     if last and len(last.text) == 2 and last.text[0] == "-" and last.text[1] in VALUES[line.kind]:
         return last, f"{last.text} has no value"

@@ -38,8 +38,8 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
         return
     for launch in trainings:
         if not {"V", "version"} & launch.tools[0].options.keys():
-            what = f"the job asks for {tasks} tasks, but this runs once, on the first node: "
-            what += f"{tasks - 1} stay idle"
+            what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
+            what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, f"srun {_head(launch)}")
             return
 
@@ -205,7 +205,7 @@ def _launcher_bound(script: JobScript) -> Iterator[Hit]:
         kind, _, listed = (value or "").removeprefix("verbose,").removeprefix("v,").partition(":")
         if kind == "map_cpu" or (kind == "mask_cpu" and "," in listed):
             name = launch.launcher.name
-            what = f"srun binds {name} to the first entry of {kind}, and all its processes share that"
+            what = f"srun binds {name} to the first entry of {kind}, and all its processes share these CPUs"
             at = script.at_option_of(option) if option else script.at_start(exported[-1])
             yield Hit(at, what, f"leave {kind} out, or let srun start a task for each process")
 

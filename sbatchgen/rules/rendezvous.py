@@ -125,8 +125,8 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
         option = launch.launcher.option("standalone") if launch.launcher else None
         nodes = launch.nodes
         if option and launch.step and nodes and nodes > 1:
-            what = f"with --standalone each node is a group of its own: {nodes} nodes train the same {nodes} "
-            what += "times"
+            what = f"with --standalone each node is a group of its own: each of the {nodes} nodes trains the "
+            what += "same model alone"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
 

@@ -180,7 +180,7 @@ _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 @RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever")
 def _dependency(script: JobScript) -> Iterator[Hit]:
-    what = "if the other job fails, this one stays pending for ever (DependencyNeverSatisfied)"
+    what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
     if _AFTER_OK.search(script.option("dependency")) and "kill-on-invalid-dep" not in script.options:
         at = script.at_option("dependency")
@@ -191,7 +191,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
             continue
         for word in command.words[1:]:
             if _AFTER_OK.search(script.body.text_of(word)):
-                yield Hit(script.at_word(word), what.replace("this one", "the new one"), f"add {option}")
+                yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
 @RULES.add("SB613", "warning", "a wait that the signal interrupts")
