@@ -128,7 +128,7 @@ def _ending(done: DryRun) -> Iterator[Finding]:
     """The end before any program, and the end at a limit."""
     line = done.trace[-1][0] if done.trace else 0
     if done.ended.limit == "time":
-        what = f"the script still ran after {done.ended.seconds:.0f} s here, where every program ends at once"
+        what = "the script still ran after some seconds here, where every program ends at once"
         yield _finding(
             done, line, what, "see the loop there: it waits for something that did not happen", "info"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import resource
 import signal
@@ -56,6 +57,7 @@ class BoxLimits:
         disk: Bytes of the files that are kept in memory.
         file: Bytes of a file; None for no limit.
         processes: How many there may be.
+        left: Seconds in which background processes may end after the program.
         cpu: Seconds of a processor for each; None for no limit.
     """
 
@@ -65,6 +67,7 @@ class BoxLimits:
     disk: int = 96 << 20
     file: int | None = 16 << 20
     processes: int = 256
+    left: float = 2.0
     cpu: int | None = 10
 
 
@@ -251,14 +254,18 @@ def _watch(program: int, limits: BoxLimits) -> tuple[int, str, int]:
     """Wait for the program, then end what it left; return its status, the limit it reached and memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     limit, status, most, deadline = "", 0, 0, time.monotonic() + limits.seconds
-    while True:
-        child, ended = os.waitpid(-1, os.WNOHANG)
-        if child == program:
-            status = os.waitstatus_to_exitcode(ended)
+    left_at = math.inf  # when what the program has left is no longer waited for
+    while time.monotonic() < left_at:
+        try:
+            child, ended = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
             break
+        if child == program:
+            status, left_at = os.waitstatus_to_exitcode(ended), min(deadline, time.monotonic() + limits.left)
         memory, processes = _used()  # also while others end: those of a fork bomb never stop
         most, overdue = max(most, memory), time.monotonic() > deadline
         many = processes > 2 * limits.processes  # which the kernel does not limit for root
+        overdue = overdue and left_at == math.inf
         limit = "time" if overdue else "memory" if memory > limits.memory else "processes" if many else ""
         if limit:
             status = -signal.SIGKILL

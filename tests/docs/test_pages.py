@@ -137,7 +137,8 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
         and context.params["profile"] not in {"./example.yaml", "mycluster"}
     ):
-        of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]
+        of_others = {"--yes", "--lines", "--test-only", "--snapshot", "--plan"}
+        of_render = [word for word in own if word not in of_others]
         of_render = ["--profile" if word == "--on" else word for word in of_render]
         done = command("render", *of_render, *(["--", *args] if args else []))
         assert (done.status, "error" in done.err) == (0, False), done.err

@@ -146,7 +146,7 @@ def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
         ),
         (
             "while sleep 1; do :; done\npython train.py\n",
-            "the script still ran after 5 s here, where every program ends at once",
+            "the script still ran after some seconds here, where every program ends at once",
         ),
     ],
 )
