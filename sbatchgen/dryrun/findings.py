@@ -143,6 +143,8 @@ def _ending(done: DryRun) -> Iterator[Finding]:
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
     """Options without the value that a variable should have given, and values with line breaks."""
     yield from _node_lists(done, step)
+    if any(need.kind in ("arguments", "variable") for need in done.needed):
+        return  # which what is empty may follow from
     said = set()
     for words in dict.fromkeys(process.argv for process in step.processes):
         for word, following in zip(words, (*words[1:], None), strict=True):
