@@ -186,6 +186,7 @@ def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
     )
 
 
+_VALUES = frozenset(name for launcher in NUMBER_OF_NODES for name in SYNTAX[launcher].values)
 _ONE_LINE = frozenset(
     (*_RANKS, *_ADDRESSES, *_PORTS, *NUMBER_OF_NODES.values(), "nodelist", "nproc-per-node")
 )
@@ -193,7 +194,11 @@ _ONE_LINE = frozenset(
 
 def _variable_of(done: DryRun, option: str) -> str:
     """The variable that is the whole value of an option in the script, unless it may well be empty."""
-    pattern = rf"{re.escape(option)}(?:=|[ \t]+)\"?\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
+    takes_one = (
+        option.lstrip("-").replace("_", "-") in _VALUES
+    )  # of another, what follows may be more options
+    before = r'(?:=|[ \t]+)"?' if takes_one else r'(?:="?|[ \t]+")'
+    pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
     names = {*re.findall(pattern, done.script.text)}
     name = names.pop() if len(names) == 1 else ""
     return name if _is_computed(done, name) else ""
