@@ -143,6 +143,8 @@ def _ending(done: DryRun) -> Iterator[Finding]:
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
     """Options without the value that a variable should have given, and values with line breaks."""
     yield from _node_lists(done, step)
+    if any(need.kind in ("arguments", "variable") for need in done.needed):
+        return  # which what is empty may follow from
     said = set()
     for words in dict.fromkeys(process.argv for process in step.processes):
         for word, following in zip(words, (*words[1:], None), strict=True):
@@ -184,6 +186,7 @@ def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
     )
 
 
+_VALUES = frozenset(name for launcher in NUMBER_OF_NODES for name in SYNTAX[launcher].values)
 _ONE_LINE = frozenset(
     (
         *_RANKS,
@@ -198,7 +201,11 @@ _ONE_LINE = frozenset(
 
 def _variable_of(done: DryRun, option: str) -> str:
     """The variable that is the whole value of an option in the script, unless it may well be empty."""
-    pattern = rf"{re.escape(option)}(?:=|[ \t]+)\"?\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
+    takes_one = (
+        option.lstrip("-").replace("_", "-") in _VALUES
+    )  # of another, what follows may be more options
+    before = r'(?:=|[ \t]+)"?' if takes_one else r'(?:="?|[ \t]+")'
+    pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
     names = {*re.findall(pattern, done.script.text)}
     name = names.pop() if len(names) == 1 else ""
     return name if _is_computed(done, name) else ""

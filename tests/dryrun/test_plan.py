@@ -170,6 +170,8 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         'EXTRA=\npython train.py --resume "$EXTRA"\n',
         'name=$(git rev-parse HEAD)\npython train.py --name "$name"\n',
         'python train.py --last "$(ls runs)" --data $DATA\n',
+        "MORE=$(echo)\npython plot.py --log-colour $MORE --width 3\n",
+        'if [ "$NODES" -gt 1 ]; then SIZE=2; else SIZE=; fi\n: "${SIZE:=}"\npython train.py --size $SIZE --x 1\n',
         "until ray status; do sleep 5; done\npython train.py\n",
     ],
 )
