@@ -47,6 +47,7 @@ COMMANDS = {
     "review": ("review", "ddp", "--profile", "torchrun"),
     "test-only": ("review", "job.yaml", "--test-only"),
     "explain": ("explain", "job.yaml", "--lines"),
+    "plan": ("plan", "job.slurm"),
     "submit": ("submit", "job.yaml", "--yes"),
     "submit script": ("submit", "job.slurm", "--yes"),
     "lint": ("lint", "job.slurm", "job.md"),

@@ -82,6 +82,7 @@ def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: s
     default=None,
     help="Run shellcheck too; by default for up to 10 files, if it is installed.",
 )
+@click.option("--plan", is_flag=True, help="Run each script in a sandbox too, as sbatchgen plan does.")
 @click.option("--rules", is_flag=True, help="List all rules.")
 @click.option(
     "--explain",

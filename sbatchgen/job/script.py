@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
-_OF_ENVIRONMENT = re.compile(
-    r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
-)
 _MARKS = "{<@%!_[$"
 # What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
 # (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
@@ -197,8 +194,9 @@ class JobScript(Job):
     @cached_property
     def sources_commands(self) -> bool:
         """Whether it sources files that are not for the environment alone, as a virtual environment's are."""
-        files = [command.words[1] for command in self.named("source", ".") if len(command.words) > 1]
-        return not all(_OF_ENVIRONMENT.search(self.body.text_of(file)) for file in files)
+        from sbatchgen.job.launches import sources_commands
+
+        return sources_commands(self.body)
 
     @cached_property
     def _by_name(self) -> dict[str, list[Command]]:

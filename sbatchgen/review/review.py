@@ -147,6 +147,7 @@ class Review:
         start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
         last: What has changed since the last submission.
+        starts: Every process that the script would start, as `sbatchgen plan` shows them; "" if not asked.
         script: The script; None if there are errors.
         own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
         slurm: What the live Slurm says, if it was asked.
@@ -165,6 +166,7 @@ class Review:
     parts: tuple[Part, ...] = ()
     own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None
+    starts: str = ""
 
 
 def of_plan(

@@ -32,7 +32,16 @@ def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         if "here-document" not in message:
             what = f"bash can't parse this, and runs nothing from here on: {message}"
-            yield Hit(script.at(line), what, "close what is open before it: a quote, if, do, { or (")
+            yield Hit(script.at(line), what, _mend(message))
+
+
+def _mend(message: str) -> str:
+    """Return what to do about a message of bash."""
+    if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
+        return "remove it, or add the for, while, if, case, { or ( that it belongs to"
+    if "unexpected token `newline'" in message:
+        return "complete the line: a word is missing after <, >, | or the like"
+    return "close what is open before it: a quote, if, do, { or ("
 
 
 @RULES.add("SB815", "warning", "an unterminated here-document")

@@ -64,6 +64,7 @@ def page(
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
     if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))
+        facts += [("", progress.costs)] if progress.costs else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     is_done = state.last is not None and state.last.state == "COMPLETED"

@@ -25,6 +25,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.modes import MODES
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
+from tests.dryrun.plans import needs_sandbox
 from tests.scripts import PROFILES
 from tests.training.forks import QUICKLY
 from training.config import parse
@@ -34,8 +35,9 @@ def name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
+MARKS = {"tutorial": pytest.mark.slow, "plan": needs_sandbox}
 CONSOLES = [
-    pytest.param(page, id=name(page), marks=[pytest.mark.slow] if page.stem == "tutorial" else [])
+    pytest.param(page, id=name(page), marks=MARKS.get(page.stem, ()))
     for page in PAGES
     if page.stem != "first-hour" and any(block.kind == "console" for block in blocks(page))
 ]
@@ -136,6 +138,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and context.params["profile"] not in {"./example.yaml", "mycluster"}
     ):
         of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]
+        of_render = ["--profile" if word == "--on" else word for word in of_render]
         done = command("render", *of_render, *(["--", *args] if args else []))
         assert (done.status, "error" in done.err) == (0, False), done.err
         if "--trainer" not in own:
