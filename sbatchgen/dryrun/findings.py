@@ -11,7 +11,7 @@ from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Place, Severity
-from sbatchgen.job.launches import NUMBER_OF_NODES
+from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
 
 RULE = "plan"
@@ -27,7 +27,7 @@ _SHARING = ("overlap", "exact", "exclusive", "cpus-per-task")
 _OF_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 
-class Launcher:
+class StartedLauncher:
     """A launcher of PyTorch in a process: its name and its options."""
 
     def __init__(self, process: StartedProcess) -> None:
@@ -41,7 +41,7 @@ class Launcher:
             program = _MODULES.get(first, "torchrun" if first.endswith("training/torchrun.py") else "")
             words = rest
         verb = f"{program} {words[1]}" if len(words) > 1 else program
-        self.name = next((name for name in (program, verb) if name in NUMBER_OF_NODES), "")
+        self.name = next((name for name in (program, verb) if name in LAUNCHERS), "")
         self.options: dict[str, str] = {}
         self.rest: Sequence[str] = ()
         if self.name:
@@ -65,7 +65,7 @@ class Launcher:
         """The number of nodes for which it waits; 0 if its options do not say."""
         if not self.name or "standalone" in self.options:
             return 0
-        value = self.options.get(NUMBER_OF_NODES[self.name], "1")
+        value = self.options.get(LAUNCHERS[self.name].nodes, "1")
         return int(value) if value.isdecimal() and len(value) < 6 else 0
 
     @property
@@ -99,7 +99,7 @@ def _lost(done: DryRun, failing: DryRun) -> Iterator[Finding]:
 
 def _findings(done: DryRun) -> Iterator[Finding]:
     yield from _ending(done)
-    launchers = [Launcher(process) for step in done.steps for process in step.processes]
+    launchers = [StartedLauncher(process) for step in done.steps for process in step.processes]
     launchers = [launcher for launcher in launchers if launcher.name]
     for step in done.steps:
         if step.refusal:
@@ -107,7 +107,7 @@ def _findings(done: DryRun) -> Iterator[Finding]:
                 done, step.line, f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
             )
         yield from _empty(done, step)
-        of_step = [Launcher(process) for process in step.processes]
+        of_step = [StartedLauncher(process) for process in step.processes]
         yield from _apart(done, step, [launcher for launcher in of_step if launcher.nodes > 1])
         yield from _gpus(done, step, of_step)
         if bare := next((each for each in of_step if each.starts_nothing), None):
@@ -185,7 +185,14 @@ def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
 
 
 _ONE_LINE = frozenset(
-    (*_RANKS, *_ADDRESSES, *_PORTS, *NUMBER_OF_NODES.values(), "nodelist", "nproc-per-node")
+    (
+        *_RANKS,
+        *_ADDRESSES,
+        *_PORTS,
+        *(each.nodes for each in LAUNCHERS.values()),
+        "nodelist",
+        "nproc-per-node",
+    )
 )
 
 
@@ -229,7 +236,7 @@ _COMPUTING = frozenset(
 )
 
 
-def _apart(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[Finding]:
+def _apart(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
     """Launchers of one step that have different places to meet, or the same number."""
     if (
         len({launcher.process.node for launcher in launchers}) < 2
@@ -251,7 +258,7 @@ def _apart(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[
         yield _finding(done, step.line, what, fix)
 
 
-def _gpus(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[Finding]:
+def _gpus(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
     """A launcher that starts more processes than it has GPUs."""
     for launcher in launchers:
         asked = launcher.first(("nproc-per-node", "num-gpus"))
@@ -262,18 +269,18 @@ def _gpus(done: DryRun, step: Step, launchers: Sequence[Launcher]) -> Iterator[F
             return
 
 
-def _absent(done: DryRun, launchers: Sequence[Launcher]) -> Iterator[Finding]:
+def _absent(done: DryRun, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
     """Launchers that wait for more nodes than start one."""
     if done.ended.limit:
         return
     of = [launcher for launcher in launchers if launcher.nodes > 1 and launcher.name != "deepspeed"]
-    groups: dict[tuple[str, int, str], list[Launcher]] = {}
+    groups: dict[tuple[str, int, str], list[StartedLauncher]] = {}
     for launcher in of:
         groups.setdefault((launcher.name, launcher.nodes, launcher.first(_ADDRESSES)[1]), []).append(launcher)
     for (name, nodes, _), members in groups.items():
         if len(members) < nodes and len(of) < nodes:
             line = next(s.line for s in done.steps if members[0].process in s.processes)
-            option = NUMBER_OF_NODES[name]
+            option = LAUNCHERS[name].nodes
             what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
             fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
             yield _finding(done, line, what, fix)
