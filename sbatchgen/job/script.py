@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Place
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
@@ -15,7 +16,7 @@ from sbatchgen.job.resources import resources
 from sbatchgen.keys import record
 from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.sbatch.header import READ
+from sbatchgen.sbatch.header import READ, Kind
 from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read_script
 
@@ -102,6 +103,15 @@ class JobScript(Job):
     def is_template(self) -> bool:
         """Whether a program has yet to fill in a directive."""
         return not self.directive_lines.isdisjoint(self.placeholders)
+
+    @cached_property
+    def written_directives(self) -> tuple[int, ...]:
+        """The numbers of the #SBATCH lines of a script that only writes them, as into another script."""
+        late = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
+        if self.directive_lines or not late or self.body.language not in SHELLS or self.body.faults:
+            return ()
+        comments = {number for number, _ in self.body.comments}
+        return () if comments.intersection(late) else tuple(late)
 
     @cached_property
     def unfilled(self) -> dict[int, re.Match[str]]:

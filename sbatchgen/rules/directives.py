@@ -141,6 +141,13 @@ def _template(script: JobScript) -> Iterator[Hit]:
         yield Hit(at, what, "lint the rendered script")
 
 
+@RULES.add("SB144", "info", "a script that writes job scripts")
+def _writes_scripts(script: JobScript) -> Iterator[Hit]:
+    for number in script.written_directives[:1]:
+        what = "all #SBATCH lines are text that this script writes: it is not checked as a job script"
+        yield Hit(script.at(number), what, "lint the script that it writes")
+
+
 def _is_slip(script: JobScript, line: Directive) -> bool:
     """Whether a line was meant as a directive: no blank follows its #, and no other line gives the option.
 

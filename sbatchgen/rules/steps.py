@@ -191,7 +191,9 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         return
     always = last.name == "exit" and last.arguments == ["0"]
     small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
-    if small and work.at < last.at and not any(use.name in ("?", "PIPESTATUS") for use in body.uses):
+    statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
+    kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
+    if small and work.at < last.at and not kept:
         what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
         if always:
             what = (
