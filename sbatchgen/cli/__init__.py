@@ -29,7 +29,7 @@ GROUPS = {
         "sweep": "sweeps", "resubmit": "sweeps",
     },
     "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
-    "Check": {"lint": "scripts", "gpus": "gpus"},
+    "Check": {"lint": "scripts", "lsp": "scripts", "gpus": "gpus"},
     "Set up": {
         "profile": "profiles", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",

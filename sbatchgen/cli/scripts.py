@@ -1,4 +1,4 @@
-"""lint, adopt."""
+"""lint, lsp, adopt."""
 
 from __future__ import annotations
 
@@ -127,6 +127,35 @@ def lint(
     if outcome.summary:
         note(outcome.summary)
     sys.exit(outcome.status)
+
+
+@click.command()
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    shell_complete=completion.profiles,
+    help="Profile of the cluster. [default: from sbatchgen.yaml]",
+)
+@click.option(
+    "--slurm",
+    metavar="RELEASE",
+    shell_complete=completed_releases,
+    help="Release of Slurm that will read the scripts, as 23.11.",
+)
+def lsp(profile: str | None, slurm: str | None) -> None:
+    """Check scripts, jobs and profiles while you type: for editors.
+
+    A language server on stdin and stdout, which your editor starts. It needs pygls: pip install
+    'sbatchgen[lsp]'.
+    """
+    try:
+        from sbatchgen.editor.server import serve
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        what = f"lsp needs pygls, and this Python has no {error.name}"
+        raise CommandLineError.of(what, fix="pip install 'sbatchgen[lsp]'") from error
+    serve(profile, slurm, os.environ)
 
 
 @click.command()

@@ -34,6 +34,7 @@ class Settings:
 
     Attributes:
         profile: The cluster, if one is named.
+        places: Where each of its keys is written.
         slurm: The release that reads the scripts.
         assumed: Whether the release is a guess.
         folder: Where they would be submitted.
@@ -49,6 +50,7 @@ class Settings:
     profile: Profile | None
     slurm: str
     folder: Path
+    places: Mapping[str, str] = field(default_factory=dict)
     assumed: bool = False
     selected: tuple[str, ...] = ()
     disabled: tuple[str, ...] = ()
@@ -70,7 +72,13 @@ class Settings:
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that are not turned off, with the lines and columns of its file."""
-    script = JobScript(
+    judged = map(settings.judged, lint(script_of(source, settings), others))
+    return [source.moved(finding) for finding in judged if finding is not None]
+
+
+def script_of(source: Source, settings: Settings) -> JobScript:
+    """Return a script as rules judge it."""
+    return JobScript(
         file=source.file,
         text=source.text,
         slurm=settings.slurm,
@@ -80,8 +88,6 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
         folder=settings.folder,
         makes_log_folders=settings.makes_log_folders,
     )
-    judged = map(settings.judged, lint(script, others))
-    return [source.moved(finding) for finding in judged if finding is not None]
 
 
 def settings_of(
@@ -103,7 +109,8 @@ def settings_of(
     severities = project.lint.severity
     _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
     severity = {start.upper(): value for start, value in severities.items()}
-    cluster = _read_profile(places, profile, project)
+    document = _read_profile(places, profile, project)
+    cluster = document.value if document else None
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
     try:
         line_of(release)
@@ -114,6 +121,7 @@ def settings_of(
     removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
+        places=document.places if document else {},
         slurm=release,
         folder=places.folder,
         assumed=not (slurm or (cluster and cluster.slurm)),
@@ -134,23 +142,23 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
     return document.value, document.places
 
 
-def _read_profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
+def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
     """Return the cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = beside(places.project, project.profile)
-    return checked(places.profile(name)).value if name else None
+    return checked(places.profile(name)) if name else None
 
 
-def checked(file: Path) -> Document[Profile]:
-    """Read a profile whose policies name rules that exist.
+def checked(file: Path, text: str | None = None) -> Document[Profile]:
+    """Read a profile whose policies name rules that exist; `text` is what an editor has of it.
 
     Raises:
         DocumentError: It is wrong.
     """
     from sbatchgen.inputs.document import read_document
 
-    document = read_document(file, Profile)
+    document = read_document(file, Profile, text)
     _refuse_unknown(
         {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}, whole=True
     )

@@ -114,7 +114,7 @@ def sources(name: str) -> list[Source]:
     if name.endswith(OTHERS) and (problem := mistaken(name, "script", "lint")):
         raise DocumentError([problem])
     source = whole(name)
-    return list(_examples(source)) if name.endswith(DOCUMENTS) else [source]
+    return list(examples(source)) if name.endswith(DOCUMENTS) else [source]
 
 
 def whole(name: str) -> Source:
@@ -132,7 +132,7 @@ def whole(name: str) -> Source:
     return Source(file=shown, data=data)
 
 
-def _examples(document: Source) -> Iterator[Source]:
+def examples(document: Source) -> Iterator[Source]:
     """Yield the fenced blocks of a document that hold directives; an open one ends with the document."""
     opened: re.Match[str] | None = None
     start = 0
