@@ -62,11 +62,13 @@ def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: s
     multiple=True,
     metavar="RULES",
     shell_complete=completed_rules,
-    help="Only these rules, as SB204 or SB3,SB4; 'all' includes the pedantic ones.",
+    help="Only these rules, as SB204 or SB3,SB4.",
 )
 @click.option(
     "--disable", multiple=True, metavar="RULES", shell_complete=completed_rules, help="Leave these rules out."
 )
+@click.option("--pedantic", is_flag=True, help="Pedantic rules too: true, and mostly harmless.")
+@click.option("--strict", is_flag=True, help="Warnings fail too, as for a centre's own scripts and pages.")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info", "never"]),
@@ -102,7 +104,7 @@ def lint(
     """Find mistakes in sbatch scripts.
 
     FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
-    there is an error (see --fail-on) or a file that can't be read, else 0.
+    there is an error (see --strict and --fail-on) or a file that can't be read, else 0.
     """
     from sbatchgen.lint import call
 

@@ -124,6 +124,8 @@ def run(
     form: str,
     select: Sequence[str],
     disable: Sequence[str],
+    pedantic: bool,
+    strict: bool,
     fail_on: str,
     mend: str,
     ask_shellcheck: bool | None,
@@ -138,8 +140,10 @@ def run(
         profile: The cluster, by name or file.
         slurm: The release of Slurm; by default the profile's.
         form: text, json, sarif or github.
-        select: Rules that are wanted, by the starts of their ids, or "all"; by default all but the pedantic.
+        select: Rules that are wanted, by the starts of their ids; by default all but the pedantic.
         disable: Rules that are not.
+        pedantic: Whether pedantic rules are wanted too.
+        strict: Whether warnings fail too.
         fail_on: The least severity of a finding that fails.
         mend: "fix" to change the files, "diff" to show the change only, or "".
         ask_shellcheck: Whether to run it; None for up to shellcheck.FILES files where it is installed.
@@ -149,7 +153,9 @@ def run(
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
     _refuse_change(names, mend, form)
-    settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
+    settings = settings_of(
+        Places(folder, environment), profile, slurm, select=select, disable=disable, pedantic=pedantic
+    )
     problems: list[Problem] = []
     named = list(files(names, problems.append))
     task = Task(
@@ -158,7 +164,8 @@ def run(
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
-    failing = any(RANK[each.finding.severity] >= RANK[fail_on] for each in located)
+    least = min(RANK[fail_on], RANK["warning"]) if strict else RANK[fail_on]
+    failing = any(RANK[each.finding.severity] >= least for each in located)
     notes = [*map(removal, settings.removed)]
     if form == "text":
         notes.append(_summary(located, sum(file.scripts for file in checked)))

@@ -24,7 +24,6 @@ from sbatchgen.units import RELEASES
 if TYPE_CHECKING:
     from sbatchgen.inputs.document import Document
 
-ALL = "ALL"
 LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 
@@ -38,8 +37,8 @@ class Settings:
         slurm: The release that reads the scripts.
         assumed: Whether the release is a guess.
         folder: Where they would be submitted.
-        selected: The starts of ids of the rules that are wanted; empty for all but the pedantic ones, which
-            their whole id or ALL asks for.
+        selected: The starts of ids of the rules that are wanted; empty for all.
+        pedantic: Whether pedantic rules are wanted that no whole id asks for.
         disabled: The starts of ids of those that are not.
         severity: Other severities, by the starts of ids.
         environment: That of the submission, where there is one.
@@ -53,6 +52,7 @@ class Settings:
     places: Mapping[str, str] = field(default_factory=dict)
     assumed: bool = False
     selected: tuple[str, ...] = ()
+    pedantic: bool = False
     disabled: tuple[str, ...] = ()
     severity: Mapping[str, Severity] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class Settings:
 
     def judged(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity that it has here; None if it is not wanted."""
-        wanted = not self.selected or ALL in self.selected or finding.rule.startswith(self.selected)
+        wanted = not self.selected or finding.rule.startswith(self.selected)
         if not wanted or finding.rule.startswith(self.disabled):
             return None
-        if finding.pedantic and not {ALL, finding.rule} & {*self.selected, *self.severity}:
+        if finding.pedantic and not (self.pedantic or finding.rule in {*self.selected, *self.severity}):
             return None
         starts = [start for start in self.severity if finding.rule.startswith(start)]
         return finding._replace(severity=self.severity[max(starts, key=len)]) if starts else finding
@@ -97,6 +97,7 @@ def settings_of(
     *,
     select: Sequence[str] = (),
     disable: Sequence[str] = (),
+    pedantic: bool = False,
 ) -> Settings:
     """Return what flags and sbatchgen.yaml say; without a profile no cluster is known.
 
@@ -126,6 +127,7 @@ def settings_of(
         folder=places.folder,
         assumed=not (slurm or (cluster and cluster.slurm)),
         selected=selected,
+        pedantic=pedantic,
         disabled=disabled,
         severity=severity,
         removed=tuple(sorted(removed)),
@@ -166,14 +168,14 @@ def checked(file: Path, text: str | None = None) -> Document[Profile]:
 
 
 def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """Return the starts of ids in the values of a flag, or ALL.
+    """Return the starts of ids in the values of a flag.
 
     Raises:
         CommandLineError: No rule's id starts so.
     """
     ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
     for start in ids:
-        if (start, flag) != (ALL, "--select") and not is_known(start, rules()):
+        if not is_known(start, rules()):
             raise CommandLineError.of(f"no rule '{start}'", at=flag, fix=did_you_mean(start, rules()))
     return ids
 

@@ -190,15 +190,16 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
 
 
 def test_pedantic_rules_run_only_on_request() -> None:
-    def ids(*select: str) -> set[str]:
-        settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select)
+    def ids(*select: str, pedantic: bool = False) -> set[str]:
+        settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select, pedantic=pedantic)
         data = whole(str(FOLDER / "modules-unpinned.sh")).data
         return {finding.rule for finding in findings_of(Source(file="a.sh", data=data), settings)}
 
     assert ids() == set()
     assert ids("SB4") == set()
     assert ids("SB403") == {"SB403"}
-    assert ids("all") == {"SB402", "SB403"}
+    assert ids(pedantic=True) == {"SB402", "SB403"}
+    assert ids("SB403", pedantic=True) == {"SB403"}
 
 
 # --- Fixes ---
