@@ -103,8 +103,9 @@ def lint(
 ) -> None:
     """Find mistakes in sbatch scripts.
 
-    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
-    there is an error (see --strict and --fail-on) or a file that can't be read, else 0.
+    FILE is a script, a page with scripts in it (Markdown, reStructuredText, HTML), a folder of these, or -
+    for stdin. Exit status: 3 if there is an error (see --strict and --fail-on) or a file that can't be read,
+    else 0.
     """
     from sbatchgen.lint import call
 

@@ -22,8 +22,9 @@ from sbatchgen.inputs.mistaken import kind_of
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
 from sbatchgen.lint import fix, profile_check
+from sbatchgen.lint.blocks import DOCUMENTS
 from sbatchgen.lint.settings import Settings, checked, findings_of, script_of
-from sbatchgen.lint.source import DOCUMENTS, Source, examples
+from sbatchgen.lint.source import Source, scripts_of
 from sbatchgen.plan.origins import Setting, settings
 from sbatchgen.plan.request import read_request
 from sbatchgen.rules.judge import check
@@ -75,7 +76,7 @@ class OpenFile:
         if self.kind == "script":
             yield from findings_of(self._source, self.settings)
         elif self.kind == "document":
-            for example in examples(self._source):
+            for example in scripts_of(self._source):
                 yield from findings_of(example, self.settings)
         elif self.kind == "job":
             decode(self.text, JobSpec, name=str(self.path))

@@ -55,6 +55,7 @@ class Checked:
     problems: tuple[Problem, ...] = ()
     change: bytes = b""
     scripts: int = 0
+    is_document: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +169,7 @@ def run(
     failing = any(RANK[each.finding.severity] >= least for each in located)
     notes = [*map(removal, settings.removed)]
     if form == "text":
-        notes.append(_summary(located, sum(file.scripts for file in checked)))
+        notes += [*_pages(checked), _summary(located, checked)]
     return Outcome(
         report=_report(form, located, problems, style),
         change=b"".join(file.change for file in checked),
@@ -207,7 +208,12 @@ def check(name: str, task: Task) -> Checked:
         if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
             scripts, change = _mend(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
-        return Checked(located=located, change=change, scripts=len(scripts))
+        return Checked(
+            located=located,
+            change=change,
+            scripts=len(scripts),
+            is_document=any(source.indents for source in scripts),
+        )
     except DocumentError as error:
         return Checked(problems=error.problems)
 
@@ -252,11 +258,28 @@ def _report(
     return formats.as_text(located, style)
 
 
-def _summary(located: Sequence[formats.Located], scripts: int) -> str:
+def _pages(checked: Sequence[Checked]) -> list[str]:
+    """Return the documents with findings, each with their numbers, where there are several."""
+    pages = [file for file in checked if file.is_document and file.located]
+    if len(pages) < 2:
+        return []
+    rows = ((file.located[0].file, _counts(file.located)) for file in pages)
+    return [tables.table([("PAGE", "FINDINGS"), *rows])]
+
+
+def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
     """How many findings there are, in how many scripts."""
+    scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"
+    pages = sum(file.is_document for file in checked)
+    where = f", in {counted(pages, 'page')}" if pages > 1 else ""
+    return f"{counted(scripts, 'script')}{where}: {_counts(located) or 'nothing found'}"
+
+
+def _counts(located: Sequence[formats.Located]) -> str:
+    """How many findings there are of each severity."""
     severities = [each.finding.severity for each in located]
     counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
     counts += [f"{severities.count('info')} info"] if "info" in severities else []
-    return f"{counted(scripts, 'script')}: {', '.join(counts) or 'nothing found'}"
+    return ", ".join(counts)

@@ -73,7 +73,8 @@ class Settings:
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that are not turned off, with the lines and columns of its file."""
     judged = map(settings.judged, lint(script_of(source, settings), others))
-    return [source.moved(finding) for finding in judged if finding is not None]
+    moved = (source.moved(finding) for finding in judged if finding is not None)
+    return [finding for finding in moved if finding is not None]
 
 
 def script_of(source: Source, settings: Settings) -> JobScript:
