@@ -15,7 +15,7 @@ from sbatchgen.job.resources import resources
 from sbatchgen.keys import record
 from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.sbatch.header import READ
+from sbatchgen.sbatch.header import READ, Kind
 from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read_script
 
@@ -37,7 +37,7 @@ _MARKS = "{<@%!_[$"
 # (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
-    r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)"
+    r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
@@ -89,6 +89,14 @@ class JobScript(Job):
     def directive_lines(self) -> frozenset[int]:
         """The numbers of the lines that sbatch reads."""
         return frozenset(line.line for line in self.sbatch.directives if line.kind in READ)
+
+    @cached_property
+    def writes_jobs(self) -> bool:
+        """Whether it is not a job itself: it has no directives, and writes a script that has some."""
+        if self.directive_lines or not any(line.kind is Kind.LATE for line in self.sbatch.directives):
+            return False
+        comments = {number for number, _ in self.body.comments}
+        return not any(line.line in comments for line in self.sbatch.directives if line.kind is Kind.LATE)
 
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
