@@ -30,7 +30,7 @@ _TAG = re.compile(r"<[^<>]*>")
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
 
 
-class Block(NamedTuple):
+class CodeBlock(NamedTuple):
     """A block of a document.
 
     Attributes:
@@ -45,13 +45,13 @@ class Block(NamedTuple):
     indents: tuple[int, ...]
 
 
-def blocks(text: str, suffix: str) -> Iterator[Block]:
+def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
     """Yield the blocks of a document that may be shell, by its suffix."""
     # Carriage returns at the ends of a document's lines are the document's, not the script's.
     yield from DOCUMENTS[suffix](text.replace("\r\n", "\n"))
 
 
-def _of_markdown(text: str) -> Iterator[Block]:
+def _of_markdown(text: str) -> Iterator[CodeBlock]:
     """Yield fenced blocks; an open one ends with the document."""
     opened: re.Match[str] | None = None
     start = 0
@@ -78,7 +78,7 @@ def _quoted(line: str, width: int) -> int:
     return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
 
 
-def _of_restructured_text(text: str) -> Iterator[Block]:
+def _of_restructured_text(text: str) -> Iterator[CodeBlock]:
     """Yield the indented blocks after a code directive, or a paragraph that ends in two colons."""
     lines = text.split("\n")
     at = 0
@@ -103,16 +103,16 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _of_html(text: str) -> Iterator[Block]:
+def _of_html(text: str) -> Iterator[CodeBlock]:
     """Yield what is preformatted, without its tags."""
     for match in _PRE.finditer(text):
         lines = [html.unescape(_TAG.sub("", line)) for line in match["text"].split("\n")]
         yield _block(lines, text.count("\n", 0, match.start("text")) + 1, [0] * len(lines))
 
 
-def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> Block:
+def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBlock:
     bare = (_filled_in(line[indent:]) for line, indent in zip(lines, indents, strict=True))
-    return Block("".join(f"{line}\n" for line in bare), start, tuple(indents))
+    return CodeBlock("".join(f"{line}\n" for line in bare), start, tuple(indents))
 
 
 def _filled_in(line: str) -> str:
