@@ -107,12 +107,18 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         status = error.exit_status
     except OSError as error:
         status = _report_os_error(error)
+    _flush()
+    sys.exit(status)
+
+
+def _flush() -> None:
+    """Write what is left to the streams that are open: a language server closes its stdout."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if not stream.closed:
+                stream.flush()
         except OSError:  # the interpreter would try again, and exit with a status of its own
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(status)
 
 
 def _run(argv: list[str]) -> int:

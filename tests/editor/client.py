@@ -99,5 +99,8 @@ def editor(folder: Path, *options: str) -> Iterator[Editor]:
     finally:
         made.run(made.client.shutdown_async(None))
         made.client.exit(None)
+        server = made.client._server
+        assert server
+        assert made.run(server.wait()) == 0
         made.run(made.client.stop())  # type: ignore[no-untyped-call]
         made.loop.close()
