@@ -87,7 +87,20 @@ def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
 @pytest.mark.parametrize(
     ("folder", "declared"),
     [
-        (PACKAGE, {"click", "jinja2", "yaml", "rich", "tree_sitter", "tree_sitter_bash", "matplotlib"}),
+        (
+            PACKAGE,
+            {
+                "click",
+                "jinja2",
+                "yaml",
+                "rich",
+                "tree_sitter",
+                "tree_sitter_bash",
+                "matplotlib",
+                "pygls",
+                "lsprotocol",
+            },
+        ),
         (TRAINING, {"torch", "torchvision", "tensorboard", "tqdm", "safetensors", "PIL"}),
     ],
 )

@@ -31,7 +31,7 @@ GROUPS = {
         "sweep": "sweeps", "resubmit": "sweeps",
     },
     "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
-    "Check": {"lint": "scripts", "rehearse": "rehearse", "gpus": "gpus"},
+    "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "gpus": "gpus"},
     "Set up": {
         "profile": "profiles", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",
@@ -109,12 +109,18 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         status = error.exit_status
     except OSError as error:
         status = _report_os_error(error)
+    _flush()
+    sys.exit(status)
+
+
+def _flush() -> None:
+    """Write what is left to the streams that are open: a language server closes its stdout."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if not stream.closed:
+                stream.flush()
         except OSError:  # the interpreter would try again, and exit with a status of its own
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(status)
 
 
 def _run(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""lint, adopt."""
+"""lint, lsp, adopt."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: s
     multiple=True,
     metavar="RULES",
     shell_complete=completed_rules,
-    help="Only these rules, as SB204 or SB3,SB4; 'all' includes the pedantic ones.",
+    help="Only these rules, as SB204 or SB3,SB4.",
 )
 @click.option(
     "--disable", multiple=True, metavar="RULES", shell_complete=completed_rules, help="Leave these rules out."
 )
+@click.option("--pedantic", is_flag=True, help="Pedantic rules too: true, and mostly harmless.")
+@click.option("--strict", is_flag=True, help="Warnings fail too, as for a centre's own scripts and pages.")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info", "never"]),
@@ -102,8 +104,9 @@ def lint(
 ) -> None:
     """Find mistakes in sbatch scripts.
 
-    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
-    there is an error (see --fail-on) or a file that can't be read, else 0.
+    FILE is a script, a page with scripts in it (Markdown, reStructuredText, HTML), a folder of these, or -
+    for stdin. Exit status: 3 if there is an error (see --strict and --fail-on) or a file that can't be read,
+    else 0.
     """
     from sbatchgen.lint import call
 
@@ -128,6 +131,35 @@ def lint(
     if outcome.summary:
         note(outcome.summary)
     sys.exit(outcome.status)
+
+
+@click.command()
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    shell_complete=completion.profiles,
+    help="Profile of the cluster. [default: from sbatchgen.yaml]",
+)
+@click.option(
+    "--slurm",
+    metavar="RELEASE",
+    shell_complete=completed_releases,
+    help="Release of Slurm that will read the scripts, as 23.11.",
+)
+def lsp(profile: str | None, slurm: str | None) -> None:
+    """Check scripts, jobs and profiles while you type: for editors.
+
+    A language server on stdin and stdout, which your editor starts. It needs pygls: pip install
+    'sbatchgen[lsp]'.
+    """
+    try:
+        from sbatchgen.editor.server import serve
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        what = f"lsp needs pygls, and this Python has no {error.name}"
+        raise CommandLineError.of(what, fix="pip install 'sbatchgen[lsp]'") from error
+    serve(profile, slurm, os.environ)
 
 
 @click.command()

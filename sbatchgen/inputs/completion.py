@@ -53,29 +53,50 @@ def partitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 def accounts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Complete accounts that the profile names."""
-
-    def having(part: Any) -> Iterator[str | None]:
-        yield part.options.account
-        yield from getattr(part, "accounts", ())
-        yield from getattr(getattr(part, "user", None), "accounts", ())
-
-    return _of_parts(ctx, incomplete, having)
+    return _of_parts(ctx, incomplete, "accounts")
 
 
 def qos(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Complete qualities of service that the profile names."""
-    return _of_parts(ctx, incomplete, lambda part: (part.options.qos, *part.qos))
+    return _of_parts(ctx, incomplete, "qos")
 
 
 def features(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Complete features of the nodes."""
+    return _of_parts(ctx, incomplete, "features")
 
-    def having(part: Any) -> Iterator[str | None]:
-        yield part.options.constraint
-        for kind in (part, *getattr(part, "shapes", ())):
-            yield from getattr(kind, "features", None) or ()
 
-    return _of_parts(ctx, incomplete, having)
+def names_of(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
+    """Return the names of a kind that a profile and its partitions have; of these partitions, if there are.
+
+    Args:
+        profile: The profile.
+        kind: "accounts", "qos" or "features".
+        partitions: Names of partitions, which need not exist.
+    """
+    parts: Mapping[Any, Partition] = profile.partitions
+    chosen = [parts[name] for name in partitions if name in parts] or parts.values()
+    names = (value for part in (profile, *chosen) for value in _KINDS[kind](part))
+    return [*dict.fromkeys(str(name) for name in names if name)]
+
+
+def _accounts_of(part: Any) -> Iterator[str | None]:
+    yield part.options.account
+    yield from getattr(part, "accounts", ())
+    yield from getattr(getattr(part, "user", None), "accounts", ())
+
+
+def _features_of(part: Any) -> Iterator[str | None]:
+    yield part.options.constraint
+    for kind in (part, *getattr(part, "shapes", ())):
+        yield from getattr(kind, "features", None) or ()
+
+
+_KINDS: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
+    "accounts": _accounts_of,
+    "qos": lambda part: (part.options.qos, *part.qos),
+    "features": _features_of,
+}
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -117,27 +138,16 @@ def _folders(above: str, start: str, end: float) -> Iterator[str]:
                 yield above + entry.name
 
 
-def _of_parts(
-    ctx: click.Context, incomplete: str, values: Callable[[Any], Iterable[str | None]]
-) -> list[str]:
+def _of_parts(ctx: click.Context, incomplete: str, kind: str) -> list[str]:
     """Return what the profile and its partitions have of a kind; with --partition, only this one."""
     named = str(ctx.params.get("partition") or "").split(",")
-
-    def having(profile: Profile) -> Iterator[str | None]:
-        parts: Mapping[Any, Partition] = profile.partitions
-        chosen = [parts[name] for name in named if name in parts] or parts.values()
-        for part in (profile, *chosen):
-            yield from values(part)
-
-    return _of_profile(ctx, incomplete, having)
+    return _of_profile(ctx, incomplete, lambda profile: names_of(profile, kind, named))
 
 
-def _of_profile(
-    ctx: click.Context, incomplete: str, values: Callable[[Profile], Iterable[str | None]]
-) -> list[str]:
+def _of_profile(ctx: click.Context, incomplete: str, values: Callable[[Profile], Iterable[str]]) -> list[str]:
     """Return what the profile has of a kind, each once."""
     with contextlib.suppress(SbatchgenError):
-        return offered(dict.fromkeys(value for value in values(_profile(ctx)) if value), incomplete)
+        return offered(values(_profile(ctx)), incomplete)
     return []
 
 

@@ -35,13 +35,13 @@ class Document(Generic[T]):
     places: Mapping[str, str]
 
 
-def read_document(path: Path, kind: type[T]) -> Document[T]:
-    """Return the file as a `kind`, a dataclass.
+def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
+    """Return the file as a `kind`, a dataclass; `text` is what an editor has of it.
 
     Raises:
         DocumentError: It can't be read, is not YAML, or does not fit the dataclass.
     """
-    return decode(_text(path), kind, name=str(path))
+    return decode(_text(path) if text is None else text, kind, name=str(path))
 
 
 def _text(path: Path) -> str:

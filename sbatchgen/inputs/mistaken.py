@@ -75,9 +75,13 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
     try:
-        data = read_file(path, HEAD) if path.is_file() else b""
+        return kind_of(path, read_file(path, HEAD) if path.is_file() else b"")
     except OSError:
         return ""
+
+
+def kind_of(path: Path, data: bytes) -> str:
+    """Return what a file is, by its name and its content; "" if that is not clear."""
     if path.suffix in (".yaml", ".yml"):
         known = "profile" if _OF_PROFILE.search(data) else "job" if _OF_JOB.search(data) else "yaml"
         return "settings" if known == "yaml" and path.name == "sbatchgen.yaml" else known

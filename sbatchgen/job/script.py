@@ -35,7 +35,7 @@ _MARKS = "{<@%!_[$"
 # (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
-    r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)"
+    r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
@@ -43,7 +43,7 @@ _IN_DIRECTIVE = re.compile(
     r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b"
 )
 # What a person fills in, as <your account>, <N> or [budget code].
-_FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 
 
 @record
@@ -89,6 +89,14 @@ class JobScript(Job):
         return frozenset(line.line for line in self.sbatch.directives if line.kind in READ)
 
     @cached_property
+    def writes_jobs(self) -> bool:
+        """Whether it is not a job itself: it has no directives, and writes a script that has some."""
+        if self.directive_lines or not any(line.kind is Kind.LATE for line in self.sbatch.directives):
+            return False
+        comments = {number for number, _ in self.body.comments}
+        return not any(line.line in comments for line in self.sbatch.directives if line.kind is Kind.LATE)
+
+    @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
         matches = {}
@@ -117,7 +125,7 @@ class JobScript(Job):
     def unfilled(self) -> dict[int, re.Match[str]]:
         """The directives in which a person has yet to put something, as <project id>, by number."""
         lines = sorted(self.directive_lines) if "<" in self.text or "[" in self.text else ()
-        searched = ((number, _FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
+        searched = ((number, FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
         return {} if self.is_template else {number: match for number, match in searched if match}
 
     @cached_property

@@ -56,6 +56,7 @@ class Checked:
     problems: tuple[Problem, ...] = ()
     change: bytes = b""
     scripts: int = 0
+    is_document: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,8 @@ def run(
     form: str,
     select: Sequence[str],
     disable: Sequence[str],
+    pedantic: bool,
+    strict: bool,
     fail_on: str,
     mend: str,
     ask_shellcheck: bool | None,
@@ -145,8 +148,10 @@ def run(
         profile: The cluster, by name or file.
         slurm: The release of Slurm; by default the profile's.
         form: text, json, sarif or github.
-        select: Rules that are wanted, by the starts of their ids, or "all"; by default all but the pedantic.
+        select: Rules that are wanted, by the starts of their ids; by default all but the pedantic.
         disable: Rules that are not.
+        pedantic: Whether pedantic rules are wanted too.
+        strict: Whether warnings fail too.
         fail_on: The least severity of a finding that fails.
         mend: "fix" to change the files, "diff" to show the change only, or "".
         plan: Whether to run each script in a sandbox, and report on what it would start.
@@ -157,7 +162,9 @@ def run(
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
     _refuse_change(names, mend, form)
-    settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
+    settings = settings_of(
+        Places(folder, environment), profile, slurm, select=select, disable=disable, pedantic=pedantic
+    )
     problems: list[Problem] = []
     named = list(files(names, problems.append))
     task = Task(
@@ -169,10 +176,11 @@ def run(
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
-    failing = any(RANK[each.finding.severity] >= RANK[fail_on] for each in located)
+    least = min(RANK[fail_on], RANK["warning"]) if strict else RANK[fail_on]
+    failing = any(RANK[each.finding.severity] >= least for each in located)
     notes = [*map(removal, settings.removed)]
     if form == "text":
-        notes.append(_summary(located, sum(file.scripts for file in checked)))
+        notes += [*_pages(checked), _summary(located, checked)]
     return Outcome(
         report=_report(form, located, problems, style),
         change=b"".join(file.change for file in checked),
@@ -211,7 +219,12 @@ def check(name: str, task: Task) -> Checked:
         if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
             scripts, change = _mend(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
-        return Checked(located=located, change=change, scripts=len(scripts))
+        return Checked(
+            located=located,
+            change=change,
+            scripts=len(scripts),
+            is_document=any(source.indents for source in scripts),
+        )
     except DocumentError as error:
         return Checked(problems=error.problems)
 
@@ -266,11 +279,28 @@ def _report(
     return formats.as_text(located, style)
 
 
-def _summary(located: Sequence[formats.Located], scripts: int) -> str:
+def _pages(checked: Sequence[Checked]) -> list[str]:
+    """Return the documents with findings, each with their numbers, where there are several."""
+    pages = [file for file in checked if file.is_document and file.located]
+    if len(pages) < 2:
+        return []
+    rows = ((file.located[0].file, _counts(file.located)) for file in pages)
+    return [tables.table([("PAGE", "FINDINGS"), *rows])]
+
+
+def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
     """How many findings there are, in how many scripts."""
+    scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"
+    pages = sum(file.is_document for file in checked)
+    where = f", in {counted(pages, 'page')}" if pages > 1 else ""
+    return f"{counted(scripts, 'script')}{where}: {_counts(located) or 'nothing found'}"
+
+
+def _counts(located: Sequence[formats.Located]) -> str:
+    """How many findings there are of each severity."""
     severities = [each.finding.severity for each in located]
     counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
     counts += [f"{severities.count('info')} info"] if "info" in severities else []
-    return f"{counted(scripts, 'script')}: {', '.join(counts) or 'nothing found'}"
+    return ", ".join(counts)

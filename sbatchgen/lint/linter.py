@@ -24,6 +24,7 @@ _ABOUT_OPTIONS = ("directives", "words", "meanings", *judge.JOBS)
 _REPORTED_OF_PLANS = ("SB304", "SB506")
 # What follows from a placeholder in another line: the script as a whole is not read as it will be.
 _OF_WHOLE = frozenset(("SB104", "SB135", "SB814"))
+_OF_JOBS = frozenset(("SB101", "SB311", "SB312", "SB401"))  # about how Slurm starts and ends a script
 _OF_PLACEHOLDERS = frozenset(("SB129", "SB136", "SB812"))
 _OF_ANY_SCRIPT = frozenset(("SB144", "SB611", "SB802", "SB804", "SB806", "SB813", "SB814", "SB815", "SB816"))
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
@@ -50,6 +51,8 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     ignored = {finding.place.line for finding in findings if finding.rule in ("SB104", "SB105", "SB113")}
     if any(_NAMES_A_TIME.search(script.lines[line - 1]) for line in ignored):
         findings = [finding for finding in findings if finding.rule != "SB205"]  # "no time limit"
+    if findings and script.writes_jobs:
+        findings = [finding for finding in findings if finding.rule not in _OF_JOBS]
     findings = _without_template(script, _dated(script, findings))
     findings += others
     if "sbatchgen:" in script.text:

@@ -33,13 +33,13 @@ from sbatchgen.units import Text
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
 
-def findings(file: Path, places: Places) -> list[Finding]:
-    """Return what is wrong with a profile, each finding once.
+def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:
+    """Return what is wrong with a profile, each finding once; `text` is what an editor has of it.
 
     Raises:
         DocumentError: It can't be read.
     """
-    profile = checked(file)
+    profile = checked(file, text)
     every = [*_name(profile, file), *_setup(profile), *_sources(profile)]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")

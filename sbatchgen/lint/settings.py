@@ -24,7 +24,6 @@ from sbatchgen.units import RELEASES
 if TYPE_CHECKING:
     from sbatchgen.inputs.document import Document
 
-ALL = "ALL"
 LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 
@@ -34,11 +33,12 @@ class Settings:
 
     Attributes:
         profile: The cluster, if one is named.
+        places: Where each of its keys is written.
         slurm: The release that reads the scripts.
         assumed: Whether the release is a guess.
         folder: Where they would be submitted.
-        selected: The starts of ids of the rules that are wanted; empty for all but the pedantic ones, which
-            their whole id or ALL asks for.
+        selected: The starts of ids of the rules that are wanted; empty for all.
+        pedantic: Whether pedantic rules are wanted that no whole id asks for.
         disabled: The starts of ids of those that are not.
         severity: Other severities, by the starts of ids.
         environment: That of the submission, where there is one.
@@ -49,8 +49,10 @@ class Settings:
     profile: Profile | None
     slurm: str
     folder: Path
+    places: Mapping[str, str] = field(default_factory=dict)
     assumed: bool = False
     selected: tuple[str, ...] = ()
+    pedantic: bool = False
     disabled: tuple[str, ...] = ()
     severity: Mapping[str, Severity] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -59,10 +61,10 @@ class Settings:
 
     def judged(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity that it has here; None if it is not wanted."""
-        wanted = not self.selected or ALL in self.selected or finding.rule.startswith(self.selected)
+        wanted = not self.selected or finding.rule.startswith(self.selected)
         if not wanted or finding.rule.startswith(self.disabled):
             return None
-        if finding.pedantic and not {ALL, finding.rule} & {*self.selected, *self.severity}:
+        if finding.pedantic and not (self.pedantic or finding.rule in {*self.selected, *self.severity}):
             return None
         starts = [start for start in self.severity if finding.rule.startswith(start)]
         return finding._replace(severity=self.severity[max(starts, key=len)]) if starts else finding
@@ -70,7 +72,14 @@ class Settings:
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that are not turned off, with the lines and columns of its file."""
-    script = JobScript(
+    judged = map(settings.judged, lint(script_of(source, settings), others))
+    moved = (source.moved(finding) for finding in judged if finding is not None)
+    return [finding for finding in moved if finding is not None]
+
+
+def script_of(source: Source, settings: Settings) -> JobScript:
+    """Return a script as rules judge it."""
+    return JobScript(
         file=source.file,
         text=source.text,
         slurm=settings.slurm,
@@ -80,8 +89,6 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
         folder=settings.folder,
         makes_log_folders=settings.makes_log_folders,
     )
-    judged = map(settings.judged, lint(script, others))
-    return [source.moved(finding) for finding in judged if finding is not None]
 
 
 def settings_of(
@@ -91,6 +98,7 @@ def settings_of(
     *,
     select: Sequence[str] = (),
     disable: Sequence[str] = (),
+    pedantic: bool = False,
 ) -> Settings:
     """Return what flags and sbatchgen.yaml say; without a profile no cluster is known.
 
@@ -103,7 +111,8 @@ def settings_of(
     severities = project.lint.severity
     _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
     severity = {start.upper(): value for start, value in severities.items()}
-    cluster = _read_profile(places, profile, project)
+    document = _read_profile(places, profile, project)
+    cluster = document.value if document else None
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
     try:
         line_of(release)
@@ -114,10 +123,12 @@ def settings_of(
     removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
+        places=document.places if document else {},
         slurm=release,
         folder=places.folder,
         assumed=not (slurm or (cluster and cluster.slurm)),
         selected=selected,
+        pedantic=pedantic,
         disabled=disabled,
         severity=severity,
         removed=tuple(sorted(removed)),
@@ -134,23 +145,23 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
     return document.value, document.places
 
 
-def _read_profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
+def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
     """Return the cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = beside(places.project, project.profile)
-    return checked(places.profile(name)).value if name else None
+    return checked(places.profile(name)) if name else None
 
 
-def checked(file: Path) -> Document[Profile]:
-    """Read a profile whose policies name rules that exist.
+def checked(file: Path, text: str | None = None) -> Document[Profile]:
+    """Read a profile whose policies name rules that exist; `text` is what an editor has of it.
 
     Raises:
         DocumentError: It is wrong.
     """
     from sbatchgen.inputs.document import read_document
 
-    document = read_document(file, Profile)
+    document = read_document(file, Profile, text)
     _refuse_unknown(
         {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}, whole=True
     )
@@ -158,14 +169,14 @@ def checked(file: Path) -> Document[Profile]:
 
 
 def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """Return the starts of ids in the values of a flag, or ALL.
+    """Return the starts of ids in the values of a flag.
 
     Raises:
         CommandLineError: No rule's id starts so.
     """
     ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
     for start in ids:
-        if (start, flag) != (ALL, "--select") and not is_known(start, rules()):
+        if not is_known(start, rules()):
             raise CommandLineError.of(f"no rule '{start}'", at=flag, fix=did_you_mean(start, rules()))
     return ids
 

@@ -1,4 +1,4 @@
-"""Where scripts come from: files, folders, stdin, and the examples of Markdown documents.
+"""Where scripts come from: files, folders, stdin, and the examples of documents.
 
 Nothing larger than MAX_BYTES is read, and only regular files are: a pipe may never end.
 """
@@ -16,19 +16,20 @@ from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
 from sbatchgen.inputs.mistaken import mistaken
+from sbatchgen.lint.blocks import DOCUMENTS, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
 STDIN = "-"
 SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
 PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
-DOCUMENTS = (".md", ".markdown")
 OTHERS = (".py", ".yaml", ".yml")
 OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scripts `submit` has reviewed
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-# Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
-_FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+.-]*)")
-_ANNOTATION = re.compile(r"[ \t]+(?:#[ \t]*)?\(\d{1,2}\)!?[ \t]*$")  # of MkDocs, as "# (2)!"
-_SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text")
+_MARK = b"#SBATCH"
+_FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
+_LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
+_OF_READERS = "SB812"  # the rule of what readers of a document are to fill in
+_OF_WHOLE = ("SB119", "SB205")  # of options that a part lacks, or shows twice: as alternatives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,14 @@ class Source:
         data: The script.
         line: The line of the file in which it starts, from 1.
         indents: Of an example of a document, the characters before each of its lines.
+        is_part: Whether it is an example that shows a part of a script: it has no `#!`.
     """
 
     file: str
     data: bytes
     line: int = 1
     indents: tuple[int, ...] = ()
+    is_part: bool = False
 
     @property
     def text(self) -> str:
@@ -56,15 +59,22 @@ class Source:
         """How many characters of the document are before a line of the script, counted from 0."""
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
-    def moved(self, finding: Finding) -> Finding:
-        """Return the finding with its place in the file; without edits in a document."""
+    def moved(self, finding: Finding) -> Finding | None:
+        """Return the finding with its place in the file; without edits in a document, if it is one there."""
         if not self.indents:
             return finding
+        if finding.rule == _OF_READERS or (self.is_part and finding.rule in _OF_WHOLE):
+            return None
         old = finding.place
         at = self.indent(old.line - 1)
         line, column = old.line + self.line - 1, old.column + at
         place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
-        return finding._replace(place=place, problem=finding.problem._replace(at=place.text), edits=())
+        what, fix = (_LINES.sub(self._moved_lines, text) for text in finding.problem[::2])
+        return finding._replace(place=place, problem=Problem(what, place.text, fix), edits=())
+
+    def _moved_lines(self, match: re.Match[str]) -> str:
+        """Return the numbers of lines in a message as those of the document."""
+        return re.sub(r"\d+", lambda number: str(int(number[0]) + self.line - 1), match[0])
 
 
 def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
@@ -100,19 +110,25 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
             if name.startswith("."):
                 continue
-            if suffix in SCRIPTS or (suffix in PERHAPS and _has_directives(path)):
+            is_document = suffix.lower() in DOCUMENTS
+            if suffix in SCRIPTS or (
+                (suffix in PERHAPS or is_document) and _has_directives(path, is_document)
+            ):
                 yield path
 
 
-def _has_directives(path: str) -> bool:
+def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
+    """Whether a script begins with directives, or a document has some anywhere."""
     try:
+        if is_document:
+            return _MARK in read_file(Path(path), MAX_BYTES)
         return _DIRECTIVE.search(read_file(Path(path), 1 << 16)) is not None
     except OSError:
         return False
 
 
 def sources(name: str) -> list[Source]:
-    """Read the scripts of a file: one, or those of a Markdown document.
+    """Read the scripts of a file: one, or those of a document.
 
     Raises:
         DocumentError: It can't be read, is not a regular file, is too large, or is something else.
@@ -120,7 +136,7 @@ def sources(name: str) -> list[Source]:
     if name.endswith(OTHERS) and (problem := mistaken(name, "script", "lint")):
         raise DocumentError([problem])
     source = whole(name)
-    return list(_examples(source)) if name.endswith(DOCUMENTS) else [source]
+    return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
 
 
 def whole(name: str) -> Source:
@@ -138,43 +154,16 @@ def whole(name: str) -> Source:
     return Source(file=shown, data=data)
 
 
-def _examples(document: Source) -> Iterator[Source]:
-    """Yield the fenced blocks of a document that hold directives; an open one ends with the document."""
-    opened: re.Match[str] | None = None
-    start = 0
-    block: list[str] = []
-    # Carriage returns at the ends of a document's lines are the document's, not the script's.
-    lines = document.text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-    for number, line in enumerate([*lines, None], start=1):
-        match = _FENCE.match(line) if line is not None else None
-        if opened is None:
-            if match:
-                opened, start, block = match, number + 1, []
-        elif line is None or (
-            match and match["mark"].startswith(opened["mark"]) and not line[match.end("mark") :].strip()
-        ):
-            yield from _example(document.file, block, start, opened)
-            opened = None
-        else:
-            block.append(line)
-
-
-def _example(name: str, block: Sequence[str], start: int, opened: re.Match[str]) -> Iterator[Source]:
-    """Yield the script of a block, if it is one; a missing `#!` is put before it."""
-    if opened["language"].lower() not in _SHELL:
-        return
-    indents = [_indent(line, len(opened["indent"])) for line in block]
-    bare = (_ANNOTATION.sub("", line) if "#SBATCH" in line else line for line in block)
-    text = "".join(f"{line[indent:]}\n" for line, indent in zip(bare, indents, strict=True))
-    script = text.encode("utf-8", "surrogateescape")
-    if not _DIRECTIVE.search(script):
-        return
-    if not script.startswith(b"#!"):
-        script, indents, start = b"#!/bin/bash\n" + script, [0, *indents], start - 1
-    yield Source(file=name, data=script, line=start, indents=tuple(indents))
-
-
-def _indent(line: str, width: int) -> int:
-    """Return how much of a line is before the script: as much as before the fence, or as there is."""
-    before = line[:width]
-    return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
+def scripts_of(document: Source) -> list[Source]:
+    """Return the scripts of a document; a missing `#!` is put before one."""
+    scripts = []
+    for block in blocks(document.text, os.path.splitext(document.file)[1].lower()):  # noqa: PTH122
+        script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
+        if _DIRECTIVE.search(script):
+            if not _FIRST_LINE.match(script):
+                script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1
+            is_part = line < block.line
+            scripts.append(
+                Source(file=document.file, data=script, line=line, indents=indents, is_part=is_part)
+            )
+    return scripts

@@ -55,6 +55,7 @@ def read_request(
     environment: Mapping[str, str],
     folder: Path,
     check: Check,
+    text: str | None = None,
 ) -> Request:
     """The request of a command line.
 
@@ -65,13 +66,18 @@ def read_request(
         environment: For SBATCHGEN_PROFILE and the search paths.
         folder: The current folder.
         check: The rules, by which a partition is chosen if the job names no partition.
+        text: What an editor has of the job YAML.
 
     Raises:
         SbatchgenError: The command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
-    layers = [_read(Level.JOB, _job_file(job)), flags] if job not in MODES else [flags]
+    layers = (
+        [_read(Level.JOB, _job_file(job) if text is None else Path(job), text), flags]
+        if job not in MODES
+        else [flags]
+    )
     if project := places.project:
         nearby = Path(PROJECT_FILE) if project.parent == folder else project
         layers.insert(0, _read(Level.PROJECT, nearby))
@@ -103,8 +109,8 @@ def read_request(
     )
 
 
-def _read(level: Level, path: Path) -> Layer:
-    document = read_document(path, JobSpec)
+def _read(level: Level, path: Path, text: str | None = None) -> Layer:
+    document = read_document(path, JobSpec, text)
     return layer(level, document.value, document.places)
 
 

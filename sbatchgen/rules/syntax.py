@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 
-from sbatchgen.job.script import JobScript
+from sbatchgen.job.script import FOR_A_PERSON, JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
@@ -32,7 +32,8 @@ def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         if "here-document" not in message:
             what = f"bash can't parse this, and runs nothing from here on: {message}"
-            yield Hit(script.at(line), what, _mend(message))
+            unfilled = FOR_A_PERSON.search(script.lines[line - 1])
+            yield Hit(script.at(line), what, f"fill in {unfilled[0]}" if unfilled else _mend(message))
 
 
 def _mend(message: str) -> str:

@@ -289,7 +289,7 @@ def _rules() -> Iterator[str]:
     yield "# Rules of sbatchgen lint"
     yield ""
     yield "Each links to its reasons, with bad and good scripts; `sbatchgen lint --explain SB104` shows the same. A pedantic"
-    yield "rule is off unless `--select` names it or `all`."
+    yield "rule is off unless `--select` names it; `--pedantic` adds all of them."
     for file in sorted(RULE_PAGES.glob("*.md")):
         text = file.read_text()
         yield ""

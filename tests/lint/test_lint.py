@@ -399,6 +399,8 @@ def test_many_files_are_read_in_order(command: Command, monkeypatch: pytest.Monk
         (["--disable", "SB111"], 0),
         (["--disable", "SB111", "--fail-on", "warning"], 3),
         (["--disable", "SB1", "--fail-on", "info"], 0),
+        (["--disable", "SB111", "--strict"], 3),
+        (["--disable", "SB1", "--strict"], 0),
         (["--fail-on", "never"], 0),
         (["--select", "sb127"], 0),
         (["--select", "SB127", "--fail-on", "warning"], 3),

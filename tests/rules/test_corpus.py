@@ -190,15 +190,22 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
 
 
 def test_pedantic_rules_run_only_on_request() -> None:
-    def ids(*select: str) -> set[str]:
-        settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select)
+    def ids(*select: str, pedantic: bool = False) -> set[str]:
+        settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select, pedantic=pedantic)
         data = whole(str(FOLDER / "modules-unpinned.sh")).data
         return {finding.rule for finding in findings_of(Source(file="a.sh", data=data), settings)}
 
     assert ids() == set()
     assert ids("SB4") == set()
     assert ids("SB403") == {"SB403"}
-    assert ids("all") == {"SB402", "SB403"}
+    assert ids(pedantic=True) == {"SB402", "SB403"}
+    assert ids("SB403", pedantic=True) == {"SB403"}
+
+
+def test_a_syntax_error_of_a_placeholder_says_what_to_fill_in() -> None:
+    source = whole(str(FOLDER / "syntax-to-fill-in.sh"))
+    fixes = [finding.problem.fix for finding in findings_of(source, no_cluster()) if finding.rule == "SB814"]
+    assert fixes == ["fill in <seedname>"]
 
 
 # --- Fixes ---

@@ -1,0 +1,179 @@
+"""A cluster for somebody who writes a script: its limits with their places, and names to choose from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.inputs.completion import names_of
+from sbatchgen.inputs.document import Document, as_data
+from sbatchgen.inputs.profile import Partition, Profile, Qos
+from sbatchgen.inputs.search import short
+from sbatchgen.keys import keys_of
+from sbatchgen.quoting import first_names, visible
+
+MOST = 8  # partitions of which a limit is shown
+_GPUS = "gpus_per_node|gpu_types?|gpu_type_required|gpus_typed|gpu_memory|shards_per_gpu|cpus_per_gpu"
+# Keys of a partition that bear on an option.
+_KEYS = {
+    "account": "accounts|accounts_denied",
+    "constraint": "features",
+    "cpus-per-gpu": "cpus_per_gpu|cpus_per_node",
+    "cpus-per-task": r"cpus_\w+|threads_per_core",
+    "exclude": "nodes",
+    "exclusive": "exclusive|oversubscribed",
+    "gpus": _GPUS,
+    "gpus-per-node": _GPUS,
+    "gpus-per-task": _GPUS,
+    "gres": f"{_GPUS}|gres",
+    "mem": r"mem_per_node\w*|mem_largest",
+    "mem-per-cpu": r"mem_per_cpu\w*|mem_per_node|cpus_per_node",
+    "mem-per-gpu": r"mem_per_gpu\w*|mem_per_node|gpus_per_node",
+    "nodelist": "nodes",
+    "nodes": "nodes_max|nodes_min|node_minutes_max",
+    "ntasks": "cpus_per_node",
+    "ntasks-per-node": "cpus_per_node|cpus_per_node_max|gpus_per_node",
+    "prefer": "features",
+    "qos": "qos|qos_denied|partition_qos",
+    "requeue": "preemption|preemption_grace",
+    "reservation": "reservation_only",
+    "time": "time_max|time_default|time_by_nodes|node_minutes_max",
+    "time-min": "time_max",
+    "tmp": "tmp_per_node",
+}
+# Keys of the profile that do.
+_OF_CLUSTER = {
+    "array": "limits.max_array_size|limits.max_array_tasks",
+    "gres": "gres_types",
+    "licenses": "licenses",
+    "mem": "limits.memory_consumable",
+    "partition": "default_partition",
+    "reservation": "reservations",
+    "segment": "limits.topology",
+    "switches": "limits.topology|limits.switch_nodes",
+}
+_CHOICES = {"account": "accounts", "constraint": "features", "prefer": "features", "qos": "qos"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFacts:
+    """A profile, and where each of its keys is written.
+
+    Attributes:
+        document: The profile.
+        folder: That of the script or job, to which places are relative.
+    """
+
+    document: Document[Profile]
+    folder: Path
+
+    @property
+    def profile(self) -> Profile:
+        """The facts."""
+        return self.document.value
+
+    def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
+        """Return lines of Markdown: what this cluster says of an option of sbatch.
+
+        Args:
+            option: Its long name.
+            value: Its value, of which --partition and --qos have facts of their own.
+            partitions: Those that the job names; without any, the default one, or all.
+        """
+        profile = self.profile
+        named = [name for name in partitions if name in profile.partitions]
+        default = [profile.default_partition] if profile.default_partition in profile.partitions else []
+        some = [*map(str, named or default or [*profile.partitions][:MOST])]
+        lines = [*self._written("", _OF_CLUSTER[option])] if option in _OF_CLUSTER else []
+        if option == "partition":
+            for name in [part for part in value.split(",") if part in profile.partitions] or some:
+                lines += [*self._written(f"partitions.{name}.", r"[^.\[]+", Partition)]
+        elif option in _KEYS:
+            for name in some:
+                lines += [*self._written(f"partitions.{name}.", _KEYS[option], Partition)]
+        if option == "qos" and value:
+            lines += [*self._written(f"qos.{value}.", r"[^.\[]+", Qos)]
+        return lines
+
+    def names(self, option: str, partitions: Iterable[str] = ()) -> dict[str, str]:
+        """Return the values that an option may have here, each with what it is."""
+        profile = self.profile
+        if option == "partition":
+            return {str(name): self._in_short(part) for name, part in profile.partitions.items()}
+        if option in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
+            gpus = {
+                f"{kind}:{n}".removeprefix(":"): f"{part}: {n} a node"
+                for part, facts in profile.partitions.items()
+                for kind, n in facts.whole_gpus.items()
+            }
+            return {f"gpu:{name}": text for name, text in gpus.items()} if option == "gres" else gpus
+        if option == "reservation":
+            return dict.fromkeys(map(str, profile.reservations), "reservation")
+        if option == "licenses":
+            return {str(name): f"{number} licenses" for name, number in (profile.licenses or {}).items()}
+        if option not in _CHOICES:
+            return {}
+        kind = _CHOICES[option]
+        known = names_of(profile, kind, partitions)
+        return {name: self._of_qos(name) if kind == "qos" else "" for name in known}
+
+    def source(self, key: str) -> str:
+        """Return the page that says the value of a key: of the source that names it most closely."""
+        naming = [
+            (len(above), source.at.url)
+            for source in self.profile.sources
+            for above in source.keys
+            if f"{key}.".startswith(f"{above}.")
+        ]
+        return max(naming, default=(0, ""))[1]
+
+    def _written(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
+        """Yield a line for each key that is written below `above` and has such a name."""
+        shown = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
+        for path, at in self.document.places.items():
+            if match := shown.fullmatch(path):
+                value = _text(self._value(above, match["key"]))
+                key = keys_of(record).get(match["key"].rpartition(".")[2])
+                text = f": {key.metadata['help']}" if key else ""
+                where, url = short(at, self.folder), self.source(path)
+                documented = f", [documented]({url})" if url else ""
+                name = path.removeprefix("partitions.")
+                yield f"- `{_plain(name)}: {_plain(value)}`{text} ({_plain(where)}{documented})"
+
+    def _value(self, above: str, path: str) -> Any:
+        """Return the value of a path of keys, of which the first names a record in a mapping."""
+        value: Any = self.profile
+        if above:
+            kind, name = above[:-1].split(".", 1)
+            value = getattr(value, kind)[name]
+        for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
+            value = getattr(value, keys_of(value)[key].name)
+            value = value[int(index)] if index else value
+        return value
+
+    def _in_short(self, partition: Partition) -> str:
+        """What a partition has, in a few words."""
+        gpus = [f"{n} {kind or 'GPUs'} a node" for kind, n in partition.whole_gpus.items() if n]
+        facts = [*gpus, f"up to {partition.time_max}" if partition.time_max else ""]
+        return ", ".join(filter(None, (*facts, partition.state if partition.state != "up" else "")))
+
+    def _of_qos(self, name: str) -> str:
+        """What a quality of service allows, in a few words."""
+        limits = self.profile.qos.get(name)  # type: ignore[call-overload]
+        return ", ".join(f"{key}: {value}" for key, value in as_data(limits).items()) if limits else ""
+
+
+def _text(value: Any) -> str:
+    data = as_data(value)
+    if isinstance(data, list):
+        return first_names([*map(str, data)], MOST)
+    return data if isinstance(data, str) else json.dumps(data)
+
+
+def _plain(text: str) -> str:
+    """A value of a profile inside of backticks."""
+    return visible(text).replace("`", "'")

@@ -1,0 +1,140 @@
+"""Blocks of shell in documents: fences of Markdown, code blocks of reStructuredText, `<pre>` of HTML."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+# Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
+_FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t{.]*(?P<language>[\w+-]*)")
+# An annotation of MkDocs at the end of a line, as "# (2)!"; in a directive also without the #.
+_ANNOTATION = re.compile(r"[ \t]+#[ \t]*(?:\(\d{1,2}\)!?[ \t]*)+$")
+_BARE_ANNOTATION = re.compile(r"[ \t]+\(\d{1,2}\)!?[ \t]*$")
+# What readers fill in, apart from <name>: an ellipsis, --gres=gpu:N, HH:MM:SS, a word about options.
+_ILLUSTRATION = re.compile(
+    r"\.{2,}[ \t]*$|\u2026|[=: \t][A-Z](?=[ \t,:]|$)|\b[Hh]{1,2}:[Mm]{2}(?::[Ss]{2})?\b"
+    r"|#SBATCH[ \t]+(?:--)?(?:option|argument)[\w=-]*"
+)
+_LEFT_OUT = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")
+_TO_FILL_IN = re.compile(r"(?<![\w$<])<([A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
+# What begins a literal block: a directive for code, or a paragraph that ends in two colons.
+_LITERAL = re.compile(
+    r"(?P<indent>[ \t]*)(?:\.\.[ \t]+(?:code-block|code|sourcecode)::[ \t]*(?P<language>[\w+-]*)[ \t]*$"
+    r"|(?!\.\.[ \t])\S?.*::[ \t]*$)"
+)
+_OPTION = re.compile(r"[ \t]+:[\w-]+:(?:[ \t].*)?$")  # of a directive
+_PRE = re.compile(r"<pre\b[^>]*>\n?(?P<text>.*?)</pre>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]*>")
+_SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
+
+
+class CodeBlock(NamedTuple):
+    """A block of a document.
+
+    Attributes:
+        text: Its lines.
+        line: The line of the document in which it starts, from 1.
+        indents: How many characters of the document are before each of its lines. Columns of HTML are those
+            of the text that people see.
+    """
+
+    text: str
+    line: int
+    indents: tuple[int, ...]
+
+
+def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
+    """Yield the blocks of a document that may be shell, by its suffix."""
+    # Carriage returns at the ends of a document's lines are the document's, not the script's.
+    yield from DOCUMENTS[suffix](text.replace("\r\n", "\n"))
+
+
+def _of_markdown(text: str) -> Iterator[CodeBlock]:
+    """Yield fenced blocks; an open one ends with the document."""
+    opened: re.Match[str] | None = None
+    start = 0
+    block: list[str] = []
+    for number, line in enumerate([*text.removesuffix("\n").split("\n"), None], start=1):
+        match = _FENCE.match(line) if line is not None else None
+        if opened is None:
+            if match:
+                opened, start, block = match, number + 1, []
+        elif line is None or (
+            match and match["mark"].startswith(opened["mark"]) and not line[match.end("mark") :].strip()
+        ):
+            if opened["language"].lower() in _SHELL:
+                width = len(opened["indent"])
+                yield _block(block, start, [_quoted(each, width) for each in block])
+            opened = None
+        else:
+            block.append(line)
+
+
+def _quoted(line: str, width: int) -> int:
+    """Return how much of a line is before the script: as much as before the fence, or as there is."""
+    before = line[:width]
+    return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
+
+
+def _of_restructured_text(text: str) -> Iterator[CodeBlock]:
+    """Yield the indented blocks after a code directive, or a paragraph that ends in two colons."""
+    lines = text.split("\n")
+    at = 0
+    while at < len(lines):
+        match = _LITERAL.match(lines[at])
+        at += 1
+        if not match:
+            continue
+        while at < len(lines) and _OPTION.match(lines[at]):
+            at += 1
+        start, outer = at, len(match["indent"])
+        while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > outer):
+            at += 1
+        block = lines[start:at]
+        if (match["language"] or "").lower() in _SHELL and any(map(str.strip, block)):
+            before = next(number for number, line in enumerate(block) if line.strip())
+            width = min(_indent(line) for line in block if line.strip())
+            yield _block(block[before:], start + before + 1, [width] * (len(block) - before))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _of_html(text: str) -> Iterator[CodeBlock]:
+    """Yield what is preformatted, without its tags."""
+    for match in _PRE.finditer(text):
+        lines = [html.unescape(_TAG.sub("", line)) for line in match["text"].split("\n")]
+        yield _block(lines, text.count("\n", 0, match.start("text")) + 1, [0] * len(lines))
+
+
+def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBlock:
+    bare = (_filled_in(line[indent:]) for line, indent in zip(lines, indents, strict=True))
+    return CodeBlock("".join(f"{line}\n" for line in bare), start, tuple(indents))
+
+
+def _filled_in(line: str) -> str:
+    """Return a line without annotations, and as if readers had filled in what is theirs.
+
+    In a directive it becomes a placeholder as scripts have them; in a command a word of the same length, so
+    that bash sees a word, not a redirection. A line that says "and so on" becomes a comment.
+    """
+    line = _ANNOTATION.sub("", line)
+    if _LEFT_OUT.match(line):
+        return f"#{line[1:]}"
+    if line.startswith("#SBATCH"):
+        line = _BARE_ANNOTATION.sub("", line)
+        code = line[: line.index("#", 1)] if "#" in line[1:] else line
+        return f"{line} <value>" if _ILLUSTRATION.search(code) else line
+    return _TO_FILL_IN.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
+
+
+DOCUMENTS = {
+    ".md": _of_markdown,
+    ".markdown": _of_markdown,
+    ".rst": _of_restructured_text,
+    ".html": _of_html,
+    ".htm": _of_html,
+}  # each with its blocks

@@ -1,0 +1,24 @@
+"""The meanings of options, beside the table of options."""
+
+from __future__ import annotations
+
+from sbatchgen.editor.cluster import _KEYS, _OF_CLUSTER
+from sbatchgen.editor.meanings import WORDS, meanings
+from sbatchgen.sbatch.option_table import specs
+from sbatchgen.sbatch.values import check_value
+from sbatchgen.units import NEWEST, RELEASES
+
+
+def test_each_option_of_each_release_has_a_meaning() -> None:
+    known = {name for release in RELEASES for name in specs(release)}
+    assert set(meanings()) == known
+
+
+def test_limits_and_words_are_of_options_that_exist() -> None:
+    assert {*_KEYS, *_OF_CLUSTER, *WORDS} <= set(specs(NEWEST))
+
+
+def test_sbatch_takes_each_word_that_is_offered() -> None:
+    for name, words in WORDS.items():
+        for word in words:
+            check_value(name, word, slurm=NEWEST)
