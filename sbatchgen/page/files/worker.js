@@ -1,0 +1,74 @@
+// Answers commands: a message {argv, files} with its number gets {status, out, err} back.
+
+import { start } from "./python.js";
+
+const TYPES = { wasm: "application/wasm", js: "text/javascript", mjs: "text/javascript", json: "application/json" };
+const network = self.fetch.bind(self);
+const base = new URL("./", self.location.href).href;
+
+const packing = await (async () => {
+  try {
+    new DecompressionStream("brotli");
+    return "brotli";
+  } catch {
+    return "gzip";
+  }
+})();
+
+/** A file of this folder, unpacked: servers differ in what they compress. */
+async function unpacked(name) {
+  const packed = await network(`${base}${packing}/${name}.bin`);
+  if (!packed.ok) throw new Error(`${packing}/${name}.bin: ${packed.status}`);
+  const stream = packed.body.pipeThrough(new DecompressionStream(packing));
+  return new Response(stream, { headers: { "Content-Type": TYPES[name.split(".").pop()] ?? "application/zip" } });
+}
+
+const bytes = async (name) => new Uint8Array(await (await unpacked(name)).arrayBuffer());
+
+async function script(name) {
+  const url = URL.createObjectURL(await (await unpacked(name)).blob());
+  try {
+    return await import(url);
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+/** Pyodide asks for two files by itself. */
+self.fetch = (url, options) => {
+  const name = String(url.url ?? url).split("/").pop();
+  return ["pyodide.asm.wasm", "python_stdlib.zip"].includes(name) ? unpacked(name) : network(url, options);
+};
+
+async function begin() {
+  const names = ["pyodide.mjs", "pyodide.asm.mjs", "web-tree-sitter.js", "go.js"];
+  const [pyodide, core, trees] = await Promise.all(names.map(script));
+  return start({
+    loadPyodide: pyodide.loadPyodide,
+    options: {
+      indexURL: base,
+      lockFileContents: await (await unpacked("pyodide-lock.json")).text(),
+      createPyodideModule: core.default,
+    },
+    Parser: trees.Parser,
+    Language: trees.Language,
+    Go: self.Go,
+    bytes,
+    module: async (name) => WebAssembly.compileStreaming(unpacked(name)),
+    parserOptions: { wasmBinary: await bytes("web-tree-sitter.wasm"), locateFile: (name) => base + name },
+  });
+}
+
+const ready = begin();
+ready.then(
+  () => self.postMessage({ ready: true }),
+  (error) => self.postMessage({ failed: String(error?.message ?? error) }),
+);
+self.onmessage = async ({ data: { number, argv, files } }) => {
+  const answer = await ready;
+  try {
+    self.postMessage({ number, ...answer(argv, files) });
+  } catch (error) {
+    self.postMessage({ number, status: 70, out: "", err: `error: ${error?.message ?? error}` });
+  }
+};
