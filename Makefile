@@ -20,7 +20,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test test-fast test-oldest check clean sid modules old-python release
+.PHONY: smoke-gpu demo docs test test-fast test-oldest check clean sid page-packages modules old-python release
 
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
@@ -81,6 +81,10 @@ sid:
 # Two systems of modules, for jobs that load some; needs no root.
 modules:
 	bash tests/cluster/modules.sh build/modules
+
+# What the page is made of and tested with; needs npm.
+page-packages:
+	bash tests/page/packages.sh build/page
 
 # The Python of Debian 11, for the programs that start trainers on old systems; needs no root.
 old-python:

@@ -11,7 +11,7 @@ export function* parts(data) {
   }
 }
 
-/** Return what reads bash: for a text of ASCII the nodes of its tree, 4 numbers each; null if that takes too long. */
+/** Return what reads bash: for a text of ASCII the nodes of its tree, 4 numbers each; undefined if that takes too long. */
 async function grammar({ Parser, Language }, wasm, languageWasm) {
   await Parser.init(wasm);
   const language = await Language.load(languageWasm);
@@ -21,7 +21,7 @@ async function grammar({ Parser, Language }, wasm, languageWasm) {
     const tree = parser.parse(text, null, { progressCallback: () => performance.now() > end });
     if (!tree) {
       parser.reset();
-      return null;
+      return undefined;
     }
     const cursor = tree.walk();
     const found = [];
@@ -50,7 +50,7 @@ async function grammar({ Parser, Language }, wasm, languageWasm) {
   return { rows, kinds };
 }
 
-/** Return what finds faults of bash in a text: [line, message] of the first, or null. Each text gets a parser of its own. */
+/** Return what finds faults of bash in a text: [line, message] of the first, or undefined. Each text gets a parser of its own. */
 function syntax(Go, module) {
   const BASH = 1;
   return (text) => {
@@ -68,7 +68,7 @@ function syntax(Go, module) {
     const answer = new Uint8Array(memory.buffer).subarray(from);
     const { parseError, message } = JSON.parse(new TextDecoder().decode(answer.subarray(0, answer.indexOf(0))));
     if (parseError) return [parseError.Pos.Line, parseError.Text];
-    return message ? [1, message] : null;
+    return message ? [1, message] : undefined; // Python's None
   };
 }
 
@@ -96,9 +96,13 @@ export async function start({ loadPyodide, options, Parser, Language, Go, bytes,
   const browser = python.pyimport("sbatchgen_in_browser");
   const answer = browser.start(rows, kinds, faults);
   return (argv, texts = {}) => {
-    const proxy = answer(argv, texts);
-    const [status, out, err] = proxy.toJs();
-    proxy.destroy();
-    return { status, out, err };
+    try {
+      const proxy = answer(argv, texts);
+      const [status, out, err] = proxy.toJs();
+      proxy.destroy();
+      return { status, out, err };
+    } catch (error) {
+      return { status: 70, out: "", err: `error: ${error?.message ?? error}` };
+    }
   };
 }

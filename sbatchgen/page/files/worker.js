@@ -66,9 +66,5 @@ ready.then(
 );
 self.onmessage = async ({ data: { number, argv, files } }) => {
   const answer = await ready;
-  try {
-    self.postMessage({ number, ...answer(argv, files) });
-  } catch (error) {
-    self.postMessage({ number, status: 70, out: "", err: `error: ${error?.message ?? error}` });
-  }
+  self.postMessage({ number, ...answer(argv, files) });
 };
