@@ -126,7 +126,7 @@ function jobFile() {
 }
 
 function showProfile() {
-  const { description, checked, partitions, required } = profile();
+  const { description, checked, partitions, required, trainer } = profile();
   at("about").textContent = description;
   at("made").textContent = say("made", { version: model.version, checked });
   const chosen = at("partition").value;
@@ -136,6 +136,7 @@ function showProfile() {
     at("partition").append(make("option", { value: name }, about ? `${name}: ${about}` : name));
   }
   at("partition").value = partitions.some(({ name }) => name === chosen) ? chosen : "";
+  at("trainer").value ||= trainer; // where the centre has a trainer of its own, the form begins with that
   for (const node of inputs()) {
     const isRequired = required.includes(node.dataset.flag);
     node.toggleAttribute("required", isRequired);
@@ -150,6 +151,7 @@ function showFields() {
   const { hides } = mode();
   const runtime = at("runtime").value || profile().runtime;
   const named = at("partition").value;
+  at("partition-help").textContent = profile().partitions.find(({ name, first }) => (named ? name === named : first))?.about ?? "";
   const shards = profile().partitions.some(({ name, shards: has }) => has && (!named || name === named));
   for (const field of model.fields) {
     const box = document.querySelector(`#form [data-field="${field.name}"]`);
@@ -167,7 +169,10 @@ function changes({ fix, at: place }) {
   const field = fields.get(place);
   const add = (flags, key = "set") => found.push([say(key, { value: flags.map(([flag, value]) => `${flag} ${value ?? ""}`.trim()).join(" ") }), flags]);
   const modeName = fix.match(/\buse mode (\w+)/)?.[1];
-  if (modeName) add([["mode", modeName]]);
+  if (modeName) {
+    add([["mode", modeName]]);
+    return found;
+  }
   for (const part of fix.split(/;|,? or (?=remove|set|use|add|leave|--)/)) {
     const flags = [...part.matchAll(/(--[a-z-]+)(?:[ =]([\w.:%/+-]+))?((?:,? (?:or )?[a-z0-9-]+)*)/g)];
     const known = flags.filter(([, flag]) => fields.has(flag));
@@ -210,10 +215,15 @@ function showFinding({ severity, what, at: place, fix, rule }, buttons) {
   return box;
 }
 
-function showFindings(list) {
+/** Say how many findings there are, by severity. */
+function counted(list) {
   const count = (name) => list.filter(({ severity }) => severity === name).length;
-  const counts = [["error", "errors"], ["warning", "warnings"]].filter(([name]) => count(name));
-  at("state").textContent = counts.map(([name, key]) => say(key, { count: count(name) })).join(", ") || say("no_findings");
+  const counts = [["error", "errors"], ["warning", "warnings"], ["info", "notes"]].filter(([name]) => count(name));
+  return counts.map(([name, key]) => say(key, { count: count(name) })).join(", ") || say("no_findings");
+}
+
+function showFindings(list) {
+  at("state").textContent = counted(list);
   at("findings").replaceChildren(
     ...list.map((each) => showFinding(each, changes(each).map(([text, flags]) => button(text, () => apply(flags))))),
   );
@@ -277,6 +287,13 @@ function showOrigins({ settings, lines }) {
     node?.classList.add(kind);
     node?.setAttribute("title", what);
   });
+  for (const node of inputs()) {
+    const name = node.dataset.flag.slice(2).replaceAll("-", "_");
+    const set = settings.find((each) => each.name === node.dataset.flag || each.name === name);
+    const value = set?.by === "command line" ? "" : (set?.value ?? "");
+    if (node.tagName === "INPUT") node.placeholder = value;
+    else if (node.id !== "partition") node.options[0].text = `${value} ${say("by_default")}`.trim();
+  }
   const out = settings.filter(({ value, name }) => value === "passed over" && name.startsWith("partition "));
   const list = out.map(({ name, at: why }) => `${name.slice(10)} (${why})`).join("; ");
   at("passed-over").textContent = list ? say("passed_over", { list }) : "";
@@ -309,7 +326,9 @@ function showPlan({ request, job, script }) {
   const tasks = Number(script.match(/^#SBATCH --ntasks-per-node=(\d+)/m)?.[1] ?? 1);
   const each = Math.max(1, Math.round((processes ?? nodes) / nodes));
   const span = (first, count) => (count > 1 ? `${first}-${first + count - 1}` : `${first}`);
-  const ofNode = gpus.given ? say("plan_all_gpus", { list: span(0, gpus.given), count: gpus.of ?? gpus.given }) : say("plan_none");
+  const list = span(0, gpus.given);
+  const some = gpus.of ? say("plan_all_gpus", { list, count: gpus.of }) : list;
+  const ofNode = gpus.given ? some : say("plan_none");
   const held = shards.given ? say("plan_shards", { count: shards.given }) : ofNode;
   const head = ["plan_node", "plan_tasks", "plan_processes", "plan_gpus"].map((key) => make("th", { scope: "col" }, say(key)));
   const row = (name, ranks) => make("tr", {}, ...[name, tasks, ranks, held].map((text) => make("td", {}, `${text}`)));
@@ -333,25 +352,34 @@ function showCost({ cost }) {
   if (cost.billing_hours) at("cost").textContent += `, ${say("cost_billing", { billing: number(cost.billing_hours) })}`;
 }
 
-const refresh = latest(async (isCurrent) => {
+function showCommand() {
   const { job, args } = commandLine();
   at("command").textContent = ["sbatchgen", "render", ...job, ...args].map(quoted).join(" ");
   at("job-file").textContent = jobFile();
+}
+
+const refresh = latest(async (isCurrent) => {
+  const { job, args } = commandLine();
   if (document.documentElement.dataset.ready) at("state").textContent = say("working");
   const { out, err } = await ask(["review", ...job, "--format", "json", ...args]);
   if (!isCurrent()) return;
   const review = out ? JSON.parse(out) : { findings: problems(err), script: null };
+  if (profile().trainer && !at("trainer").value.trim()) {
+    review.findings.unshift({ severity: "error", what: say("needs_trainer"), at: "--trainer", fix: say("needs_trainer_fix"), rule: "" });
+    review.script = null;
+  }
   showScript(review.script);
   showFindings(review.findings);
   showPlan(review);
   showCost(review);
-  document.documentElement.dataset.shown = ["sbatchgen", ...job, ...args].join(" ");
+  document.documentElement.dataset.shown = ["sbatchgen", "render", ...job, ...args].map(quoted).join(" ");
   const explained = await ask(["explain", ...job, "--lines", "--format", "json", ...args]);
   if (isCurrent() && explained.out) showOrigins(JSON.parse(explained.out));
 });
 
 function changed() {
   showFields();
+  showCommand();
   remember();
   refresh();
 }
@@ -386,9 +414,7 @@ const lint = latest(async (isCurrent) => {
   if (!isCurrent()) return;
   const found = out ? JSON.parse(out) : [];
   const list = [...problems(err).map((each) => ({ ...each, line: 1, edits: [] })), ...found.map((each) => ({ ...each, what: each.message, at: "" }))];
-  const count = (name) => list.filter(({ severity }) => severity === name).length;
-  const counts = [["error", "errors"], ["warning", "warnings"]].filter(([name]) => count(name));
-  at("lint-state").textContent = counts.map(([name, key]) => say(key, { count: count(name) })).join(", ") || say("no_findings");
+  at("lint-state").textContent = counted(list);
   const put = (edits) => {
     at("source").value = edited(at("source").value, edits);
     at("source").dispatchEvent(new Event("input"));
@@ -412,21 +438,26 @@ at("fix-all").addEventListener("click", async () => {
   at("source").dispatchEvent(new Event("input"));
 });
 
-/** Return a text after a unified diff of it. */
+/** Return a text after a unified diff of it; what follows the diff is left out. */
 function patched(text, diff) {
   const lines = text.split("\n");
   const done = [];
+  const parts = diff.split("\n");
   let read = 0;
-  for (const line of diff.split("\n")) {
-    const start = line.match(/^@@ -(\d+)(?:,(\d+))? /);
-    if (start) {
-      const first = start[2] === "0" ? Number(start[1]) : start[1] - 1;
-      done.push(...lines.slice(read, first));
-      read = first;
-    } else if (/^(---|\+\+\+) /.test(line) && !read && !done.length) continue;
-    else if (line.startsWith("+")) done.push(line.slice(1));
-    else if (line.startsWith("-")) read++;
-    else if (line.startsWith(" ")) done.push(lines[read++]);
+  for (let at = 0; at < parts.length; at++) {
+    const [, first, size = 1, more = 1] = parts[at].match(/^@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@/) ?? [];
+    if (first === undefined) continue;
+    done.push(...lines.slice(read, size === "0" ? Number(first) : first - 1));
+    read = (size === "0" ? Number(first) : first - 1) + Number(size);
+    for (let old = Number(size), added = Number(more); old > 0 || added > 0; ) {
+      const line = parts[++at];
+      if (line === undefined) return text;
+      if (!line.startsWith("-") && !line.startsWith("\\")) {
+        done.push(line.slice(1));
+        added--;
+      }
+      if (!line.startsWith("+") && !line.startsWith("\\")) old--;
+    }
   }
   return [...done, ...lines.slice(read)].join("\n");
 }
@@ -540,6 +571,7 @@ async function restore() {
   if (state.has("for")) named("lint-profile", "for");
   if (state.has("script")) at("source").value = await unpacked(state.get("script")).catch(() => "");
   showFields();
+  showCommand();
   open(state.get("tab") === "check" ? "check" : "build");
 }
 
