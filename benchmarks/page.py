@@ -51,6 +51,7 @@ def main() -> None:
         measured = measure(to, mbit)
     row("form, s", measured["first"]["form"] / 1000, 1.0)
     row("first script, s", measured["first"]["script"] / 1000, MOST_S)
+    row("its findings, s", measured["first"]["findings"] / 1000, None)
     row("script of a second visit, s", measured["second"]["script"] / 1000, MOST_S)
     row("requests of a second visit", measured["again"], None, "{}")
     row("a change of the form, median ms", statistics.median(measured["typed"]), MOST_MS, "{:.0f}")

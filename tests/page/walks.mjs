@@ -15,7 +15,7 @@ const left = new Set(); // addresses outside of the folder
 if (pictures) mkdirSync(pictures, { recursive: true });
 
 function check(ok, what) {
-  if (!ok) throw new Error(what);
+  if (!ok) throw new Error(what || "an empty text");
 }
 
 class Visit {
@@ -155,7 +155,7 @@ const walks = {
     return visit;
   },
   "too many GPUs, and the fix": async () => {
-    const visit = await Visit.open("#profile=princeton&mode=ddp");
+    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00");
     await visit.settled();
     await visit.fill("gpus_per_node", "16");
     check((await visit.text("#findings")).includes("GPU"), await visit.text("#findings"));
@@ -334,7 +334,7 @@ const walks = {
     return visit;
   },
   "a narrow screen": async () => {
-    const visit = await Visit.open("#profile=princeton&mode=ddp&gpus-per-node=16", { width: 320, height: 640 });
+    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16", { width: 320, height: 640 });
     await visit.settled();
     const wide = () => visit.page.evaluate(() => document.documentElement.scrollWidth);
     check((await wide()) <= 320, `${await wide()} pixels`);
@@ -346,14 +346,14 @@ const walks = {
     return visit;
   },
   "dark, and on paper": async () => {
-    const visit = await Visit.open("#profile=princeton&mode=ddp&gpus-per-node=16");
+    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16");
     await visit.page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
     await visit.settled();
     check((await visit.page.evaluate(() => getComputedStyle(document.body).backgroundColor)) === "rgb(20, 23, 28)", "light");
     await visit.axe("dark");
     await visit.picture("dark");
     await visit.page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
-    await visit.fill("gpus_per_node", "1");
+    await visit.fill("gpus_per_node", "4");
     await visit.page.waitForSelector("#script .template");
     await visit.axe("light");
     await visit.page.emulateMediaType("print");

@@ -69,6 +69,6 @@ for (const folder of [plan.cache, ...["brotli", "gzip"].map((name) => join(plan.
   mkdirSync(folder, { recursive: true });
 }
 for (const [name, data] of Object.entries(outputs)) {
-  writeFileSync(join(plan.to, "brotli", `${name}.bin`), compressed(data, ".brotli", brotli));
+  writeFileSync(join(plan.to, "brotli", `${name}.bin`), compressed(data, `.brotli-${plan.quality}`, brotli));
   writeFileSync(join(plan.to, "gzip", `${name}.bin`), compressed(data, ".gzip", (raw) => gzipSync(raw, { level: 9 })));
 }

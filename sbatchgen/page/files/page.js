@@ -159,6 +159,7 @@ function showFields() {
     const ofRuntime = field.runtimes && !field.runtimes.includes(runtime);
     box.hidden = hides.includes(field.name) || ofRuntime || (field.name === "gres" && !shards);
   }
+  for (const group of at("more").querySelectorAll("fieldset")) group.hidden = !group.querySelector(".field:not([hidden])");
 }
 
 // --- Findings and their fixes ---
@@ -358,13 +359,20 @@ function showCommand() {
   at("job-file").textContent = jobFile();
 }
 
+const IDLE_MS = 250;
+let explaining = 0;
 const refresh = latest(async (isCurrent) => {
   const { job, args } = commandLine();
   if (document.documentElement.dataset.ready) at("state").textContent = say("working");
+  const lacksTrainer = profile().trainer && !at("trainer").value.trim();
+  if (document.documentElement.dataset.shown === undefined && !lacksTrainer) {
+    const early = await ask(["render", ...job, ...args]); // the first script sooner: a review takes more of the program
+    if (early.status === 0) showScript(early.out);
+  }
   const { out, err } = await ask(["review", ...job, "--format", "json", ...args]);
   if (!isCurrent()) return;
   const review = out ? JSON.parse(out) : { findings: problems(err), script: null };
-  if (profile().trainer && !at("trainer").value.trim()) {
+  if (lacksTrainer) {
     review.findings.unshift({ severity: "error", what: say("needs_trainer"), at: "--trainer", fix: say("needs_trainer_fix"), rule: "" });
     review.script = null;
   }
@@ -373,9 +381,16 @@ const refresh = latest(async (isCurrent) => {
   showPlan(review);
   showCost(review);
   document.documentElement.dataset.shown = ["sbatchgen", "render", ...job, ...args].map(quoted).join(" ");
-  const explained = await ask(["explain", ...job, "--lines", "--format", "json", ...args]);
-  if (isCurrent() && explained.out) showOrigins(JSON.parse(explained.out));
+  clearTimeout(explaining);
+  explaining = setTimeout(() => explain(job, args), IDLE_MS);
 });
+
+/** Mark the lines of the script, once nothing has been typed for a moment. */
+async function explain(job, args) {
+  const command = at("command").textContent;
+  const { out } = await ask(["explain", ...job, "--lines", "--format", "json", ...args]);
+  if (out && at("command").textContent === command) showOrigins(JSON.parse(out));
+}
 
 function changed() {
   showFields();

@@ -15,9 +15,15 @@ const packing = await (async () => {
   }
 })();
 
+const address = (name) => `${base}${packing}/${name}.bin`;
+// The large files, which are needed after others: asked for at once.
+const large = ["pyodide.asm.wasm", "python_stdlib.zip", "sbatchgen.bin"];
+const begun = new Map(large.map((name) => [name, network(address(name))]));
+
 /** A file of this folder, unpacked: servers differ in what they compress. */
 async function unpacked(name) {
-  const packed = await network(`${base}${packing}/${name}.bin`);
+  const packed = await (begun.get(name) ?? network(address(name)));
+  begun.delete(name);
   if (!packed.ok) throw new Error(`${packing}/${name}.bin: ${packed.status}`);
   const stream = packed.body.pipeThrough(new DecompressionStream(packing));
   return new Response(stream, { headers: { "Content-Type": TYPES[name.split(".").pop()] ?? "application/zip" } });
