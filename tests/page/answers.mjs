@@ -18,23 +18,23 @@ const load = (name) => import(pathToFileURL(join(folder, name)));
 const bytes = async (name) => new Uint8Array(readFileSync(join(folder, name)));
 const { start } = await import(pathToFileURL(join(page, "python.js")));
 const { loadPyodide } = await load("pyodide.mjs");
-const { Parser, Language } = await load("web-tree-sitter.js");
-await load("go.js");
 const before = performance.now();
 const answer = await start({
   loadPyodide,
   options: { indexURL: folder, lockFileContents: readFileSync(join(folder, "pyodide-lock.json"), "utf8") },
-  Parser,
-  Language,
-  Go: globalThis.Go,
+  trees: () => load("web-tree-sitter.js"),
+  go: async () => {
+    await load("go.js");
+    return globalThis.Go;
+  },
   bytes,
   module: async (name) => WebAssembly.compile(await bytes(name)),
-  parserOptions: {},
+  parserOptions: async () => ({}),
 });
 process.stderr.write(`ready after ${Math.round(performance.now() - before)} ms\n`);
 for await (const line of createInterface({ input: process.stdin })) {
   const [argv, files] = JSON.parse(line);
   const from = performance.now();
-  const { status, out, err } = answer(argv, files);
+  const { status, out, err } = await answer(argv, files);
   process.stdout.write(`${JSON.stringify({ status, out, err, ms: performance.now() - from })}\n`);
 }

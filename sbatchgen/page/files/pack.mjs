@@ -7,7 +7,8 @@ import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { brotliCompressSync, constants, gzipSync } from "node:zlib";
+import { promisify } from "node:util";
+import zlib, { constants } from "node:zlib";
 
 const plan = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const of = (name, file) => join(plan.packages, name, file);
@@ -51,24 +52,28 @@ const outputs = {
   "pyodide-lock.json": Buffer.from(JSON.stringify({ ...lock, packages: {} })),
 };
 
-/** The compressed bytes; those of large files that do not change are kept. */
-function compressed(data, suffix, work) {
+/** Return the compressed bytes; they are kept for files that do not change. */
+async function compressed(data, suffix, work) {
   const kept = join(plan.cache, createHash("sha256").update(data).digest("hex") + suffix);
   if (existsSync(kept)) return readFileSync(kept);
-  const small = work(data);
+  const small = await work(data);
   writeFileSync(kept + ".new", small);
   renameSync(kept + ".new", kept);
   return small;
 }
 
+const gzip = (data) => promisify(zlib.gzip)(data, { level: 9 });
 const brotli = (data) =>
-  brotliCompressSync(data, {
+  promisify(zlib.brotliCompress)(data, {
     params: { [constants.BROTLI_PARAM_QUALITY]: plan.quality, [constants.BROTLI_PARAM_LGWIN]: 24, [constants.BROTLI_PARAM_SIZE_HINT]: data.length },
   });
 for (const folder of [plan.cache, ...["brotli", "gzip"].map((name) => join(plan.to, name))]) {
   mkdirSync(folder, { recursive: true });
 }
-for (const [name, data] of Object.entries(outputs)) {
-  writeFileSync(join(plan.to, "brotli", `${name}.bin`), compressed(data, `.brotli-${plan.quality}`, brotli));
-  writeFileSync(join(plan.to, "gzip", `${name}.bin`), compressed(data, ".gzip", (raw) => gzipSync(raw, { level: 9 })));
-}
+const write = async (folder, name, bytes) => writeFileSync(join(plan.to, folder, `${name}.bin`), await bytes);
+await Promise.all(
+  Object.entries(outputs).flatMap(([name, data]) => [
+    write("brotli", name, compressed(data, `.brotli-${plan.quality}`, brotli)),
+    write("gzip", name, compressed(data, ".gzip", gzip)),
+  ]),
+);

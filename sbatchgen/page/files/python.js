@@ -75,13 +75,11 @@ function syntax(Go, module) {
 /**
  * Start Python and return `answer`: of a command line and of files, the status, stdout and stderr of the command.
  *
- * loadPyodide, options: of Pyodide. Parser, Language, Go: of web-tree-sitter and sh-syntax.
+ * loadPyodide, options: of Pyodide. trees, go: give web-tree-sitter, and the class Go of sh-syntax, when they are wanted.
  * bytes: name of a file -> its bytes. module: name of a file -> a compiled WebAssembly module.
  */
-export async function start({ loadPyodide, options, Parser, Language, Go, bytes, module, parserOptions }) {
-  const grammarReady = bytes("bash.wasm").then((wasm) => grammar({ Parser, Language }, parserOptions, wasm));
+export async function start({ loadPyodide, options, trees, go, bytes, module, parserOptions }) {
   const files = bytes("sbatchgen.bin");
-  const checker = module("sh.wasm");
   const python = await loadPyodide({ ...options, env: { HOME: "/", PYTHONDONTWRITEBYTECODE: "1" }, packages: [] });
   const { FS } = python;
   const made = new Set();
@@ -91,12 +89,17 @@ export async function start({ loadPyodide, options, Parser, Language, Go, bytes,
     made.add(folder);
     FS.writeFile(path, data);
   }
-  const { rows, kinds } = await grammarReady;
-  const faults = syntax(Go, await checker);
   const browser = python.pyimport("sbatchgen_in_browser");
-  const answer = browser.start(rows, kinds, faults);
-  return (argv, texts = {}) => {
+  const answer = browser.start();
+  // What reads bash is loaded last: the first script needs none of it.
+  const reads = (async () => {
+    const { rows, kinds } = await grammar(await trees(), await parserOptions(), await bytes("bash.wasm"));
+    browser.read_with(rows, kinds, syntax(await go(), await module("sh.wasm")));
+  })();
+  reads.catch(() => {}); // each answer that needs it says why it is not there
+  return async (argv, texts = {}) => {
     try {
+      if (argv[0] !== "render") await reads;
       const proxy = answer(argv, texts);
       const [status, out, err] = proxy.toJs();
       proxy.destroy();

@@ -47,21 +47,22 @@ self.fetch = (url, options) => {
 };
 
 async function begin() {
-  const names = ["pyodide.mjs", "pyodide.asm.mjs", "web-tree-sitter.js", "go.js"];
-  const [pyodide, core, trees] = await Promise.all(names.map(script));
+  const [pyodide, core, lock] = await Promise.all([
+    script("pyodide.mjs"),
+    script("pyodide.asm.mjs"),
+    unpacked("pyodide-lock.json").then((response) => response.text()),
+  ]);
   return start({
     loadPyodide: pyodide.loadPyodide,
-    options: {
-      indexURL: base,
-      lockFileContents: await (await unpacked("pyodide-lock.json")).text(),
-      createPyodideModule: core.default,
+    options: { indexURL: base, lockFileContents: lock, createPyodideModule: core.default },
+    trees: () => script("web-tree-sitter.js"),
+    go: async () => {
+      await script("go.js");
+      return self.Go;
     },
-    Parser: trees.Parser,
-    Language: trees.Language,
-    Go: self.Go,
     bytes,
     module: async (name) => WebAssembly.compileStreaming(unpacked(name)),
-    parserOptions: { wasmBinary: await bytes("web-tree-sitter.wasm"), locateFile: (name) => base + name },
+    parserOptions: async () => ({ wasmBinary: await bytes("web-tree-sitter.wasm"), locateFile: (name) => base + name }),
   });
 }
 
@@ -72,5 +73,5 @@ ready.then(
 );
 self.onmessage = async ({ data: { number, argv, files } }) => {
   const answer = await ready;
-  self.postMessage({ number, ...answer(argv, files) });
+  self.postMessage({ number, ...(await answer(argv, files)) });
 };

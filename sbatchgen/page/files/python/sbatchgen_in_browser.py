@@ -16,24 +16,11 @@ PLACE = Path("/place")  # holds the path of the folder in which `sbatchgen` is: 
 _HEREDOC = re.compile(r"unclosed here-document '?(.*?)'?$")
 
 
-def start(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return `answer` of command lines and files of JavaScript.
-
-    Args:
-        rows: Gives the syntax tree of a text, see `tree_sitter`.
-        kinds: The kinds of its nodes.
-        faults: Gives the line and the message of the first thing in a text that bash can't parse, or None.
-    """
-    vars(tree_sitter).update(rows=rows, kinds=[tuple(each) for each in kinds.to_py()])
+def start() -> Callable[..., Any]:
+    """Return `answer` of command lines and files of JavaScript."""
     sys.path.append(PLACE.read_text())
     from sbatchgen.cli.answer import answer
-    from sbatchgen.rules import syntax
 
-    def faults_of_bash(text: str) -> list[tuple[int, str]]:
-        fault = faults(text.encode("utf-8", "replace").decode())
-        return [] if fault is None else [_in_words_of_bash(*fault)]
-
-    syntax.faults_of_bash = faults_of_bash
     os.makedirs(FOLDER, exist_ok=True)  # noqa: PTH103
     os.chdir(FOLDER)
 
@@ -47,6 +34,24 @@ def start(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[str],
         return status, out.decode(), err.decode()
 
     return answered
+
+
+def read_with(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[str], Any]) -> None:
+    """Take JavaScript's readers of bash.
+
+    Args:
+        rows: Gives the syntax tree of a text, see `tree_sitter`.
+        kinds: The kinds of its nodes.
+        faults: Gives the line and the message of the first thing in a text that bash can't parse, or None.
+    """
+    from sbatchgen.rules import syntax
+
+    def faults_of_bash(text: str) -> list[tuple[int, str]]:
+        fault = faults(text.encode("utf-8", "replace").decode())
+        return [] if fault is None else [_in_words_of_bash(*fault)]
+
+    vars(tree_sitter).update(rows=rows, kinds=[tuple(each) for each in kinds.to_py()])
+    vars(syntax).update(faults_of_bash=faults_of_bash)
 
 
 def _in_words_of_bash(line: int, message: str) -> tuple[int, str]:
