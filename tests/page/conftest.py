@@ -30,9 +30,9 @@ def need(what: str, *programs: str) -> None:
         end(f"left out: {what}: no {', '.join(missing)}")
 
 
-def write_page(to: Path, profiles: Sequence[str], site: Site | None = None) -> Path:
-    """Write a page of bundled profiles."""
-    files = [REPOSITORY / f"profiles/{name}.yaml" for name in profiles]
+def write_page(to: Path, profiles: Sequence[str | Path], site: Site | None = None) -> Path:
+    """Write a page of profiles, bundled ones by their names."""
+    files = [name if isinstance(name, Path) else REPOSITORY / f"profiles/{name}.yaml" for name in profiles]
     site = site or Site(code=Text(str(REPOSITORY)))
     packages, cache = PACKAGES / "page/node_modules", PACKAGES / "compressed"
     write(

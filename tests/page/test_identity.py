@@ -14,7 +14,8 @@ from sbatchgen.cli.answer import Printed, answer
 from sbatchgen.modes import MODES
 from sbatchgen.runtimes import RUNTIMES
 from tests.conftest import FIXTURES
-from tests.scripts import CENTRES, NEEDS, PROFILES
+from tests.page.conftest import need, write_page
+from tests.scripts import CENTRES, NEEDS, PROFILES, PUBLIC
 
 TIMEOUT_S = 900
 STEP = 1 if os.environ.get("PAGE") == "whole" else 4  # of the commands, each fourth; of broken scripts, all
@@ -126,6 +127,26 @@ def test_a_script_that_bash_can_not_parse_is_an_error_on_a_page_too(page: Path, 
         rules = {finding["rule"] for finding in json.loads(str(said["out"]))}
         assert rules & {"SB814", "SB815"}, (name, rules)
         assert _is_broken({name: BROKEN[name]}), name
+
+
+def test_a_page_has_the_profile_and_the_template_of_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("the page", "node", "npm")
+    pack = tmp_path / "pack"
+    for file, text in {
+        "profiles/own.yaml": PUBLIC.replace("name: public", "name: own\ntemplate: site.sh.j2"),
+        "templates/site.sh.j2": '{% extends "job.sh.j2" %}\n{% block modules %}\necho of the site\n{% endblock %}\n',
+    }.items():
+        (pack / file).parent.mkdir(parents=True)
+        (pack / file).write_text(text)
+    page = write_page(tmp_path / "page", [pack / "profiles/own.yaml"])
+    words = ["render", "ddp", "--profile", "own", "--trainer", "train.py"]
+    (said,) = answered(page, tmp_path / "node", [(words, {})])
+    monkeypatch.chdir(tmp_path)
+    assert (said["status"], said["err"]) == (0, "")
+    assert "echo of the site" in str(said["out"])
+    assert said["out"] == answer(words, {}, site=str(pack)).out.decode()
 
 
 def shown(case: tuple[list[str], dict[str, str], Printed, dict[str, object]]) -> str:

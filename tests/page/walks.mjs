@@ -162,7 +162,8 @@ const walks = {
     await visit.picture("too-many");
     await visit.press("--gpus-per-node", "#findings");
     await visit.settled();
-    check((await visit.script()).includes("#SBATCH --"), await visit.text("#findings"));
+    check((await visit.page.$eval("#nodes", (node) => node.value)) === "8", "the fix has two parts");
+    check((await visit.script()).includes("#SBATCH --nodes=8"), await visit.text("#findings"));
     return visit;
   },
   "an account that the cluster wants": async () => {

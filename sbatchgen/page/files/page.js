@@ -175,7 +175,7 @@ function changes({ fix, at: place }) {
     return found;
   }
   for (const part of fix.split(/;|,? or (?=remove|set|use|add|leave|--)/)) {
-    const flags = [...part.matchAll(/(--[a-z-]+)(?:[ =]([\w.:%/+-]+))?((?:,? (?:or )?[a-z0-9-]+)*)/g)];
+    const flags = [...part.matchAll(/(--[a-z-]+)(?:[ =]([\w.:%/+-]+))?((?:(?:, | or )[a-z][a-z0-9-]*)*)/g)];
     const known = flags.filter(([, flag]) => fields.has(flag));
     if (!known.length) continue;
     if (/\b(remove|leave out)\b/.test(part)) {
@@ -321,7 +321,6 @@ at("script").addEventListener("keydown", (event) => {
 /** What starts where: a row for each node, those in the middle of many in one. */
 function showPlan({ request, job, script }) {
   at("plan").replaceChildren();
-  at("cost").textContent = "";
   if (!script || !request) return;
   const { nodes, processes, gpus, shards, jobs, restarts } = request;
   const tasks = Number(script.match(/^#SBATCH --ntasks-per-node=(\d+)/m)?.[1] ?? 1);
@@ -347,6 +346,7 @@ function showPlan({ request, job, script }) {
 }
 
 function showCost({ cost }) {
+  at("cost").textContent = "";
   const number = (hours) => (Math.round(hours * 10) / 10).toLocaleString(document.documentElement.lang);
   if (cost?.gpu_hours == null) return;
   at("cost").textContent = say("cost", { gpu: number(cost.gpu_hours), cpu: cost.cpu_hours === null ? "?" : number(cost.cpu_hours) });
@@ -379,7 +379,7 @@ const refresh = latest(async (isCurrent) => {
   showScript(review.script);
   showFindings(review.findings);
   showPlan(review);
-  showCost(review);
+  showCost(review.script === null ? {} : review);
   document.documentElement.dataset.shown = ["sbatchgen", "render", ...job, ...args].map(quoted).join(" ");
   clearTimeout(explaining);
   explaining = setTimeout(() => explain(job, args), IDLE_MS);

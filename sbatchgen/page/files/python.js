@@ -85,9 +85,9 @@ export async function start({ loadPyodide, options, trees, go, bytes, module, pa
   const made = new Set();
   for (const [path, data] of parts(await files)) {
     const folder = path.slice(0, path.lastIndexOf("/"));
-    if (!made.has(folder)) FS.mkdirTree(folder);
+    if (!made.has(folder)) FS.mkdirTree(folder, 0o755); // profiles and templates that others can write are ignored
     made.add(folder);
-    FS.writeFile(path, data);
+    FS.writeFile(path, data, { mode: 0o644 });
   }
   const browser = python.pyimport("sbatchgen_in_browser");
   const answer = browser.start();
