@@ -33,7 +33,7 @@ GROUPS = {
     "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
     "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "gpus": "gpus"},
     "Set up": {
-        "profile": "profiles", "data": "prepare", "image": "prepare", "schema": "profiles",
+        "profile": "profiles", "page": "page", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",
     },
 }  # fmt: skip

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
 
 
+ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
 ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
 
 
@@ -133,7 +134,8 @@ def review(
     from sbatchgen.submit.sbatch import ask_slurm
 
     request = request_of(job, args, job_options)
-    submission = of_job(request, os.environ, here(), review_only=True)
+    folder = None if os.environ.get(ELSEWHERE) else here()
+    submission = of_job(request, os.environ, folder, review_only=True)
     shown = submission.review
     failure = failure_of(shown.findings)
     if test_only:

@@ -186,7 +186,7 @@ def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
     )
 
 
-_VALUES = frozenset(name for launcher in NUMBER_OF_NODES for name in SYNTAX[launcher].values)
+_VALUES = frozenset(name for launcher in LAUNCHERS for name in SYNTAX[launcher].values)
 _ONE_LINE = frozenset(
     (
         *_RANKS,

@@ -202,7 +202,8 @@ def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
 
 def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
     """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
-    processes = min(len(os.sched_getaffinity(0)), len(names))
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(processors, len(names))
     work = partial(check, task=task)
     if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
         return map(work, names)

@@ -23,6 +23,7 @@ from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.modes import MODES
+from sbatchgen.page.site import Site
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
 from tests.dryrun.plans import needs_sandbox
@@ -153,6 +154,9 @@ def test_the_yaml_that_a_page_shows_is_a_job_or_a_profile(page: Path) -> None:
             continue
         if block.file.startswith("."):  # of other programs
             assert yaml.safe_load(block.text)
+            continue
+        if block.file == "site.yaml":
+            assert decode(block.text, Site, name=block.file)
             continue
         head = "" if "\nurl:" in block.text else HEAD
         try:
