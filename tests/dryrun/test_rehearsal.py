@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
+from tests.dryrun.plans import needs_sandbox
 from tests.jobs.jobs import SBATCHGEN, site_on
 from tests.training.forks import QUICKLY
 
@@ -68,6 +69,7 @@ def rehearsed(place: Path, *words: str, trainer: str = "") -> tuple[int, dict[st
     return done.returncode, {row["what"]: (row["outcome"], row["detail"]) for row in shown["rows"]}
 
 
+@needs_sandbox
 def test_a_trainer_that_keeps_the_contract_passes_all(place: Path) -> None:
     status, rows = rehearsed(place, "single", trainer=KEEPS)
     assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
@@ -78,6 +80,7 @@ def test_a_trainer_that_keeps_the_contract_passes_all(place: Path) -> None:
     assert not (place / "runs").exists()
 
 
+@needs_sandbox
 def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
     words = ["ddp", "--nodes", "2", "--gpus-per-node", "1", "--data-dir", "data"]
     subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
@@ -93,6 +96,7 @@ def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
         assert " ok " in line, done.stdout
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
     ("change", "row", "outcome", "says"),
     [
@@ -139,6 +143,7 @@ def test_a_planted_fault_is_named(
     assert status == (outcome == "failed")
 
 
+@needs_sandbox
 def test_a_trainer_that_ignores_the_limit_is_killed(place: Path) -> None:
     ignores = KEEPS.replace("SBATCHGEN_STOP_FILE", "HOME").replace("range(first + 1, 61)", "range(1, 9999)")
     ignores = ignores.replace("os.path.exists", "'/none' == ")
@@ -148,6 +153,7 @@ def test_a_trainer_that_ignores_the_limit_is_killed(place: Path) -> None:
     assert status == 1
 
 
+@needs_sandbox
 def test_the_files_of_the_user_stay_as_they_are(place: Path) -> None:
     writes = "import shutil\nshutil.rmtree('keep', ignore_errors=True)\nopen('new', 'w').write('x')\n"
     (place / "keep").mkdir()
@@ -157,6 +163,7 @@ def test_the_files_of_the_user_stay_as_they_are(place: Path) -> None:
     assert not (place / "new").exists()
 
 
+@needs_sandbox
 def test_a_job_that_is_too_large_is_refused_with_a_smaller_one(place: Path) -> None:
     done = subprocess.run(
         [SBATCHGEN, "rehearse", "ddp", "--nodes", "4"], cwd=place, capture_output=True, text=True, check=False
