@@ -127,6 +127,7 @@ def _finding(done: DryRun, line: int, what: str, fix: str = "", severity: Severi
 def _ending(done: DryRun) -> Iterator[Finding]:
     """The end before any program, and the end at a limit."""
     line = done.trace[-1][0] if done.trace else 0
+    is_broken = re.search("syntax error|unexpected EOF", done.ended.files.get("err", "")) is not None
     if done.ended.limit == "time":
         what = "the script still ran after some seconds here, where every program ends at once"
         yield _finding(
@@ -134,9 +135,9 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         )
     elif done.ended.limit:
         yield _finding(done, line, "the script needed more than 1 GiB of memory here, before any program", "")
-    elif not done.steps and not done.needed and done.ended.status:
+    elif not done.steps and done.ended.status and (is_broken or not done.needed):
         what = f"the script ends with {done.ended.status} before it starts a program"
-        severity: Severity = "warning" if "syntax error" in done.ended.files.get("err", "") else "info"
+        severity: Severity = "warning" if is_broken else "info"
         yield _finding(done, line, f"{what}: {done.said}" if done.said else what, "see this line", severity)
 
 

@@ -111,7 +111,7 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
         NoSandboxError: This machine allows no sandbox.
     """
     base = {
-        "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "dumb", "LANG": "C.UTF-8",
+        "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
         "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
     batch = base | grant.environment

@@ -145,6 +145,10 @@ def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
             "the script ends with 2 before it starts a program: line 7: syntax error: unexpected end of file",
         ),
         (
+            'source ./missing.sh\necho "${EMPTY}\npython train.py\n',
+            "the script ends with 2 before it starts a program: line 6: unexpected EOF while looking for matching",
+        ),
+        (
             "while sleep 1; do :; done\npython train.py\n",
             "the script still ran after some seconds here, where every program ends at once",
         ),
