@@ -121,7 +121,7 @@ def _pack(page: PageParts, new: Path) -> None:
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            fix = "install Node.js 20 or newer"
+            fix = "install Node.js 18 or newer"
             raise DocumentError.of(f"Node.js could not make the page: {error}", fix=fix) from error
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip() and len(line) < 400]

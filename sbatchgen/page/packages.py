@@ -46,7 +46,7 @@ def _install(folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         what = "the page is made with Node.js, and there is no npm here"
-        raise DocumentError.of(what, fix="install Node.js 20 or newer, or make the page on another machine")
+        raise DocumentError.of(what, fix="install Node.js 18 or newer, or make the page on another machine")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(FILES / name, folder / name)

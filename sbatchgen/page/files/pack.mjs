@@ -10,6 +10,10 @@ import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 import zlib, { constants } from "node:zlib";
 
+if (parseInt(process.versions.node, 10) < 18) {
+  console.error(`Node.js 18 or newer is needed, and this is ${process.version}`);
+  process.exit(1);
+}
 const plan = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const of = (name, file) => join(plan.packages, name, file);
 const { loadPyodide } = await import(pathToFileURL(of("pyodide", "pyodide.mjs")));
