@@ -382,7 +382,8 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         once_a_node = launch.tasks_per_node == 1 and name in _STAGING
         if once_a_node or own_disk or launch.mpi:
             continue
-        if launch.step and tasks and tasks > 1 and name in SERIAL:
+        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
+        if launch.step and tasks and tasks > 1 and (name in SERIAL or verb in _SERIAL_GROMACS):
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
@@ -396,6 +397,9 @@ bowtie2 fastqc STAR hisat2 cutadapt trimmomatic fastp salmon kallisto featureCou
 makeblastdb plink plink2 picard gatk minimap2 quast multiqc snakemake nextflow cellranger
 """
 SERIAL = frozenset(_SERIAL.split())
+_SERIAL_GROMACS = frozenset(
+    ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
+)
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||")

@@ -49,6 +49,7 @@ last=$((SECONDS + seconds))
 while [[ $name != worker && -z $ended && SECONDS -lt last ]]; do
     sleep 0.2 & wait $!
     if [[ -n $stops && -e stop ]]; then ended=' on stop'; fi
+    if [[ -n $together && $(grep -c '|start|' "${0%/*}/record") -ge 2 ]]; then break; fi
 done
 event=end note "$@"
 exit $status
@@ -70,7 +71,8 @@ class Proof:
         others: What is replaced in all three.
         see: What is noted of each program: variables, ARGUMENTS, GPUS (how many it sees), FOLDER,
             MASTER (MASTER_ADDR, or that it is the first node).
-        at_once: Whether the outcome says how many programs ran at the same time.
+        at_once: Whether the outcome says how many programs ran at the same time; but for the bad script, they end when two
+            have started.
         status: The exit status of the programs, or of one rank alone, which then ends at once.
         seconds: How long a program runs in the bad script, and in the others.
         warned: Whether Slurm sends USR1 once a program runs, to those that --signal names.
@@ -220,7 +222,7 @@ _GETS = (
         fix=(("srun", "srun --exact --cpus-per-task=1 --gpus-per-node=1 --mem=1000M"),),
         others=(("--mem=4G", "--mem=1000M"),),
         at_once=True,
-        seconds=(1, 8),
+        seconds=(1, LONG_S),
     ),
     Proof(
         rule="SB315",

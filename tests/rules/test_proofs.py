@@ -107,6 +107,7 @@ def prepared(cluster: Cluster, number: int, proof: Proof, kind: str, text: str, 
         "failing_rank": proof.failing_rank,
         "seconds": proof.seconds[not is_bad],
         "stops": "" if is_bad else "yes",
+        "together": "yes" if proof.at_once and not is_bad else "",
     }
     lines = [f"{setting}={shlex.quote(str(value))}\n" for setting, value in settings.items()]
     cluster.put(f"{name}/bin/settings", "".join(lines))
@@ -135,7 +136,7 @@ def ended(cluster: Cluster, runs: list[Run], ids: dict[str, str]) -> dict[str, d
             waiting.remove(run)
             to_script = ["--batch"] if "--signal=B:" in run.text else []
             job = ids[f"{run.folder.parent.name}/submission"]
-            cluster.run(["scancel", "--signal=USR1", *to_script, job], check=True)
+            cluster.run(["scancel", "--signal=USR1", *to_script, job])  # which may have ended by now
         records.update(
             (job["JobId"], job) for job in parse_jobs(cluster.root(["scontrol", "show", "job"]).stdout)
         )
