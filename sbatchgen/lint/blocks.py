@@ -12,13 +12,15 @@ _FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t{.]*
 # An annotation of MkDocs at the end of a line, as "# (2)!"; in a directive also without the #.
 _ANNOTATION = re.compile(r"[ \t]+#[ \t]*(?:\(\d{1,2}\)!?[ \t]*)+$")
 _BARE_ANNOTATION = re.compile(r"[ \t]+\(\d{1,2}\)!?[ \t]*$")
-# What readers fill in, apart from <name>: an ellipsis, --gres=gpu:N, HH:MM:SS, a word about options.
+# What readers fill in: an ellipsis, <name>, [name], --gres=gpu:N, HH:MM:SS, an option without its value, a
+# word about options.
 _ILLUSTRATION = re.compile(
-    r"\.{2,}[ \t]*$|\u2026|[=: \t][A-Z](?=[ \t,:]|$)|\b[Hh]{1,2}:[Mm]{2}(?::[Ss]{2})?\b"
-    r"|#SBATCH[ \t]+(?:--)?(?:option|argument)[\w=-]*"
+    r"\.{2,}\]?[ \t]*$|\u2026|<[^<>]{1,60}>|\[[A-Za-z_ ]+\]|[=: \t][A-Z](?=[ \t,:]|$)"
+    r"|\b[Hh]{1,2}:[Mm]{2}(?::[Ss]{2})?\b"
+    r"|#SBATCH[ \t]+(?:(?:--)?(?:option|argument)[\w=-]*|(?:-\w|--[\w-]+=)[ \t]*$)"
 )
 _LEFT_OUT = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")
-_TO_FILL_IN = re.compile(r"(?<![\w$<])<([A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
+_TO_FILL_IN = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
 # What begins a literal block: a directive for code, or a paragraph that ends in two colons.
 _LITERAL = re.compile(
     r"(?P<indent>[ \t]*)(?:\.\.[ \t]+(?:code-block|code|sourcecode)::[ \t]*(?P<language>[\w+-]*)[ \t]*$"
@@ -126,7 +128,7 @@ def _filled_in(line: str) -> str:
         return f"#{line[1:]}"
     if line.startswith("#SBATCH"):
         line = _BARE_ANNOTATION.sub("", line)
-        code = line[: line.index("#", 1)] if "#" in line[1:] else line
+        code = re.split(r"[ \t]#", line, maxsplit=1)[0]
         return f"{line} <value>" if _ILLUSTRATION.search(code) else line
     return _TO_FILL_IN.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
 

@@ -29,7 +29,8 @@ _MARK = b"#SBATCH"
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
 _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 _OF_READERS = "SB812"  # the rule of what readers of a document are to fill in
-_OF_WHOLE = ("SB119", "SB205")  # of options that a part lacks, or shows twice: as alternatives
+# Of what a part of a script lacks, or shows as alternatives, or with prose around it.
+_OF_WHOLE = ("SB104", "SB119", "SB131", "SB205", "SB814")
 
 
 @dataclass(frozen=True, kw_only=True)

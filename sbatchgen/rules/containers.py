@@ -136,10 +136,14 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
             before, plain = "", value
             while before != plain:  # ${DATA:-/data} and the like would divide the list
                 before, plain = plain, _EXPANSION.sub("$X", plain)
-            for item in plain.split(","):
+            at = container.options[name][1]
+            is_unset = "$" in script.lines[at.line - 1] and value.startswith(
+                ":"
+            )  # a variable to be filled in
+            for item in plain.split(",") if not is_unset else ():
                 if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
-                    yield Hit(container.options[name][1], f"'{item}' in --{name}: {why}", fix)
+                    yield Hit(at, f"'{item}' in --{name}: {why}", fix)
 
 
 def _of_pyxis(item: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sbatchgen.editor.cluster import _KEYS, _OF_CLUSTER
 from sbatchgen.editor.meanings import WORDS, meanings
 from sbatchgen.sbatch.option_table import specs
-from sbatchgen.sbatch.values import check_value
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.units import NEWEST, RELEASES
 
 
@@ -18,7 +20,6 @@ def test_limits_and_words_are_of_options_that_exist() -> None:
     assert {*_KEYS, *_OF_CLUSTER, *WORDS} <= set(specs(NEWEST))
 
 
-def test_sbatch_takes_each_word_that_is_offered() -> None:
-    for name, words in WORDS.items():
-        for word in words:
-            check_value(name, word, slurm=NEWEST)
+@pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in WORDS.items() for word in words])
+def test_sbatch_takes_each_word_that_is_offered(name: str, word: str) -> None:
+    assert read_script(f"#!/bin/bash\n#SBATCH --{name}={word}\n", slurm=NEWEST).refusal is None

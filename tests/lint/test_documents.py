@@ -88,6 +88,8 @@ def test_numbers_of_lines_in_messages_are_those_of_the_page(command: Command) ->
         "#SBATCH option_name=argument\n#SBATCH --time=1:00:00\n",
         "#SBATCH --nodes=2 (1)\n#SBATCH --time=1:00:00 # (2)!\nsrun --mpi=pmix \\ # (3)!\n  hostname\n",
         "#SBATCH --time=1:00:00\n...\nsrun hostname\n",
+        "#SBATCH --account=<<your account>>\n#SBATCH -t [Time]\n#SBATCH -n <#sockets * s>\nmodule load <...>\n",
+        "#SBATCH [...]\n#SBATCH -A\n#SBATCH -n 40 -t 1:00:00\n#SBATCH --mem=   # of a node\n",
     ],
 )
 def test_what_readers_fill_in_is_no_mistake(command: Command, text: str) -> None:
@@ -103,6 +105,8 @@ def test_a_redirection_is_no_placeholder(command: Command) -> None:
 def test_a_part_of_a_script_need_not_have_all(command: Command) -> None:
     """A block without #! may show two ways to write the same."""
     page("jobs.md", "```bash\n#SBATCH --array=0-9\n\n# or\n#SBATCH --array=0-9%2\n```\n")
+    assert found(command, "jobs.md") == []
+    page("jobs.md", "```\nMemory (in GB):\n#SBATCH --mem=10G\n#SBATCH --mem-per-cpu=2G\n```\n")
     assert found(command, "jobs.md") == []
 
 
