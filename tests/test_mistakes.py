@@ -63,6 +63,7 @@ review setup/sbatchgen.yaml | defaults for all jobs | review single
 review setup | is a folder | review job.yaml
 review jobs.yaml | did you mean 'job.yaml'? | review job.yaml
 review job.yml | did you mean 'job.yaml'? | review job.yaml
+submit run.slurm --dry-run | a file that exists | submit old.slurm --dry-run
 submit odl.slurm | did you mean 'old.slurm'? | submit old.slurm --dry-run
 review sinlge | did you mean 'single'? | review single
 sumbit single | did you mean 'submit'? | submit single --dry-run

@@ -119,8 +119,8 @@ def _job_file(job: str) -> Path:
     if not path.is_file():
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
-            files = map(str, path.parent.glob(f"*{path.suffix[:2]}*"))  # .yml: .yaml too
-            near = nearest(job, files)
+            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}  # .yml: .yaml too
+            near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
     return path
