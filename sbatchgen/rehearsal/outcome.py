@@ -172,7 +172,12 @@ def _saved(what: str, how: str, start: Start) -> Row:
     if (start["saved"] or 0) >= acted:
         return Row(what, OK, f"{how}; saved {start['checkpoint']} and ended in {took}")
     since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
-    return Row(what, LOST, f"{how}; ended in {took}, but {since}", f"save then: {_PAGE}")
+    return Row(
+        what,
+        LOST,
+        f"{how}; ended in {took}, but {since}",
+        f"ignore SIGTERM, and save when the stop file is there: {_PAGE}",
+    )
 
 
 def _resumed(what: str, how: str, start: Start, following: Start) -> Row:
