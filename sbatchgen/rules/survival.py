@@ -86,7 +86,10 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
-        yield Hit("signal", what, f"trap 'touch \"$STOP_FILE\"' {name}, before the work is started")
+        fix = (
+            f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background (see SB602)"
+        )
+        yield Hit("signal", what, fix)
 
 
 @RULES.add("SB602", "warning", "a trap that runs too late")
@@ -225,7 +228,9 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
         if handled is None or (handled.value is not None and signal not in handled.value):
             what = f"torchrun gets {signal} before the time limit and has no handler for it: it dies, and "
             what += "its workers too"
-            yield Hit("signal", what, f"--signal=B:{signal}@300, and a trap that writes a stop file")
+            fix = f"--signal=B:{signal}@300, a trap that writes a stop file, and torchrun in the background "
+            fix += "(see SB602)"
+            yield Hit("signal", what, fix)
 
 
 @RULES.add("SB615", "warning", "a shell that keeps the signal from the program")
