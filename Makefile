@@ -2,6 +2,7 @@
 # make test   format, lint, types, words and all tests; jobs on a real Slurm where root and the packages are there
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make docs   the documentation as a site, in build/site: open build/site/index.html
+# make page-tests   the tests of `sbatchgen page`: Node.js with npm, and Chromium
 # make release   a wheel, an sdist and sbatchgen.pyz in dist, each tried in an empty folder; the release note
 # make smoke-gpu   try the training package on the GPUs of this machine; a table for a report; 77 if there is no GPU
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
@@ -20,7 +21,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test test-fast test-oldest check clean sid modules old-python release
+.PHONY: smoke-gpu demo docs test test-fast test-oldest check clean sid page-packages page-tests modules old-python release
 
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
@@ -64,7 +65,12 @@ demo: $(VENV)/.demo
 smoke-gpu:
 	$(PYTHON) benchmarks/smoke_gpu.py
 
+# The page of all bundled profiles is a part of the site, where npm is installed.
+PAGE = build/page/public/job
 docs: $(VENV)/.docs
+	@bash tests/page/packages.sh build/page
+	@! command -v npm >/dev/null || $(BIN)/sbatchgen page --to $(PAGE) --packages build/page/page/node_modules \
+	    $(patsubst profiles/%.yaml,--profile %,profiles/msu.yaml $(filter-out profiles/msu.yaml,$(wildcard profiles/*.yaml)))
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs . build/site
 	@echo 'The site is in build/site: open build/site/index.html'
 
@@ -81,6 +87,13 @@ sid:
 # Two systems of modules, for jobs that load some; needs no root.
 modules:
 	bash tests/cluster/modules.sh build/modules
+
+# What the page is made of and tested with; needs npm.
+page-packages:
+	bash tests/page/packages.sh build/page
+
+page-tests: page-packages $(VENV)/.test
+	$(BIN)/python -m pytest tests/page
 
 # The Python of Debian 11, for the programs that start trainers on old systems; needs no root.
 old-python:

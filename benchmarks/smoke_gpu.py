@@ -9,6 +9,11 @@ Each row is a run of the trainer as users start it: one GPU, all GPUs with NCCL,
 run that is stopped in the middle and resumed with --deterministic has to end with the checkpoint of an
 uninterrupted one, bit for bit.
 
+On a machine without GPUs, this tries the program itself, with CPUs in the place of two (all rows but those
+with --compile, whose compiler asks CUDA itself):
+
+    CUDA_ON_CPU=2 PYTHONPATH=benchmarks/cuda_on_cpu python benchmarks/smoke_gpu.py --quick
+
 Exit status: 0 if all is well, 1 if a row is not, 77 if nothing was run because no GPU is visible.
 """
 
@@ -31,31 +36,6 @@ sys.path.insert(0, str(ROOT))
 
 NOT_RUN = 77  # as Automake's tests say "skipped"
 LONGEST_S = 300.0  # for one run
-SMALL = (
-    "--dataset",
-    "fake",
-    "--fake-samples",
-    "2048",
-    "--epochs",
-    "2",
-    "--batch-size",
-    "128",
-    "--tensorboard",
-    "off",
-)
-LARGE = (
-    "--dataset",
-    "fake",
-    "--model",
-    "resnet50",
-    "--optimizer",
-    "sgd",
-    "--fake-samples",
-    "4096",
-    "--epochs",
-    "1",
-)
-BATCH = 128  # of LARGE, per GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +49,24 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Smoke:
-    """The folder of all runs, and the number of GPUs."""
+    """The folder of all runs, the number of GPUs, and how much is trained."""
 
     folder: Path
     gpus: int
+    images: int = 2048
+    batch: int = 128  # of ResNet-50
+
+    @property
+    def small(self) -> tuple[str, ...]:
+        """The flags of a training of seconds."""
+        data = ("--dataset", "fake", "--fake-samples", str(self.images), "--tensorboard", "off")
+        return (*data, "--epochs", "2", "--batch-size", str(self.images // 16))
+
+    @property
+    def large(self) -> tuple[str, ...]:
+        """The flags of a training that needs a GPU."""
+        data = ("--dataset", "fake", "--fake-samples", str(32 * self.batch), "--batch-size", str(self.batch))
+        return (*data, "--model", "resnet50", "--optimizer", "sgd", "--epochs", "1", "--log-every", "10")
 
     def train(self, name: str, *flags: str, processes: int = 1, stop: bool = False) -> None:
         """Run the trainer to its end, or `stop` it after its first steps; RuntimeError if it fails."""
@@ -117,7 +111,7 @@ def runs(smoke: Smoke) -> Iterator[tuple[str, Callable[[], str]]]:
     def plain(name: str, *flags: str, processes: int = 1) -> Callable[[], str]:
         def run() -> str:
             began = time.monotonic()
-            smoke.train(name, *SMALL, *flags, processes=processes)
+            smoke.train(name, *smoke.small, *flags, processes=processes)
             return f"loss {smoke.event(name, 'epoch')['loss']:.4f}, {time.monotonic() - began:.0f} s"
 
         return run
@@ -147,7 +141,7 @@ def runs(smoke: Smoke) -> Iterator[tuple[str, Callable[[], str]]]:
 
 def _resumed(smoke: Smoke, name: str, processes: int) -> str:
     """A run that is stopped in the middle of an epoch ends as one that is not."""
-    flags = (*SMALL, "--deterministic", "--optimizer", "sgd")
+    flags = (*smoke.small, "--deterministic", "--optimizer", "sgd")
     smoke.train(f"{name}-whole", *flags, processes=processes)
     smoke.train(name, *flags, "--step-delay", "0.2", "--log-every", "1", processes=processes, stop=True)
     at = smoke.state(name)["step"]
@@ -160,29 +154,19 @@ def _resumed(smoke: Smoke, name: str, processes: int) -> str:
 def _there_and_back(smoke: Smoke) -> str:
     """Each way the loss stays finite, and the optimizer takes the state."""
     for device, epochs in (("cuda", "1"), ("cpu", "2"), ("cuda", "3")):
-        smoke.train("moved", *SMALL, "--optimizer", "adamw", "--device", device, "--epochs", epochs)
+        smoke.train("moved", *smoke.small, "--optimizer", "adamw", "--device", device, "--epochs", epochs)
     return f"loss {smoke.event('moved', 'epoch')['loss']:.4f} after 3 epochs"
 
 
 def _throughput(smoke: Smoke) -> str:
     """Images a second on one GPU, ours and a loop without anything."""
-    flags = (
-        *LARGE,
-        "--precision",
-        "bf16",
-        "--channels-last",
-        "--batch-size",
-        str(BATCH),
-        "--log-every",
-        "10",
-    )
-    smoke.train("speed", *flags)
+    smoke.train("speed", *smoke.large, "--precision", "bf16", "--channels-last")
     ours = smoke.event("speed", "train")["samples_per_s"]
-    bare = _bare_loop()
+    bare = _bare_loop(smoke.batch)
     return f"{ours:.0f} and {bare:.0f} images/s: {ours / bare:.2f}"
 
 
-def _bare_loop(steps: int = 20) -> float:
+def _bare_loop(batch: int, steps: int = 20) -> float:
     """Images a second of ResNet-50 on images that are on the GPU."""
     import torch
     from torchvision.models import resnet50  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -190,8 +174,8 @@ def _bare_loop(steps: int = 20) -> float:
     torch.backends.cudnn.benchmark = True
     model = resnet50(num_classes=1000).cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-    images = torch.randn(BATCH, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.randint(1000, (BATCH,), device="cuda")
+    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(1000, (batch,), device="cuda")
     began = 0.0
     for step in range(steps + 5):
         if step == 5:
@@ -203,7 +187,7 @@ def _bare_loop(steps: int = 20) -> float:
         torch.autograd.backward(torch.nn.functional.cross_entropy(logits.float(), labels))
         optimizer.step()
     torch.cuda.synchronize()
-    return steps * BATCH / (time.perf_counter() - began)
+    return steps * batch / (time.perf_counter() - began)
 
 
 def equal(first: Any, other: Any) -> bool:
@@ -223,6 +207,9 @@ def main() -> int:
     """Run all and print the table; the exit status."""
     parser = argparse.ArgumentParser(description="Try the training package on the GPUs of this machine.")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the runs are kept [TMPDIR]")
+    parser.add_argument(
+        "--quick", action="store_true", help="few images: to try this program; its figures mean little"
+    )
     options = parser.parse_args()
     try:
         import torch
@@ -236,7 +223,8 @@ def main() -> int:
         return NOT_RUN
     os.environ["SBATCHGEN_EXIT_FILE"] = ""  # exit statuses as they are
     with tempfile.TemporaryDirectory(prefix="smoke-gpu-", dir=options.scratch) as folder:
-        rows = [tried(what, run) for what, run in runs(Smoke(folder=Path(folder), gpus=gpus))]
+        few = {"images": 256, "batch": 2} if options.quick else {}
+        rows = [tried(what, run) for what, run in runs(Smoke(folder=Path(folder), gpus=gpus, **few))]
     print(f"\n{gpus} x {kind}, torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {_nccl()}\n")
     print("| what | result | facts |\n|---|---|---|")
     for row in rows:

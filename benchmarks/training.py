@@ -23,6 +23,10 @@ C6  a checkpoint of 204 MB that has reached the disk (fsync), against torch.save
     which the training is stopped, which is that of the copy in memory
 C7  from the start of a resumed process to the end of its first step, at 80 % of an epoch, against a fresh one
 C8  all of the last checkpoint, resumed against uninterrupted: bit by bit
+C9  a step of a linear model with 8 images, CPU time beyond that of a bare loop
+C10 CPU time up to the first step, beyond that of a process that imports torch and does a step
+
+CPU seconds, of a process and its loaders, say more than seconds on a busy machine.
 
 In C1 and C2 a run whose accuracy is GATE percentage points below the example's median does not count. C3 has
 too few steps for an accuracy: there the loss has to be finite.
@@ -51,6 +55,7 @@ from benchmarks.speed.processes import part_processes
 from benchmarks.speed.resume import part_resume
 from benchmarks.speed.runs import Bench, needs_shim, prepare
 from benchmarks.speed.saves import part_saves
+from benchmarks.speed.steps import part_steps
 
 PARTS = {
     ("C1", "C2", "C5"): part_mnist,
@@ -58,8 +63,9 @@ PARTS = {
     ("C4",): part_processes,
     ("C6",): part_saves,
     ("C7", "C8"): part_resume,
+    ("C9", "C10"): part_steps,
 }
-ALL = tuple(sorted(name for names in PARTS for name in names))
+ALL = tuple(name for names in PARTS for name in names)
 
 
 def main() -> int:

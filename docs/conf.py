@@ -11,6 +11,8 @@ from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
 
+PAGE = ROOT / "build/page/public/job/index.html"  # made by `make docs`: sbatchgen page
+
 project = "sbatchgen"
 author = "the authors of sbatchgen"
 copyright = author
@@ -27,7 +29,7 @@ smartquotes = False  # it makes a dash of the -- of options
 html_theme = "furo"
 html_title = "sbatchgen"
 html_show_sourcelink = html_copy_source = html_show_copyright = False
-html_extra_path = ["site"]
+html_extra_path = ["site", *(["../build/page/public"] if PAGE.is_file() else [])]
 html_css_files = ["../tables.css"]
 
 _EXAMPLE = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)$", re.MULTILINE)
@@ -48,6 +50,7 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _label_examples)
     app.connect("source-read", _list_parts)
+    app.connect("source-read", _link_page)
 
 
 def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
@@ -55,6 +58,12 @@ def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
     if page in PARTS:
         parts = "\n".join(part for part in PARTS[page] if part != "index")
         source[0] += f"\n```{{toctree}}\n:hidden:\n\n{parts}\n```\n"
+
+
+def _link_page(_: Sphinx, page: str, source: list[str]) -> None:
+    """Add a link to the page that makes scripts: the repository has no such file."""
+    if page == "docs/index" and PAGE.is_file():
+        source[0] += '\n<p><a href="../job/index.html">Write or check a script in the browser</a></p>\n'
 
 
 def _label_examples(_: Sphinx, page: str, source: list[str]) -> None:

@@ -90,7 +90,10 @@ def of_file(error: OSError) -> Problem | None:
 
     name = os.fsdecode(error.filename)
     fix = _FIXES.get(error.errno or 0, "")
-    return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(name)))
+    there = name  # or the folder in which it can't be made
+    while not os.path.lexists(there) and there not in (os.sep, "."):
+        there = os.path.dirname(there) or "."  # noqa: PTH120 - as in all of this module
+    return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(there)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -25,6 +25,11 @@ PRIVATE = 0o600  # the mode of a file that may hold a secret
 _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
+def user_id() -> int:
+    """Return the number of the user; in a browser, which has no users, that of the owner of all files."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
 def read_file(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a regular file.
 
@@ -47,7 +52,7 @@ def read_own(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a file that only this user can write; raises OSError for any other."""
     with regular(path, os.O_NOFOLLOW) as file:
         status = os.fstat(file.fileno())
-        if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+        if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
             raise OSError(errno.EPERM, "another user can write it", str(path))
         return file.read(most)
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 # Of Slurm.
 RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 NEWEST = RELEASES[-1]
-GRES = re.compile(
-    r"(?P<name>[A-Z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTP]?))?",
-    re.IGNORECASE | re.ASCII,
+GRES = (  # compiled when it is used
+    r"(?a:(?P<name>[A-Za-z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTPkmgtp]?))?)"
 )
 _TIME = re.compile("(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
 _MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
@@ -215,7 +214,7 @@ class Text(str):
     @classmethod
     def parse(cls, text: str) -> Text:
         """Refuses control characters, broken UTF-8, and numbers of a thousand digits."""
-        if re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
+        if not text.isprintable() and re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
             raise ValueError(f"{text!r} holds a control character")
         if not is_utf8(text):
             raise ValueError(f"{text!r} is not valid UTF-8")
@@ -479,7 +478,7 @@ class Gres(Text):
     @classmethod
     def parse(cls, text: str) -> Gres:
         """Refuses what sbatch refuses, and the prefix `gres:`, which releases of Slurm read differently."""
-        items = [GRES.fullmatch(item) for item in text.split(",")]
+        items = [re.fullmatch(GRES, item) for item in text.split(",")]
         if "=" in text or text.startswith("gres:") or not all(items):
             raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")
         if any(item and len((item["count"] or "").lstrip("0")) > 9 for item in items):

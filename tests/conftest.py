@@ -33,7 +33,8 @@ SLOWEST = f"""
     jobs/test_tutorials.py jobs/test_jobs.py jobs/test_containers.py jobs/test_chains.py@{LATER}
     jobs/test_engines.py training/test_starts.py jobs/test_jobs.py@{LATER} training/test_moments.py training/test_runs.py
     jobs/test_apptainer.py jobs/test_containers.py@{LATER} runs/test_start.py runs/test_start.py@{LATER}
-    docs/test_own.py docs/test_pages.py test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
+    rules/test_proofs.py rules/test_proofs.py@{LATER}
+    page/test_walks.py page/test_identity.py docs/test_own.py docs/test_pages.py test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
     training runs docs rules lint
 """.split()
 HOMES = itertools.count()

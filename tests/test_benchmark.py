@@ -36,7 +36,7 @@ def test_without_the_examples_it_says_what_it_left_out(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert done.returncode == 2, done.stderr
-    assert done.stdout.count("left out: needs --examples DIR") == 2
+    assert done.stdout.count("left out: needs --examples DIR") == 3
     assert not list(tmp_path.iterdir())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen import files
+from sbatchgen.errors import of_file
 from sbatchgen.lint import fix
 from sbatchgen.review import review
 from sbatchgen.runs import record, scripts
@@ -300,3 +302,9 @@ def test_reading_waits_for_nobody(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
         files.read_file(tmp_path / "file", 2)
+
+
+def test_a_folder_that_can_not_be_made_names_the_one_that_forbids_it(tmp_path: Path) -> None:
+    problem = of_file(PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/new/runs"))
+    assert problem
+    assert problem.fix == f"see who may use it: ls -ld {tmp_path}"

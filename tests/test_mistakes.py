@@ -61,7 +61,10 @@ lint site.yaml | the profile of a cluster | profile check site.yaml
 adopt site.yaml | the profile of a cluster | profile check site.yaml
 review setup/sbatchgen.yaml | defaults for all jobs | review single
 review setup | is a folder | review job.yaml
-review jobs.yaml | no job 'jobs.yaml' | review job.yaml
+review jobs.yaml | did you mean 'job.yaml'? | review job.yaml
+review job.yml | did you mean 'job.yaml'? | review job.yaml
+submit run.slurm --dry-run | a file that exists | submit old.slurm --dry-run
+submit odl.slurm | did you mean 'old.slurm'? | submit old.slurm --dry-run
 review sinlge | did you mean 'single'? | review single
 sumbit single | did you mean 'submit'? | submit single --dry-run
 review single --profile sit | did you mean 'site'? | review single --profile site
@@ -95,6 +98,7 @@ review single --set nodes | NAME=VALUE | review single --set options.nodes=1
 review single --runtime docker | apptainer | review single --runtime apptainer --image torch.sif
 review single --runtime venv | --venv PATH | review single --runtime venv --venv venv
 review single --venv gone | there is no virtual environment | review single --venv venv
+review single --image gone/away.sif | there is no image | review single --image torch.sif
 review single --image gone.sif | there is no image | review single --image torch.sif
 review single --conda-env ./gone | there is no conda environment | review single --conda-env torch
 review single --uv-project ./gone | there is no uv project | review single --venv venv

@@ -47,6 +47,7 @@ COMMANDS = {
     "review": ("review", "ddp", "--profile", "torchrun"),
     "test-only": ("review", "job.yaml", "--test-only"),
     "explain": ("explain", "job.yaml", "--lines"),
+    "plan": ("plan", "job.slurm"),
     "submit": ("submit", "job.yaml", "--yes"),
     "submit script": ("submit", "job.slurm", "--yes"),
     "lint": ("lint", "job.slurm", "job.md"),
@@ -418,6 +419,8 @@ def test_no_situation_gives_a_traceback(tmp_path: Path, situation: str, servers:
         servers.put(server)
         err = world.root / "err"
         said = err.read_text(errors="replace") if err.exists() else ""
+        if "allows no sandbox" in said:  # as root without capabilities has none
+            return ""
         expected = status == 0 if situation == "nothing is wrong" else status in {0, 2, 3, 4, 5, 141}
         return "" if expected and "Traceback" not in said else f"{command}: {status} {said}"
 

@@ -52,11 +52,12 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     data/images, data/shards             images in folders and in tar files, and how they are augmented
 #     model/tasks                          loss and metrics
 #     model/models, model/optimizer        what is trained, and how
-#     model/finetuning, model/norms        weights without their head, frozen weights; batch norms
+#     model/finetuning                     weights without their head, frozen weights, the rate of the head
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
 #     output/log, output/bar, output/curves    what is printed and recorded
 #     saving/reading                       what of a checkpoint is refused
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
+#     run/setup                            builds what a run works with, and tries it out
 #     run/export, run/usage, run/profile   the weights alone; what is used of CPUs, GPUs and memory; a trace
 #     errors, run/faults                   errors that end a run, and those of torch in one line
 #     files                                the run folder, which is its user's alone, and its files

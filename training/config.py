@@ -51,35 +51,14 @@ ONLY_WITH = {
 }
 
 
-AT_LEAST_1 = (
-    "train_crop",
-    "epochs",
-    "keep",
-    "sync_every",
-    "log_every",
-    "fake_samples",
-    "accumulate",
-    "step_size",
-)
-AT_LEAST_0 = (
-    *("batch_size", "batch_size_per_gpu", "nproc_per_node", "nnodes", "node_rank", "workers", "save_every"),
-    *(
-        "eval_batch",
-        "step_delay",
-        "lr",
-        "momentum",
-        "weight_decay",
-        "gamma",
-        "warmup_epochs",
-        "clip_norm",
-        "head_lr",
-    ),
-    *("eval_crop", "eval_resize", "mixup", "cutmix", "random_erase", "profile_steps"),
-)
-
-
 def _option(
-    default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False, decided: bool = False
+    default: T,
+    text: str,
+    *,
+    choices: tuple[str, ...] = (),
+    critical: bool = False,
+    decided: bool = False,
+    least: int = 0,
 ) -> T:
     """A field that is also a flag.
 
@@ -89,8 +68,9 @@ def _option(
         choices: The allowed values.
         critical: The weights depend on it: a checkpoint made with another value is refused.
         decided: --optimizer decides about the default (BY_OPTIMIZER, STEP_LR).
+        least: The least number.
     """
-    facts = {"help": text, "choices": choices, "critical": critical, "decided": decided}
+    facts = {"help": text, "choices": choices, "critical": critical, "decided": decided, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -113,14 +93,14 @@ class Config:
         "",
         "imagefolder, shards: folder of validation images (default: DATA_DIR/val beside DATA_DIR/train)",
     )
-    fake_samples: int = _option(2048, "training images of --dataset fake")
+    fake_samples: int = _option(2048, "training images of --dataset fake", least=1)
     augment: str = _critical(
         "auto",
         "what is done to images in files: crop (a random part, half of them mirrored), also "
         "with randaugment or trivialaugment; auto is crop, and for cifar10 shift and mirror",
         choices=("auto", "none", "crop", "randaugment", "trivialaugment"),
     )
-    train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels")
+    train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels", least=1)
     eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
     eval_resize: int = _option(
         0,
@@ -149,7 +129,7 @@ class Config:
         0.0, "learning rate of the head, the model's last layer with weights (default: LR)"
     )
 
-    epochs: int = _option(2, "passes over the training images")
+    epochs: int = _option(2, "passes over the training images", least=1)
     batch_size: int = _critical(0, f"images per step, over all processes (default: {DEFAULT_BATCH})")
     batch_size_per_gpu: int = _option(0, "images per step and process, in place of --batch-size")
     optimizer: str = _critical("adadelta", "", choices=("sgd", "adamw", "adadelta"))
@@ -170,14 +150,20 @@ class Config:
         choices=("constant", "step", "cosine"),
         decided=True,
     )
-    step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", decided=True)
+    step_size: int = _critical(
+        1, "epochs of --schedule step (default: adadelta 1, else 30)", decided=True, least=1
+    )
     gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)", decided=True)
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
-    seed: int = _critical(1, "seed of the initial weights, the order of the samples, and all random numbers")
+    seed: int = _critical(
+        1, "seed of the initial weights, the order of the samples, and all random numbers", least=-(1 << 63)
+    )
     precision: str = _critical(
         "fp32", "bf16 and fp16: autocast; fp16 with a loss scale", choices=("fp32", "bf16", "fp16")
     )
-    accumulate: int = _critical(1, "gradient accumulation: a step in so many parts, with less memory")
+    accumulate: int = _critical(
+        1, "gradient accumulation: a step in so many parts, with less memory", least=1
+    )
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
     ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
@@ -220,7 +206,7 @@ class Config:
     )
     evaluate: bool = _option(False, "evaluate the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, in addition to one after each epoch")
-    keep: int = _option(3, "checkpoints to keep, in addition to the best")
+    keep: int = _option(3, "checkpoints to keep, in addition to the best", least=1)
     keep_epochs: bool = _option(
         False, "keep the checkpoint of each epoch too, as checkpoint_epoch_1.pt and so on"
     )
@@ -235,9 +221,11 @@ class Config:
         "since 1970",
     )
     sync_every: int = _option(
-        10, "most steps between synchronisations, at which all processes can stop; at least one a second"
+        10,
+        "most steps between synchronisations, at which all processes can stop; at least one a second",
+        least=1,
     )
-    log_every: int = _option(20, "steps between progress lines")
+    log_every: int = _option(20, "steps between progress lines", least=1)
     profile_steps: int = _option(
         0, "write a trace of so many steps of rank 0 to RUN_DIR/trace.json.gz, for https://ui.perfetto.dev"
     )
@@ -301,10 +289,10 @@ def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
 
 def _check(config: Config) -> None:
     """Raise a UserError for values that make no sense."""
-    for name in (*AT_LEAST_1, *AT_LEAST_0):
-        value, low = getattr(config, name), int(name in AT_LEAST_1)
-        if not low <= value < float("inf"):
-            raise UserError(f"{_flag(name)} is {value}, but must be at least {low}")
+    for field in dataclasses.fields(config):
+        value, least = getattr(config, field.name), field.metadata["least"]
+        if isinstance(value, (int, float)) and not least <= value < float("inf"):
+            raise UserError(f"{_flag(field.name)} is {value}, but must be at least {least}")
     for name in ("label_smoothing", "ema", "random_erase"):
         if not 0 <= getattr(config, name) < 1:
             raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
@@ -319,24 +307,32 @@ def _check(config: Config) -> None:
         if getattr(config, first) and getattr(config, other):
             raise UserError(f"{_flag(first)} and {_flag(other)} exclude each other", fix="give one of them")
     parse_deadline(config.deadline, {}, 0)
-    if config.head_lr and not config.lr:
-        raise UserError("--head-lr needs an --lr above 0", fix="--freeze for all but the head")
-    if config.dist_timeout <= 0:
-        raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
-    _check_launcher(config)
-
-
-def _check_launcher(config: Config) -> None:
-    """Raise a UserError for flags that do not match --launcher."""
-    if config.nproc_per_node and config.launcher != "spawn":
-        fix = "with torchrun, give torchrun --nproc-per-node"
-        raise UserError("--nproc-per-node needs --launcher spawn", fix=fix)
-    if config.nnodes and config.node_rank >= config.nnodes:
-        what = f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}"
-        raise UserError(what, fix="count from 0")
-    if config.dataparallel and config.launcher in ("torchrun", "srun", "spawn"):
-        what = f"--dataparallel is one process, --launcher {config.launcher} is several"
-        raise UserError(what, fix="leave one of them out")
+    started = config.launcher in {"torchrun", "srun", "spawn"}
+    for is_wrong, what, fix in (
+        (
+            config.head_lr and not config.lr,
+            "--head-lr needs an --lr above 0",
+            "--freeze for all but the head",
+        ),
+        (not config.dist_timeout, "--dist-timeout is 0, but must be more", "600, the default"),
+        (
+            config.nproc_per_node and config.launcher != "spawn",
+            "--nproc-per-node needs --launcher spawn",
+            "with torchrun, give torchrun --nproc-per-node",
+        ),
+        (
+            config.nnodes and config.node_rank >= config.nnodes,
+            f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}",
+            "count from 0",
+        ),
+        (
+            config.dataparallel and started,
+            f"--dataparallel is one process, --launcher {config.launcher} is several",
+            "leave one of them out",
+        ),
+    ):
+        if is_wrong:
+            raise UserError(what, fix=fix)
 
 
 def global_batch(config: Config, processes: int) -> int:

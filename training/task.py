@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
         leave_status(FAILED)
         return FAILED
     status = spawn.start([([sys.executable, *trainer], environment)], ours=False)
-    if status:
+    if status and status != 128 + signal.SIGTERM:  # by which Slurm ends it, also when another task has failed
         leave_status(status)
     return status
 

@@ -86,6 +86,7 @@ def put_cuda_on_cpu(gpus: int) -> None:
     loader: Any = torch.utils.data.DataLoader
     loader.__init__ = changed(loader.__init__, pin_memory=lambda _: False)
     answers: dict[str, Any] = {"is_available": True, "device_count": gpus, "is_bf16_supported": True}
+    answers["get_device_name"] = "CPU in place of a GPU"
     answers |= dict.fromkeys(NOTHING) | dict.fromkeys(ZERO, 0)
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *_words, answer=answer, **_more: answer)

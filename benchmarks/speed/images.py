@@ -12,6 +12,7 @@ from benchmarks.speed.runs import Bench, Run, example, launch, ours
 def part_images(bench: Bench) -> list[Figure]:
     """ResNet-18 from JPEGs against the example."""
     fp32 = Figure("C3 ResNet-18 fp32", "images/s", 1.0, higher=True)
+    cpu = Figure("C3 ResNet-18 fp32", "images/CPU s", 1.2, higher=True)
     bf16 = Figure("C3 ResNet-18 bf16, channels last", "images/s", 1.8, higher=True)
     batch, skip, last = (16, 2, 4) if bench.options.quick else (16, 4, 14)
 
@@ -48,11 +49,11 @@ def part_images(bench: Bench) -> list[Figure]:
             },
         )
         for run in runs:
-            for figure, name in ((fp32, "fp32"), (bf16, "bf16")):
-                figure.ours.append(run[name].rate(batch, skip=skip, last=last))
-                figure.theirs.append(run["theirs"].rate(batch, skip=skip, last=last))
+            for figure, name, by_cpu in ((fp32, "fp32", False), (cpu, "fp32", True), (bf16, "bf16", False)):
+                figure.ours.append(run[name].rate(batch, skip=skip, last=last, cpu=by_cpu))
+                figure.theirs.append(run["theirs"].rate(batch, skip=skip, last=last, cpu=by_cpu))
 
-    return guarded([fp32, bf16], work)
+    return guarded([fp32, cpu, bf16], work)
 
 
 def draw(folder: Path, *, classes: int) -> None:

@@ -17,6 +17,7 @@ def part_mnist(bench: Bench) -> list[Figure]:
         Figure(f"{name} MNIST {precision}", "images/s", target, higher=True)
         for name, precision, target in (("C1", "fp32", 1.1), ("C2", "bf16", 1.8))
     )
+    cpu = Figure("C1 MNIST fp32", "images/CPU s", 1.4, higher=True)
     first = Figure("C5 start to first step", "s", 1.05, higher=False)
     batch, end = 64, bench.steps if bench.options.quick else 0
     flags = ("--optimizer", "adadelta", "--lr", "1", "--batch-size", str(batch))
@@ -51,11 +52,14 @@ def part_mnist(bench: Bench) -> list[Figure]:
             for run in valid:
                 figure.ours.append(run[name].rate(batch, skip=bench.skip, last=bench.steps))
                 figure.theirs.append(run["theirs"].rate(batch, skip=bench.skip, last=bench.steps))
+        for run in runs if fp32.ours else ():
+            for figures, name in ((cpu.ours, "fp32"), (cpu.theirs, "theirs")):
+                figures.append(run[name].rate(batch, skip=bench.skip, last=bench.steps, cpu=True))
         for run in runs:
             first.ours.append(run["fp32"].steps_s[0])
             first.theirs.append(run["theirs"].steps_s[0])
 
-    return guarded([fp32, bf16, first], work)
+    return guarded([fp32, cpu, bf16, first], work)
 
 
 def mnist(bench: Bench, seed: int) -> list[str]:

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.speed.figures import UnmeasurableError
@@ -39,9 +39,17 @@ if os.environ.get("SPEED_STEPS") and os.environ.get("RANK", "0") == "0":
     from torch.optim.optimizer import register_optimizer_step_post_hook
     seen = os.open(os.environ["SPEED_STEPS"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     left = int(os.environ["SPEED_END"])
+    def cpu_s():
+        ticks = 0
+        for child in open(f"/proc/self/task/{os.getpid()}/children").read().split():  # its loaders
+            try:
+                ticks += sum(map(int, open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[11:15]))
+            except OSError:  # it has ended, and is counted below
+                pass
+        return sum(os.times()[:4]) + ticks / os.sysconf("SC_CLK_TCK")
     def note(*_):
         global left
-        os.write(seen, struct.pack("d", time.time()))
+        os.write(seen, struct.pack("2d", time.time(), cpu_s()))
         left -= 1
         if not left:
             sys.stdout.flush()
@@ -52,16 +60,18 @@ if os.environ.get("SPEED_STEPS") and os.environ.get("RANK", "0") == "0":
 
 @dataclass(frozen=True)
 class Run:
-    """A measured process: seconds from its start to the end of each step, and its output."""
+    """A measured process: seconds from its start to the end of each step, CPU seconds, and its output."""
 
     steps_s: list[float]
     output: str
+    cpu_s: list[float] = field(default_factory=list)
 
-    def rate(self, batch: int, *, skip: int, last: int) -> float:
-        """Images per second after the first `skip` steps, up to step `last`."""
-        if len(self.steps_s) < last:
-            raise UnmeasurableError(f"it made {len(self.steps_s)} steps of {last}")
-        return batch * (last - skip) / (self.steps_s[last - 1] - self.steps_s[skip - 1])
+    def rate(self, batch: int, *, skip: int, last: int, cpu: bool = False) -> float:
+        """Images per second, or per CPU second, after the first `skip` steps, up to step `last`."""
+        seconds = self.cpu_s if cpu else self.steps_s
+        if len(seconds) < last:
+            raise UnmeasurableError(f"it made {len(seconds)} steps of {last}")
+        return batch * (last - skip) / (seconds[last - 1] - seconds[skip - 1])
 
 
 @dataclass(frozen=True)
@@ -151,7 +161,8 @@ def launch(bench: Bench, command: list[str], *, threads: int, end: int = 0) -> R
         last = (errors.strip() or "it said nothing").splitlines()[-1]
         raise UnmeasurableError(f"{command[0]} {command[1]} failed with exit status {status}: {last}")
     data = seen.read_bytes() if seen.exists() else b""
-    return Run([when - began for (when,) in struct.iter_unpack("d", data)], output)
+    steps = list(struct.iter_unpack("2d", data))
+    return Run([when - began for when, _ in steps], output, [cpu_s for _, cpu_s in steps])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -63,7 +63,7 @@ def f12(place: Place) -> Iterator[Row]:
     own = place.new("F12/own")
     (own / "exact_own.py").write_text(textwrap.dedent(test_exact.OWN))
     sys.path.insert(0, str(own))
-    test_cifar.write(own / "cifar", binary=True)
+    test_cifar.write(own / "cifar")
     cifar = ("--dataset", "cifar10", "--data-dir", str(own / "cifar"), "--batch-size", "16")
     cases = {" ".join(flags): (*test_exact.OURS, *flags) for flags in test_exact.EACH} | {
         "cifar10, moved and mirrored": cifar

@@ -30,7 +30,7 @@ from tests.training.trainers import (
     status,
     wait_for,
 )
-from training.config import critical_settings
+from training.model.optimizer import Updater
 from training.run import resume
 from training.run.session import Progress, Session
 from training.saving import checkpoint
@@ -79,8 +79,7 @@ def big_session(folder: Path) -> Session:
         made,
         model=model,
         trained=model,
-        optimizer=optimizer,
-        settings=critical_settings(made.config, batch=1, train_samples=1, data_checksum=""),
+        updater=Updater(optimizer=optimizer),
     )
 
 

@@ -19,9 +19,9 @@ from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool
 from sbatchgen.bash.statement import Command
-from sbatchgen.bash.tools import SHELLS, SRUN, SRUN_FLAGS
+from sbatchgen.bash.tools import MPI, SHELLS, SRUN, SRUN_FLAGS
 from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import LAUNCHERS, MPI, Launch
+from sbatchgen.job.launches import LAUNCHERS, Launch
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.enroot import OF_PYXIS
 
@@ -47,6 +47,7 @@ m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rd
 standalone use-env
 """
 _WRAPPERS = frozenset(("command", "env", "exec", "nohup", "time"))
+_KNOWN = (_WRAPPERS - {"env"}) | {"srun", "python", "torchrun", *shape.MODULES}
 _INSTEAD = {
     "conda run": "write conda activate before it",
     "numactl": "srun binds, by --cpu-bind and --mem-bind",
@@ -96,8 +97,10 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
                 _set(draft, name, value if equals and "$" not in value else None)
-        elif tool.name in {"srun", "python"} | (_WRAPPERS - {"env"}) | LAUNCHERS | MPI or tool in of_runtimes:
+        elif tool.name in _KNOWN | MPI or tool in of_runtimes:
             continue
+        elif tool.name not in {*_INSTEAD, *LAUNCHERS} and "runtime" not in draft.profile:
+            _read_prefix(draft, tool)
         else:
             instead = _INSTEAD.get(tool.name, "start the trainer itself")
             draft.lose(f"{tool.name} around the trainer: {instead}")
@@ -105,6 +108,16 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
     for variable in launch.command.prefix:
         literal = body.value(variable.word) if variable.word else None
         _set(draft, variable.name, literal, variable.word)
+
+
+def _read_prefix(draft: Draft, tool: Tool) -> None:
+    """Take over the words of a program that starts the trainer, as poetry run."""
+    words = [tool.body.value(word) for word in tool.words[: len(tool.words) - len(tool.rest)]]
+    if all(words):
+        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": words}}}
+        draft.add(draft.lines, "understood", f"prefix: {words[0]}")
+    else:
+        draft.lose(f"{tool.name} with options that only the job knows")
 
 
 def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:

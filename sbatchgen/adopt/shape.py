@@ -10,7 +10,7 @@ RANKS = frozenset(
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
 )
 # Launchers that are programs of Python to a job, which start the processes of one node.
-_MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
+MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
 def module_of(launch: Launch) -> str | None:
@@ -20,7 +20,7 @@ def module_of(launch: Launch) -> str | None:
     """
     launcher = launch.launcher
     if launcher is None or launcher.name != "torchrun":
-        return _MODULES.get(launcher.name) if launcher else None
+        return MODULES.get(launcher.name) if launcher else None
     if launcher.words[0].text.endswith("distributed.launch") and not launcher.option("use-env"):
         return "torch.distributed.launch"
     return None if _workers(launch) else "torch.distributed.run"

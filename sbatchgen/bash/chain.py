@@ -115,7 +115,7 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
         if tool.name == "python" and (launcher := _launcher(tool)):
             words = tuple(launcher)
             continue
-        if tool.name in ("torchrun", "accelerate launch", "deepspeed", "python"):
+        if tool.name in PYTHONS:
             if tool.rest:  # the trainer
                 name = body.value(tool.rest[0]) or tool.rest[0].text
                 yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
@@ -148,6 +148,10 @@ def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
 
 LAUNCHERS = frozenset(
     ("srun", "torchrun", "mpirun", "mpiexec", "accelerate", "deepspeed", "python", "python3", "exec")
+)
+# What starts Python programs: what follows their options is a file or a module.
+PYTHONS = frozenset(
+    ("torchrun", "accelerate launch", "deepspeed", "python", "fabric run", "lightning run", "tune run")
 )
 
 

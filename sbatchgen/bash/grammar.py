@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SIZE_MAX = 4 << 20
 # What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
 SECONDS_MAX = 1.0
+_seconds = getattr(time, "thread_time", time.perf_counter)  # a browser counts no time of a thread
 # Of an unfinished pipeline the parser makes what it can without a look at the time: 16,000 of these take 7 s.
 PIPES_MAX = 4_000
 
@@ -66,11 +67,11 @@ def parse(text: str) -> Tree | None:
     """Return the syntax tree; None if the text is too long or takes too much time."""
     if len(text) > SIZE_MAX or text.count("|") > PIPES_MAX:
         return None
-    end = time.thread_time() + SECONDS_MAX
+    end = _seconds() + SECONDS_MAX
     data, parser = _prepared(text), _parser()
     try:
         tree = parser.parse(
-            lambda at, _: data[at : at + 65536], progress_callback=lambda *_: time.thread_time() > end
+            lambda at, _: data[at : at + 65536], progress_callback=lambda *_: _seconds() > end
         )
     except ValueError:  # stopped by the callback
         parser.reset()

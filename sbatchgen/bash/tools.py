@@ -4,7 +4,8 @@ Sources: srun(1) of Slurm 22.05.8, that of later releases for what came after, a
 (args.c); torchrun of torch/distributed/run.py (torch 2.13); `accelerate launch --help` (accelerate 1.x);
 deepspeed/launcher/runner.py; mpirun(1) of Open MPI 4.1 and mpiexec of MPICH's Hydra; `apptainer exec --help`
 in 1.3, which has Singularity's; podman-run(1) of 5.0; the manual pages of coreutils 9, util-linux,
-numactl(8), time(1) and bash(1); python(1).
+numactl(8), time(1) and bash(1); python(1); the documentation of pixi, poetry, pdm, micromamba and uv, of
+Nsight, nvprof, rocprof and VTune, of dumb-init and tini, and of Lightning Fabric and torchtune.
 """
 
 from __future__ import annotations
@@ -174,6 +175,39 @@ SHIFTER = Syntax(
     optional=names("entrypoint"),
 )
 
+MPI = frozenset(
+    """
+    mpirun mpirun.openmpi mpirun.mpich mpirun_rsh mpiexec mpiexec.openmpi mpiexec.mpich mpiexec.hydra
+    mpiexec.slurm mpiexec.mpt mpiexec_mpt orterun prterun
+    """.split()  # noqa: SIM905
+)
+FABRIC = Syntax(
+    values=names("accelerator strategy devices num-nodes node-rank main-address main-port precision"),
+    underscores=True,
+)
+OF_CONDA = Syntax(
+    values=names("name prefix cwd attach env root-prefix"),
+    shorts=_letters("n=name p=prefix v=verbose e=env r=root-prefix a=attach"),
+)
+NSIGHT = Syntax(
+    values=names(
+        "output trace sample capture-range capture-range-end cuda-memory-usage delay duration export "
+        "force-overwrite stats backtrace cpuctxsw cuda-graph-trace cudabacktrace env-var event-sample "
+        "gpu-metrics-device "
+        "gpu-metrics-devices gpu-metrics-frequency kill mpi-impl nic-metrics nvtx-capture python-sampling "
+        "pytorch sampling-frequency samples-per-backtrace session-new show-output start-later stop-on-exit "
+        "trace-fork-before-exec wait"
+    ),
+    shorts=_letters(
+        "o=output t=trace s=sample c=capture-range y=delay d=duration f=force-overwrite b=backtrace "
+        "e=env-var p=nvtx-capture w=show-output n=inherit-environment x=stop-on-exit"
+    ),
+)
+VTUNE = Syntax(
+    values=names("collect r result-dir knob app-working-dir data-limit duration finalization-mode"),
+    single=True,
+)
+
 PYTHON = Syntax(values=names("W X c m check-hash-based-pycs"), single=True)
 ENV = Syntax(
     values=names("unset chdir argv0 split-string"),
@@ -186,7 +220,10 @@ SYNTAX: dict[str, Syntax] = {
     "torchrun": TORCHRUN,
     "accelerate launch": ACCELERATE,
     "deepspeed": DEEPSPEED,
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), MPIRUN),
+    "fabric run": FABRIC,
+    "lightning run": FABRIC,  # model, whose options are not read
+    "tune run": TORCHRUN,
+    **dict.fromkeys(MPI, MPIRUN),
     **dict.fromkeys(
         (f"{name} {verb}" for name in ("apptainer", "singularity") for verb in ("exec", "run")), APPTAINER
     ),
@@ -218,16 +255,53 @@ SYNTAX: dict[str, Syntax] = {
         shorts=_letters("i=interleave p=preferred m=membind N=cpunodebind C=physcpubind l=localalloc"),
     ),
     "taskset": Syntax(shorts=_letters("a=all-tasks c=cpu-list p=pid"), operands=1),
-    "conda run": Syntax(values=names("name prefix cwd"), shorts=_letters("n=name p=prefix v=verbose")),
+    "dumb-init": Syntax(values=names("rewrite"), shorts=_letters("r=rewrite c=single-child v=verbose")),
+    "tini": Syntax(values=names("p e")),
+    "setsid": Syntax(shorts=_letters("w=wait c=ctty f=fork")),
+    "ionice": Syntax(values=names("class classdata"), shorts=_letters("c=class n=classdata t=ignore")),
+    "xvfb-run": Syntax(
+        values=names("server-num server-args error-file auth-file wait"),
+        shorts=_letters("n=server-num s=server-args e=error-file f=auth-file w=wait a=auto-servernum"),
+    ),
+    "pixi run": Syntax(
+        values=names("environment manifest-path platform"), shorts=_letters("e=environment m=manifest-path")
+    ),
+    "poetry run": Syntax(),
+    "pdm run": Syntax(values=names("project"), shorts=_letters("p=project")),
+    "pipenv run": Syntax(),
+    "mamba run": OF_CONDA,
+    "micromamba run": OF_CONDA,
+    "conda run": OF_CONDA,
     "uv run": Syntax(
-        values=names("with python project extra group directory env-file"), shorts=_letters("p=python")
-    ),
-    "nsys profile": Syntax(
         values=names(
-            "output trace sample capture-range cuda-memory-usage delay duration force-overwrite stats"
+            "with with-editable with-requirements python project extra no-extra group no-group only-group "
+            "directory env-file package index index-url extra-index-url cache-dir config-file"
         ),
-        shorts=_letters("o=output t=trace s=sample c=capture-range y=delay d=duration f=force-overwrite"),
+        shorts=_letters("p=python m=module s=script w=with"),
     ),
+    "nsys profile": NSIGHT,
+    "nsys launch": NSIGHT,
+    "ncu": Syntax(
+        values=names(
+            "export kernel-name set section metrics launch-count launch-skip target-processes "
+            "log-file import mode nvtx-include nvtx-exclude replay-mode clock-control cache-control devices "
+            "config-file kernel-id kernel-name-base section-folder page csv-separator"
+        ),
+        shorts=_letters("o=export k=kernel-name c=launch-count s=launch-skip f=force-overwrite i=import"),
+    ),
+    "nvprof": Syntax(
+        values=names("log-file export-profile metrics events kernels devices analysis-metrics timeout"),
+        shorts=_letters("o=export-profile f=force-overwrite s=print-summary"),
+    ),
+    "rocprof": Syntax(values=names("i input o d t basenames timestamp ctx-limit heartbeat"), single=True),
+    "rocprofv3": Syntax(
+        values=names("input output-file output-directory output-format pmc kernel-include-regex"),
+        shorts=_letters("i=input o=output-file d=output-directory f=output-format"),
+    ),
+    "vtune": VTUNE,
+    "amplxe-cl": VTUNE,
+    "compute-sanitizer": Syntax(values=names("tool log-file save print-limit launch-timeout")),
+    "valgrind": Syntax(),
     "sh": Syntax(values=names("rcfile init-file o O"), shorts=_letters("c=command l=login")),
 }
 SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))

@@ -23,15 +23,17 @@ COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable by which a shell asks
 HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 and newer
 # The groups of the help, and of each command the module of this folder, which is loaded when it is asked for.
 GROUPS = {
-    "Write a script": {"render": "jobs", "review": "jobs", "explain": "jobs", "adopt": "scripts"},
+    "Write a script": {
+        "render": "jobs", "review": "jobs", "explain": "jobs", "plan": "jobs", "adopt": "scripts",
+    },
     "Run jobs": {
         "submit": "submit", "resume": "submit", "cancel": "runs", "exec": "runs",
         "sweep": "sweeps", "resubmit": "sweeps",
     },
     "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
-    "Check": {"lint": "scripts", "lsp": "scripts", "gpus": "gpus"},
+    "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "gpus": "gpus"},
     "Set up": {
-        "profile": "profiles", "data": "prepare", "image": "prepare", "schema": "profiles",
+        "profile": "profiles", "page": "page", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",
     },
 }  # fmt: skip

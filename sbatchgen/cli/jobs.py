@@ -1,4 +1,4 @@
-"""render, review, explain; and how a command takes JOB."""
+"""render, review, explain, plan; and how a command takes JOB."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, report, show_review
+from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, put_json, report, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
+    from sbatchgen.dryrun.run import DryRun, Given
+    from sbatchgen.finding import Finding
+    from sbatchgen.inputs.profile import Profile
     from sbatchgen.plan.request import Request
 
 
+ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
 ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
 
 
@@ -119,15 +123,19 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
+@click.option("--plan", "planned", is_flag=True, help="Show every process too, as sbatchgen plan does.")
 @FORMAT
 @click.pass_obj
-def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
+def review(
+    args: tuple[str, ...], /, job: str, *, test_only: bool, planned: bool, form: str, **job_options: Any
+) -> None:
     """Show resources, cost, findings and the script. Submits nothing."""
     from sbatchgen.submit.rendered import of_job
     from sbatchgen.submit.sbatch import ask_slurm
 
     request = request_of(job, args, job_options)
-    submission = of_job(request, os.environ, here(), review_only=True)
+    folder = None if os.environ.get(ELSEWHERE) else here()
+    submission = of_job(request, os.environ, folder, review_only=True)
     shown = submission.review
     failure = failure_of(shown.findings)
     if test_only:
@@ -138,6 +146,12 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)
+    if planned and shown.script:
+        from sbatchgen.dryrun.screen import as_text
+
+        done, found_by_plan = _dry_run("job.slurm", shown.script, request.plan.profile)
+        findings = (*shown.findings, *found_by_plan)
+        shown = dataclasses.replace(shown, starts=as_text(done), findings=findings)
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
@@ -173,3 +187,85 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
         text = screen.explanation(values)
     put(visible(text), nl=False)
     report(findings)
+
+
+@click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- ARGUMENTS]")
+@click.option(
+    "--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the submitting shell."
+)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH[=FILE]",
+    help="A file that counts as there; a folder ends in /.",
+)
+@click.option(
+    "--process", metavar="RANK", type=click.IntRange(0), help="Show this process of each step in full."
+)
+@click.option("--diff", is_flag=True, help="Show how the plans of two jobs differ.")
+@FORMAT
+@click.pass_obj
+def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
+    """Show every process that a script would start.
+
+    JOB may also be any script. It runs in a sandbox, on nodes that do not exist, and stand-ins take the place
+    of srun, python, modules and containers. It changes no file, reaches no network, and sees no variable of
+    your shell.
+    """
+    from sbatchgen.dryrun import screen
+
+    how = {name: given.pop(name) for name in ("variables", "files", "process")}
+    if len(job) != 1 + diff:
+        wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
+        is_two = len(job) == 2  # who forgot --diff
+        fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
+        raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
+    done = [_planned(name, args, given, how["variables"], how["files"]) for name in job]
+    if diff:
+        put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
+    elif form == "json":
+        put_json(**screen.as_json(*done[0]))
+    else:
+        put(visible(screen.as_text(done[0][0], process=how["process"])))
+        report(done[0][1])
+
+
+def _dry_run(
+    name: str, text: str, profile: Profile, given: Given | None = None
+) -> tuple[DryRun, tuple[Finding, ...]]:
+    """Return the dry run of a rendered script, and its findings."""
+    from sbatchgen.dryrun.call import plan_of, script_of
+
+    return plan_of(script_of(name, text, profile=profile), os.environ, here(), given)
+
+
+def _planned(
+    job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
+) -> tuple[DryRun, tuple[Finding, ...]]:
+    """Return the dry run of a job or a script, and its findings."""
+    from sbatchgen.dryrun.call import given_by, plan_of, script_of
+    from sbatchgen.submit.finished import is_script
+
+    if not (is_script(job) or job == "-"):
+        request = request_of(job, args, given)
+        from sbatchgen.render.render import render_request
+
+        given_to_it = given_by((), variables, files)
+        return _dry_run(job, render_request(request), request.plan.profile, given_to_it)
+    from sbatchgen.inputs.flags import layer_of
+    from sbatchgen.inputs.search import Places
+    from sbatchgen.lint.settings import settings_of
+    from sbatchgen.lint.source import whole
+
+    source = whole(job)
+    others = [
+        name for name, value in given.items() if value not in (None, ()) and name not in ("profile", "nodes")
+    ]
+    if others:
+        what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
+        raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
+    settings = settings_of(Places(here(), os.environ), given.get("profile"))
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
+    nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
+    return plan_of(script, os.environ, here(), given_by(args, variables, files), nodes=nodes)

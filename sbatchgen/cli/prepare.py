@@ -69,7 +69,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 def image_pull(**options: str | None) -> None:
     """Get a .sif image for Apptainer from a registry.
 
-    URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3; by default the `source` of the profile.
+    URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3, or x.tar of `docker save`; by default the `source`
+    of the profile.
     """
     _prepare("pull", **options)
 

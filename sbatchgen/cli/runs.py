@@ -160,8 +160,11 @@ def _show_status(
 
 def _hint(state: RunState) -> None:
     from sbatchgen.runs.diagnosis import is_failed
+    from sbatchgen.runs.status import SAVED
 
-    if is_failed(state) and not (state.last and state.last.state == "CANCELLED"):
+    if is_failed(state) and not (
+        state.last and (state.last.state == "CANCELLED" or state.last.says == SAVED)
+    ):
         note(f"note: sbatchgen diagnose {state.run.name} says why it failed")
 
 

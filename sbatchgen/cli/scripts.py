@@ -84,6 +84,7 @@ def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: s
     default=None,
     help="Run shellcheck too; by default for up to 10 files, if it is installed.",
 )
+@click.option("--plan", is_flag=True, help="Run each script in a sandbox too, as sbatchgen plan does.")
 @click.option("--rules", is_flag=True, help="List all rules.")
 @click.option(
     "--explain",
@@ -196,6 +197,6 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         raise account.refusal(adoption)
     if to is not None:
         account.write(adoption, to, force=force)
-        note(f"now: sbatchgen render {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
+        note(f"now: sbatchgen submit {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
     elif form == "text":
         put(account.as_yaml(adoption), nl=False)

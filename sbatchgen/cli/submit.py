@@ -128,7 +128,7 @@ def submit_reviewed(
     began = time.time()
     for number, submission in enumerate(submissions):
         try:
-            done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+            done = submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
         except BaseException:
             if len(submissions) > 1:
                 _report_all([each.about.name for each in submissions], number)
@@ -224,7 +224,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     return ",".join(waits)
 
 
-def _submit_to_slurm(
+def submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""

@@ -56,7 +56,9 @@ def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
         verb: The command, as "review".
     """
     kind = _kind(Path(name))
-    if kind in ("", wanted) or (wanted == "job" and (kind == "yaml" or (kind, verb) == ("script", "submit"))):
+    if kind in ("", wanted) or (
+        wanted == "job" and (kind == "yaml" or (kind == "script" and verb in ("submit", "plan")))
+    ):
         return None
     if (kind, wanted) == ("run", "job") and verb == "submit":
         instead = "sbatchgen resume {file}"

@@ -18,7 +18,7 @@ MAX_DEPTH = 50  # of lists and mappings in each other
 MAX_VALUES = 50_000  # with the keys, and with those of aliases
 MAX_SHOWN = 20  # problems
 MAX_TEXT = 300  # characters of a message
-_DIRECTIVE = re.compile(r"(?:\A|[\n\r\x85\u2028\u2029])%")  # libyaml takes time squared for %TAG lines
+_DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"  # libyaml takes time squared for %TAG lines
 # yaml's composer over libyaml's parser: that of libyaml overflows the stack for a text that is nested deeply.
 _BASES: Any = (yaml.composer.Composer, yaml.CBaseLoader) if yaml.__with_libyaml__ else (yaml.BaseLoader,)
 
@@ -68,7 +68,7 @@ def compose(text: str, problems: Problems) -> yaml.Node:
         column = match.start() - text.rfind("\n", 0, match.start())
         what = f"not valid YAML: the control character U+{ord(match[0]):04X} in column {column}"
         raise problems.end(line, what, "save it as UTF-8 text" if match[0] == "\0" else "remove it")
-    if "%" in text and (match := _DIRECTIVE.search(text)):
+    if "%" in text and (match := re.search(_DIRECTIVE, text)):
         line = text.count("\n", 0, match.end()) + 1
         raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
     try:

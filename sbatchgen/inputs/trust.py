@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from sbatchgen.files import user_id
+
 
 def doubt(path: Path) -> str:
     """Say who else can write a file or folder; "" if only the user and root can, or if it does not exist."""
@@ -14,7 +16,7 @@ def doubt(path: Path) -> str:
         status = path.lstat()
     except OSError:
         return ""
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in (0, user_id()):
         return f"belongs to another user ({user_name(status.st_uid)})"
     if stat.S_ISLNK(status.st_mode):
         target = Path(os.path.realpath(path))
@@ -35,7 +37,7 @@ def chmod_helps(path: Path) -> bool:
     """Whether the user owns the path, and it is not a shared folder like /tmp."""
     status = path.lstat()
     sticky = status.st_mode & stat.S_ISVTX
-    return status.st_uid == os.geteuid() and not sticky and not path.is_symlink()
+    return status.st_uid == user_id() and not sticky and not path.is_symlink()
 
 
 @functools.cache
@@ -49,7 +51,7 @@ def _is_private(group: int) -> bool:
         owner = pwd.getpwnam(about.gr_name)
     except KeyError:
         return False
-    mine = owner.pw_uid in (0, os.geteuid()) and owner.pw_gid == group
+    mine = owner.pw_uid in (0, user_id()) and owner.pw_gid == group
     return mine and set(about.gr_mem) <= {owner.pw_name}
 
 

@@ -10,31 +10,65 @@ Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; tor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.bash.tools import MPI, SHELLS, SYNTAX
 from sbatchgen.plan.resources import Amounts, Resources
 from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
-# The launchers of PyTorch, with the option that has the number of nodes.
-NUMBER_OF_NODES = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
-LAUNCHERS = frozenset(NUMBER_OF_NODES)
-MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launcher:
+    """The options of a program that starts the processes of one node.
+
+    Attributes:
+        nodes: How many nodes there are.
+        processes: How many processes it starts; accelerate's are those of all nodes.
+        rank: Which node this is.
+        port: The port of the rendezvous.
+        addresses: What names its host.
+    """
+
+    nodes: str
+    processes: str
+    rank: str = "node-rank"
+    port: str = "master-port"
+    addresses: tuple[str, ...] = ()
+
+
+_TORCHRUN = Launcher(nodes="nnodes", processes="nproc-per-node", addresses=("rdzv-endpoint", "master-addr"))
+_FABRIC = Launcher(nodes="num-nodes", processes="devices", port="main-port", addresses=("main-address",))
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": _TORCHRUN,
+    "tune run": _TORCHRUN,
+    "accelerate launch": Launcher(
+        nodes="num-machines",
+        processes="num-processes",
+        rank="machine-rank",
+        port="main-process-port",
+        addresses=("main-process-ip",),
+    ),
+    "deepspeed": Launcher(nodes="num-nodes", processes="num-gpus"),
+    "fabric run": _FABRIC,
+    "lightning run": _FABRIC,
+}
+# Programs that start processes on the nodes of the job themselves, and are not followed.
+_OTHER_LAUNCHERS = """
+ibrun aprun jsrun horovodrun prun fastsrun flux ssh pdsh clush parallel ray dask torchx charmrun spark-submit
+"""
+OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
 CONTAINERS = frozenset(
     start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
 )
-_STARTERS = """
-srun accelerate python env exec command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
-"""
-STARTERS = LAUNCHERS | MPI | SHELLS | {*_STARTERS.split(), *(start.split()[0] for start in CONTAINERS)}
+STARTERS = SHELLS | {"eval", *(start.split()[0] for start in (*SYNTAX, *CONTAINERS))}
 _HELPERS = """
 [ awk cat chmod cp cut date dd df du echo enroot env false find free grep head hostname ib_write_bw id ip ls
 lscpu mkdir module mv nproc nvidia-smi pip pkill printenv printf ps pwd rm rocm-smi rsync scontrol sed sleep
@@ -44,7 +78,11 @@ HELPERS = frozenset(_HELPERS.split())
 _HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
-_ENVIRONMENT = re.compile(r"(?:activate|\.sh|rc|profile|env|setvars\S*)$")
+# Files that set up a shell, as a virtual environment's, and start nothing.
+_ENVIRONMENT = re.compile(
+    r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +106,8 @@ class Launch:
 
     @cached_property
     def launcher(self) -> Tool | None:
-        """torchrun, accelerate launch or deepspeed, however they are called."""
-        return self._first(LAUNCHERS)
+        """torchrun, accelerate launch or another of the table, however it is called."""
+        return self._first(LAUNCHERS.keys())
 
     @cached_property
     def mpi(self) -> Tool | None:
@@ -100,7 +138,8 @@ class Launch:
         """Whether it starts a Python program that does the script's real work."""
         code = next((tool for tool in self.tools if tool.name == "python"), None)
         inline = code is not None and code.option("c") is not None
-        is_python = code is not None or self.launcher is not None
+        of_uv = self.tools[-2:-1] and self.tools[-2].name == "uv run" and self.program.name.endswith(".py")
+        is_python = code is not None or self.launcher is not None or bool(of_uv)
         return is_python and not self.is_helper and not inline and not self.command.context.substitution
 
     @cached_property
@@ -166,7 +205,7 @@ class Launch:
             alone = 1 if fixed_nodes(self.resources) == 1 else None  # else accelerate's own file may say
             nodes = self.number(machines, launcher) if machines else alone
             return -(-total // nodes) if total is not None and nodes else None
-        given = launcher.option("num-gpus" if launcher.name == "deepspeed" else "nproc-per-node")
+        given = launcher.option(LAUNCHERS[launcher.name].processes)
         return self.number(given, launcher) if given or launcher.name != "torchrun" else 1
 
     @cached_property
@@ -174,7 +213,7 @@ class Launch:
         """The number of nodes in the launcher's own options; None if the script does not say."""
         if self.launcher is None:
             return None
-        option = self.launcher.option(NUMBER_OF_NODES[self.launcher.name])
+        option = self.launcher.option(LAUNCHERS[self.launcher.name].nodes)
         if option is None:
             return 1 if self.launcher.name != "deepspeed" else None
         return self.number(option, self.launcher)
@@ -187,7 +226,7 @@ class Launch:
             return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
         return slurm_number(variable(option, tool), self.resources)
 
-    def _first(self, names: frozenset[str]) -> Tool | None:
+    def _first(self, names: Collection[str]) -> Tool | None:
         return next((tool for tool in self.tools if tool.name in names), None)
 
 
@@ -198,8 +237,17 @@ def launches(body: Body, resources: Resources) -> Iterator[Launch]:
             yield Launch(command=command, tools=tools, resources=resources)
 
 
+def sources_commands(body: Body) -> bool:
+    """Whether a script sources files that may start programs, or set traps or variables that it uses."""
+    sourced = (command for command in body.commands if command.name in ("source", "."))
+    files = (body.text_of(command.words[1]).strip("\"'") for command in sourced if len(command.words) > 1)
+    return not all(map(_ENVIRONMENT.search, files))
+
+
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
+    if sources_commands(body):
+        return True
     return any(_is_unseen(command, body) for command in body.commands) or any(
         _is_opaque(launch.program) for launch in launches if not launch.command.context.substitution
     )
@@ -240,11 +288,8 @@ def _is_opaque(program: Tool) -> bool:
 
 
 def _is_unseen(command: Command, body: Body) -> bool:
-    """Whether it runs another script in this shell or a new one."""
+    """Whether it runs another script."""
     name = command.name
-    if name in ("source", "."):
-        sourced = body.text_of(command.words[1]) if len(command.words) > 1 else ""
-        return not _ENVIRONMENT.search(sourced)
     if name == "eval" and len(command.words) == 2:
         return not any(word.kind == "command" for word in command.words[1].pieces) and any(
             piece.kind == "variable" for piece in body.followed(command.words[1]).pieces

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Place
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
-_OF_ENVIRONMENT = re.compile(
-    r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
-)
 _MARKS = "{<@%!_[$"
 # What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
 # (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
@@ -113,6 +111,15 @@ class JobScript(Job):
     def is_template(self) -> bool:
         """Whether a program has yet to fill in a directive."""
         return not self.directive_lines.isdisjoint(self.placeholders)
+
+    @cached_property
+    def written_directives(self) -> tuple[int, ...]:
+        """The numbers of the #SBATCH lines of a script that only writes them, as into another script."""
+        late = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
+        if self.directive_lines or not late or self.body.language not in SHELLS or self.body.faults:
+            return ()
+        comments = {number for number, _ in self.body.comments}
+        return () if comments.intersection(late) else tuple(late)
 
     @cached_property
     def unfilled(self) -> dict[int, re.Match[str]]:
@@ -205,8 +212,9 @@ class JobScript(Job):
     @cached_property
     def sources_commands(self) -> bool:
         """Whether it sources files that are not for the environment alone, as a virtual environment's are."""
-        files = [command.words[1] for command in self.named("source", ".") if len(command.words) > 1]
-        return not all(_OF_ENVIRONMENT.search(self.body.text_of(file)) for file in files)
+        from sbatchgen.job.launches import sources_commands
+
+        return sources_commands(self.body)
 
     @cached_property
     def _by_name(self) -> dict[str, list[Command]]:

@@ -14,9 +14,9 @@ def user_of(profile: Profile) -> User | None:
     """Return what the profile says of the user of this process; None if it is about another one."""
     if profile.user is None:
         return None
-    import pwd
+    with suppress(KeyError, ImportError):  # a user without a name, or no users, as in a browser
+        import pwd
 
-    with suppress(KeyError):  # a user without a name
         return profile.user if pwd.getpwuid(os.getuid()).pw_name == profile.user.name else None
     return None
 
@@ -39,8 +39,10 @@ def closed(partition: Partition, user: User | None) -> Iterator[tuple[str, bool]
 
 def _groups() -> Iterator[str]:
     """Yield the groups of this process that have a name."""
-    import grp
-
+    try:
+        import grp
+    except ImportError:  # no groups, as in a browser
+        return
     for number in os.getgroups():
         with suppress(KeyError):
             yield grp.getgrgid(number).gr_name

@@ -12,6 +12,7 @@ from typing import Any
 from sbatchgen import table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
+from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, formats, shellcheck
 from sbatchgen.lint.linter import rules
@@ -60,11 +61,16 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only.
+
+    Attributes:
+        plans: The user's environment, where scripts are run in a sandbox too; else None.
+    """
 
     settings: Settings
     mend: str = ""
     shellcheck: str = ""
+    plans: Mapping[str, str] | None = None
 
 
 def explanation(names: Sequence[str]) -> str:
@@ -130,6 +136,7 @@ def run(
     fail_on: str,
     mend: str,
     ask_shellcheck: bool | None,
+    plan: bool = False,
 ) -> Outcome:
     """Lint files.
 
@@ -147,6 +154,7 @@ def run(
         strict: Whether warnings fail too.
         fail_on: The least severity of a finding that fails.
         mend: "fix" to change the files, "diff" to show the change only, or "".
+        plan: Whether to run each script in a sandbox, and report on what it would start.
         ask_shellcheck: Whether to run it; None for up to shellcheck.FILES files where it is installed.
 
     Raises:
@@ -160,7 +168,10 @@ def run(
     problems: list[Problem] = []
     named = list(files(names, problems.append))
     task = Task(
-        settings=settings, mend=mend, shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck)
+        settings=settings,
+        mend=mend,
+        shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck),
+        plans={**environment} if plan else None,
     )
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
@@ -191,7 +202,8 @@ def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
 
 def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
     """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
-    processes = min(len(os.sched_getaffinity(0)), len(names))
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(processors, len(names))
     work = partial(check, task=task)
     if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
         return map(work, names)
@@ -231,6 +243,8 @@ def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
 def _located(source: Source, task: Task) -> Iterator[formats.Located]:
     """Yield the findings of a script with their lines, in which secrets are not shown again."""
     others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    if task.plans is not None:
+        others = [*others, *_of_plan(source, task.settings, task.plans)]
     findings = findings_of(source, task.settings, others)
     lines = source.text.split("\n") if findings else []
     shown = {source.line + number: " " * source.indent(number) + line for number, line in enumerate(lines)}
@@ -242,6 +256,14 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
     yield from (
         formats.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
     )
+
+
+def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
+    """Return what is wrong with what a script of bash would start."""
+    from sbatchgen.dryrun.call import is_planned, plan_of, script_of
+
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
+    return [*plan_of(script, environment, settings.folder)[1]] if is_planned(script) else []
 
 
 def _report(

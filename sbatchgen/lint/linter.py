@@ -26,6 +26,7 @@ _REPORTED_OF_PLANS = ("SB304", "SB506")
 _OF_WHOLE = frozenset(("SB104", "SB135", "SB814"))
 _OF_JOBS = frozenset(("SB101", "SB311", "SB312", "SB401"))  # about how Slurm starts and ends a script
 _OF_PLACEHOLDERS = frozenset(("SB129", "SB136", "SB812"))
+_OF_ANY_SCRIPT = frozenset(("SB144", "SB611", "SB802", "SB804", "SB806", "SB813", "SB814", "SB815", "SB816"))
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 
 _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
@@ -34,7 +35,7 @@ _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
-    every = (*suppression.RULES, *judge.rules((*judge.PLANS, *judge.SCRIPTS, *judge.JOBS)))
+    every = (*suppression.RULES, *judge.rules((*judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)))
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
 
@@ -132,7 +133,12 @@ def _dated_finding(finding: Finding, release: str) -> Finding:
 
 
 def _without_template(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Leave out what is about lines that a program or a person has yet to fill in; all of a template."""
+    """Leave out what is about lines that a program or a person has yet to fill in; all of a template.
+
+    Of a script that only writes job scripts, what is true of any script is left.
+    """
+    if script.written_directives:
+        return [finding for finding in findings if finding.rule in _OF_ANY_SCRIPT]
     lines = {*script.placeholders, *script.unfilled} if findings else set()
     if not lines:
         return findings

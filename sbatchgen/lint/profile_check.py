@@ -101,8 +101,21 @@ def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher
         f"options.{name}": parse_scalar(text, key_type(f"options.{name}")) for name, text in texts.items()
     }
     values |= {"launcher": launcher} if launcher else {}
-    flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
-    return resolve(profile, [flags], mode_name=mode, name=mode)
+
+    def planned() -> Plan:
+        flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
+        return resolve(profile, [flags], mode_name=mode, name=mode)
+
+    plan = planned()
+    own = {name: parse_scalar(text, key_type(name)) for name, text in of_user(plan).items()}
+    values |= own
+    return planned() if own else plan
+
+
+def of_user(plan: Plan) -> dict[str, str]:
+    """Return a value for the environment or image that the profile leaves to its users, by its key."""
+    needed = plan.runtime.needs(plan.facts)
+    return {needed.key: "made-up"} if needed and not plan.software.get(needed.key) else {}
 
 
 def required(profile: Profile) -> dict[str, str]:

@@ -23,6 +23,7 @@ STDIN = "-"
 SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
 PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
 OTHERS = (".py", ".yaml", ".yml")
+OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scripts `submit` has reviewed
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
@@ -80,6 +81,8 @@ class Source:
 def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
     """Yield the files of these names, each once; of a folder, the scripts in it at any depth, by name.
 
+    Run folders in it are left out, with the copies of scripts and code that they hold.
+
     Args:
         names: Files, folders, or - for stdin.
         complain: Called with a problem for each folder that can't be read.
@@ -99,6 +102,9 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
 
     # Links to folders are not followed, so there is no loop.
     for where, folders, names in os.walk(folder, onerror=closed):
+        if where != folder and OF_A_RUN.issubset(names):
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = os.path.join(where, name)  # noqa: PTH118

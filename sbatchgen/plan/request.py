@@ -8,13 +8,13 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sbatchgen.errors import CommandLineError, did_you_mean
+from sbatchgen.errors import CommandLineError, did_you_mean, nearest
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import PROJECT_FILE, Places, beside, is_file_name
+from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import named_partition, resolve
@@ -117,7 +117,11 @@ def _read(level: Level, path: Path, text: str | None = None) -> Layer:
 def _job_file(job: str) -> Path:
     path = Path(job)
     if not path.is_file():
-        fix = "give a job YAML" if is_file_name(job) else did_you_mean(job, MODES)
+        fix = did_you_mean(job, MODES)
+        if path.suffix or "/" in job:
+            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}  # .yml: .yaml too
+            near = files.get(nearest(path.stem, files))
+            fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
     return path
 

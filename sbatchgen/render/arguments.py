@@ -62,9 +62,7 @@ PLACEHOLDERS: dict[str, Callable[[Plan], str]] = {
 }
 _KNOWN = (*PLACEHOLDERS, *OF_CHECKPOINT)
 _NAMES = "|".join([*_KNOWN, r"env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?"])  # [@]: each word of an array
-_PLACEHOLDER = re.compile(
-    rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"
-)  # {{run_dir}} is the text {run_dir}
+_PLACEHOLDER = rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"  # {{run_dir}} is the text {run_dir}
 
 
 def placeholders(plan: Plan) -> frozenset[str]:
@@ -83,7 +81,7 @@ def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]
 
     The names of a sweep's `params` are placeholders too.
     """
-    for place, piece in enumerate(_PLACEHOLDER.split(text)):
+    for place, piece in enumerate(re.split(_PLACEHOLDER, text)):
         for name in () if place % 2 else re.findall(r"(?<!\{)\{([A-Za-z][\w:-]*)\}(?!\})", piece):
             like = name.lower().replace("-", "_")
             if name in params:
@@ -172,7 +170,7 @@ def _filled(name: str, plan: Plan) -> str:
 
 def _split(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the pieces of a text, and whether each is text, not a placeholder."""
-    for place, piece in enumerate(_PLACEHOLDER.split(text)):
+    for place, piece in enumerate(re.split(_PLACEHOLDER, text) if "{" in text else [text]):
         escaped = piece.startswith("{{") and place % 2
         if piece:
             yield (piece[1:-1] if escaped else piece), bool(escaped) or not place % 2

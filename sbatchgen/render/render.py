@@ -9,7 +9,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
+from sbatchgen.files import user_id
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
@@ -123,7 +123,7 @@ def _cache(folder: Path | None) -> jinja2.BytecodeCache | None:
     with contextlib.suppress(OSError):
         compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = compiled.lstat()
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+        if status.st_uid == user_id() and not status.st_mode & 0o022:
             return _Cache(str(compiled))
     return None
 

@@ -7,6 +7,7 @@ without its marks must be the script, byte for byte, and that is checked.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,8 +55,7 @@ def trace(
     Raises:
         DocumentError: A template changes its own text, which can't be followed.
     """
-    # Marked templates are compiled apart from the others, and never kept.
-    environment = environment_of(tuple(folders), None).overlay(extensions=[_Marks], bytecode_cache=None)
+    environment = _marking(tuple(folders))
     marks = cast("_Marks", environment.extensions[_Marks.identifier])
     marked = fill(environment, plan, code=code)
     places = _without_doubled_blanks(list(_placed(marked, marks.made)))
@@ -63,6 +63,12 @@ def trace(
         what = f"the lines of template '{plan.template}' can't be traced"
         raise DocumentError.of(what, fix="don't store and change text in the template")
     return [place for place, _ in places]
+
+
+@functools.cache
+def _marking(folders: tuple[Path, ...]) -> jinja2.Environment:
+    """Jinja with marks. Its templates are compiled apart from the others, and not kept after this process."""
+    return environment_of(folders, None).overlay(extensions=[_Marks], bytecode_cache=None)
 
 
 def trace_request(request: Request, script: str) -> list[TemplateLine]:

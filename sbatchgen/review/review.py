@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
+from sbatchgen.job.trainer import fate, promises_restarts
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.origins import Setting, surprises
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
-from sbatchgen.runs import own_trainer
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
@@ -147,6 +147,7 @@ class Review:
         start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
         last: What has changed since the last submission.
+        starts: Every process that the script would start, as `sbatchgen plan` shows them; "" if not asked.
         script: The script; None if there are errors.
         own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
         slurm: What the live Slurm says, if it was asked.
@@ -165,6 +166,7 @@ class Review:
     parts: tuple[Part, ...] = ()
     own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None
+    starts: str = ""
 
 
 def of_plan(
@@ -185,7 +187,7 @@ def of_plan(
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
     return replace(
         of_script(script),
-        job=replace(_job(plan, snapshot), restarts=(restarts := own_trainer.fate(plan, source))),
+        job=replace(_job(plan, snapshot), restarts=(restarts := fate(plan, source))),
         cluster=_cluster(plan),
         request=(request := _allocation_of_plan(plan, ends=bool(restarts))),
         cost=_cost(request, plan.partition.billing) if plan.slurm else None,
@@ -249,7 +251,7 @@ def _allocation_of_plan(plan: Plan, *, ends: bool) -> Allocation:
     """Return what is asked for; `ends`: the trainer does not resume."""
     request = _allocation(plan.resources, plan.partition, gpus=plan.gpus_per_node)
     restarts = plan.max_restarts if plan.restartable and not plan.consecutive else 0
-    restarts = 0 if ends and not own_trainer.promises_restarts(plan) else restarts
+    restarts = 0 if ends and not promises_restarts(plan) else restarts
     each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
     jobs = plan.sweep.chosen if plan.sweep else request.jobs * plan.chain
     return replace(

@@ -80,6 +80,8 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
     if review.findings:
         text = "\n".join(line for finding in review.findings for line in _finding(finding))
         yield "Findings", text
+    if review.starts:
+        yield "Plan", review.starts.rstrip()
     if review.slurm:
         yield "Slurm", "\n".join(_answer(review.slurm))
     if last := review.last:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 _ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
-_ENVIRONMENT = re.compile("activ|env|conda|profile|bashrc|module|lmod|init", re.IGNORECASE)
 _BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
@@ -42,9 +41,8 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB333", "warning", "a command string that uses a variable that nothing sets")
 def _incomplete_command(script: JobScript) -> Iterator[Hit]:
-    files = [command.words[1].text for command in script.named("source", ".") if len(command.words) > 1]
-    if not all(map(_ENVIRONMENT.search, files)):
-        return  # it may set them
+    if script.sources_commands:
+        return  # a file that may set them
     texts = {made.name: made for made in script.body.sets if made.word and not made.append}
     reported: set[str] = set()
     for launch in script.launches:

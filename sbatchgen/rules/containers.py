@@ -122,7 +122,7 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
         name, colon, tag = last.partition(":")
         if "$" in name or (colon and tag != "latest"):
             continue
-        what = f"'{container.image}' is whatever is latest in the registry: a restart may get another one"
+        what = f"'{container.image}' names no version: a restart may get a newer image from the registry"
         yield Hit(container.at, what, f"name a version: {name}:24.04")
 
 

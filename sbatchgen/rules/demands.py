@@ -58,9 +58,10 @@ def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
     most = resources.nodes_max or resources.nodes_min
     tasks, each = resources.ntasks, resources.ntasks_per_node
     if tasks and each and most and tasks > most * each:
-        what = f"{tasks} tasks do not fit on {most} nodes with {each} each"
-        fix = f"remove --ntasks; --nodes and --ntasks-per-node give {most * each} tasks"
-        yield Hit("ntasks", f"{what}; with --ntasks, --ntasks-per-node is only an upper bound", fix)
+        what = f"{tasks} tasks do not fit on {counted(most, 'node')} with {each} each: Slurm refuses "
+        what += "the job, or changes what it asks for"
+        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {most * each} tasks"
+        yield Hit("ntasks", what, fix)
 
 
 @RULES.add("SB133", "warning", "fewer tasks than nodes")

@@ -97,7 +97,7 @@ def _disabled(script: JobScript) -> Iterator[Hit]:
             yield Hit(
                 script.at(line.line, line.column),
                 "##SBATCH is a comment to Slurm",
-                "remove one # to use it, or the line",
+                "remove one # to use the option, or remove the line",
             )
 
 
@@ -113,15 +113,6 @@ def _fault(script: JobScript) -> Iterator[Hit]:
                 what = "a word starts with a colon"
                 fix = "separate the components of a heterogeneous job with a line #SBATCH hetjob"
             yield Hit(at, f"{what}: sbatch refuses the script", fix)
-
-
-@RULES.add("SB122", "warning", "directives of PBS or LSF")
-def _foreign(script: JobScript) -> Iterator[Hit]:
-    lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
-    if lines and "ignore-pbs" not in script.options:
-        name = "PBS" if lines[0].kind is Kind.PBS else "BSUB"
-        what = f"sbatch obeys #{name} lines too, even after commands, and they win over #SBATCH"
-        yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
 
 
 @RULES.add("SB125", "warning", "a typographic character in a directive")
@@ -148,6 +139,13 @@ def _template(script: JobScript) -> Iterator[Hit]:
         what = f"{match[0]} is a placeholder that a program fills in: {many} not checked"
         at = script.at(first, match.start() + 1, match.end() + 1)
         yield Hit(at, what, "lint the rendered script")
+
+
+@RULES.add("SB144", "info", "a script that writes job scripts")
+def _writes_scripts(script: JobScript) -> Iterator[Hit]:
+    for number in script.written_directives[:1]:
+        what = "all #SBATCH lines are text that this script writes: it is not checked as a job script"
+        yield Hit(script.at(number), what, "lint the script that it writes")
 
 
 def _is_slip(script: JobScript, line: Directive) -> bool:

@@ -54,11 +54,11 @@ _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zi
 
 @RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
 def _own_folder(script: JobScript) -> Iterator[Hit]:
-    fix = '"$SLURM_SUBMIT_DIR", the folder of sbatch, or the path written out'
+    fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
     for use in script.body.uses:
-        if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
-            continue
+        if use.name not in ("0", "BASH_SOURCE") or use.line in seen or "SLURM_SUBMIT_DIR" in script.tested:
+            continue  # a script that also knows the other folder
         around = (each for each in reversed(script.body.commands) if each.at <= use.at < each.end)
         command = next(around, None)  # the innermost
         text = script.body.source.text
@@ -91,7 +91,10 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
             what = f"--export={export} leaves out PATH and all else: srun may not find the program"
         edits = line_before(script, launch.command, "export SLURM_EXPORT_ENV=ALL")
         yield Hit(
-            script.at_word(launch.step.words[0]), what, "export SLURM_EXPORT_ENV=ALL, before it", edits=edits
+            script.at_word(launch.step.words[0]),
+            what,
+            "export SLURM_EXPORT_ENV=ALL on a line before it",
+            edits=edits,
         )
         return
 
@@ -142,6 +145,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
 def _variables_set(script: JobScript) -> Iterator[Hit]:
+    shows = script.named("echo", "printf")
     for use in script.first_uses(_NEEDED.get):
         options = _NEEDED[use.name]
         if script.sbatch.has_foreign or use.name in script.tested:
@@ -150,7 +154,9 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
             continue
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
         fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
-        yield Hit(script.at_start(use), what, fix)
+        uses = [each.at for each in script.body.uses if each.name == use.name]
+        only_shown = all(any(said.at <= at < said.end for said in shows) for at in uses)
+        yield Hit(script.at_start(use), what, fix, "info" if only_shown else None)
 
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
@@ -180,8 +186,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     for command in script.body.commands:
         feature = _of_bash(command)
         if feature:
-            what = f"{feature} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
-            what += "error"
+            what = f"{feature} is a feature of bash: it fails where /bin/sh is dash, as in Debian and Ubuntu"
             line = " ".join(["#!/bin/bash", *words[1:]])
             edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
             yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)

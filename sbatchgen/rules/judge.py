@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbatchgen.finding import Finding
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rules.rule import Rule
 
+if TYPE_CHECKING:
+    from sbatchgen.job.trainer import TrainerJob
+
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 PLANS = ("plans", "starts")
+TRAINERS = ("trainers",)  # plans that are submitted here
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 _SCRIPTS_WORDS = """
-directives words meanings processes command_strings rendezvous steps environment software names containers
-survival safety secret syntax
+directives foreign words meanings processes command_strings rendezvous steps environment software names
+containers survival safety secret syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 
@@ -36,6 +40,11 @@ def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
     for hit in rule.check(job):
         finding = rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at)
         yield finding._replace(severity=policy, pedantic=False) if policy else finding
+
+
+def check_trainer(job: TrainerJob) -> list[Finding]:
+    """Return what the folder and the environment of submission say of a plan's trainer."""
+    return [finding for rule in rules(TRAINERS) for finding in findings(rule, job)]
 
 
 def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:

@@ -175,7 +175,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         ]
         value = (sizes[-1].value or "") if sizes else ""
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
-            what = f"WORLD_SIZE={value}, but srun starts {tasks} processes"
+            what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
             yield Hit(script.at_start(sizes[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return

@@ -4,7 +4,8 @@ Pages are Markdown, one file a group, in `pages`. A rule's part starts with `## 
 fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. Settings
 NAME=VALUE follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted, others
 for the environment of the submission; with `escapes=yes` a backslash with an r is a carriage return. Examples
-are for the cluster of example.yaml, unless the part has a block ```yaml profile.
+are for the cluster of example.yaml, unless the part has a block ```yaml profile; a block ```python trainer is
+their train.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "pages"
 PROFILE = FOLDER / "example.yaml"
 _HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
-_BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^```(\w+) (bad|good|profile|trainer)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class Page:
         text: The whole part, in Markdown.
         examples: At least a bad and a good one.
         profile: The YAML of the cluster of the examples; None for that of example.yaml.
+        trainer: The text of train.py; "" if the part does not show it.
     """
 
     rule: str
@@ -46,6 +50,7 @@ class Page:
     text: str
     examples: tuple[Example, ...]
     profile: str | None
+    trainer: str
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:
@@ -58,10 +63,13 @@ def _pages(file: Path) -> Iterator[Page]:
     headings = list(_HEADING.finditer(text))
     for heading, following in zip(headings, [*headings[1:], None], strict=True):
         part = text[heading.start() : following.start() if following else len(text)].strip() + "\n"
-        examples, profile = [], None
+        examples, profile, trainer = [], None, ""
         for language, kind, settings, block in _BLOCK.findall(part):
             if kind == "profile":
                 profile = block
+                continue
+            if kind == "trainer":
+                trainer = block
                 continue
             pairs = dict(word.split("=", 1) for word in settings.split())
             if pairs.pop("escapes", ""):
@@ -69,4 +77,11 @@ def _pages(file: Path) -> Iterator[Page]:
             examples.append(
                 Example(is_job=language == "yaml", good=kind == "good", text=block, settings=pairs)
             )
-        yield Page(rule=heading[1], title=heading[2], text=part, examples=tuple(examples), profile=profile)
+        yield Page(
+            rule=heading[1],
+            title=heading[2],
+            text=part,
+            examples=tuple(examples),
+            profile=profile,
+            trainer=trainer,
+        )

@@ -139,9 +139,10 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
-            what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for{doubt}"
+            what = f"partition '{name}' has {limit} nodes, but the job asks for {nodes}"
             if job.profile.limits.enforce_part_limits == "no":
-                what += ": the job is refused, or pending for ever (PartitionNodeLimit)"
+                what += ": Slurm refuses it, or leaves it pending for ever (PartitionNodeLimit)"
+            what += doubt
             why_not = f"{counted(limit, 'node')} at most"
             yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
         most = job.resources.nodes_max or nodes
@@ -221,9 +222,8 @@ def _required_options(job: Job) -> Iterator[Hit]:
                 continue
             from sbatchgen.plan.choice import only_for
 
-            what = f"partition '{where}' does not allow {option} '{asked}'" + ", yours" * (
-                option not in job.resources
-            )
+            yours = "your " * (option not in job.resources)
+            what = f"partition '{where}' does not allow {yours}{option} '{asked}'"
             fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
             why_not = only_for(option, allowed) if allowed else f"not for {option} {asked}"
             yield Hit(option, what, fix, why_not=why_not)
@@ -403,10 +403,8 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             continue
         asked = job.resources.time or partition.time_default or partition.time_max or 0
         if asked > left:
-            what = (
-                f"reservation '{name}' ends at {reservation.until}, before the job's {time_limit(asked)} are "
-            )
-            what += "over: Slurm ends the job then, and sends no --signal before"
+            what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
+            what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
             fitting = Duration(max(left // 60, 1) * 60)
             yield Hit("reservation", what, f"set --time {fitting} or less, {update}")
 

@@ -478,4 +478,6 @@ def _unsaved(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     fault = plan.runtime.unsaved(plan) if plan.partition.preemption and plan.asks_to_stop else None
     if fault and plan.slurm:
-        yield Hit(job.at(fault.key), f"jobs of other partitions may preempt it, and {fault.what}", fault.fix)
+        yield Hit(
+            job.at(fault.key), f"jobs of other partitions may preempt this one, and {fault.what}", fault.fix
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.job.launches import NUMBER_OF_NODES
+from sbatchgen.job.launches import LAUNCHERS, OTHER_LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
-_OTHER_LAUNCHERS = "ibrun aprun jsrun horovodrun prun fastsrun ssh pdsh clush parallel ray dask"
 # Without --ntasks, srun ignores --ntasks-per-node in a job that asks for another number of tasks.
 ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
-OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
 
 
 @RULES.add("SB301", "warning", "several tasks, but nothing starts them")
@@ -40,8 +38,8 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
         return
     for launch in trainings:
         if not {"V", "version"} & launch.tools[0].options.keys():
-            what = f"the job asks for {tasks} tasks, but this runs once, on the first node: "
-            what += f"{tasks - 1} stay idle"
+            what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
+            what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, f"srun {_head(launch)}")
             return
 
@@ -87,7 +85,8 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
         word = launch.tools[0].words[0]
         at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
-        rank = launcher.option("machine-rank" if launcher.name == "accelerate launch" else "node-rank")
+        options = LAUNCHERS[launcher.name]
+        rank = launcher.option(options.rank)
         if rank:
             fix += f", with --{rank.name}=$SLURM_NODEID in bash -c '...'"
         if launch.told_nodes and launch.told_nodes > 1:
@@ -96,7 +95,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, fix, edits=before(script, word, f"{ONE_ON_EACH_NODE} ") if is_whole else ())
         else:
             what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
-            fix += f", with --{NUMBER_OF_NODES[launcher.name]}=$SLURM_NNODES"
+            fix += f", with --{options.nodes}=$SLURM_NNODES"
             yield Hit(at, what, fix, "warning")
 
 
@@ -109,8 +108,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         if launcher is None or shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
             continue
         workers, gpus = launch.workers, resources.gpu_count
-        counts = map(launcher.option, ("nproc-per-node", "num-gpus", "num-processes"))
-        option = next(filter(None, counts), None)
+        option = launcher.option(LAUNCHERS[launcher.name].processes)
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
             what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
             what += f"{counted(gpus, 'GPU')}: "
@@ -207,7 +205,7 @@ def _launcher_bound(script: JobScript) -> Iterator[Hit]:
         kind, _, listed = (value or "").removeprefix("verbose,").removeprefix("v,").partition(":")
         if kind == "map_cpu" or (kind == "mask_cpu" and "," in listed):
             name = launch.launcher.name
-            what = f"srun binds {name} to the first entry of {kind}, and all its processes share that"
+            what = f"srun binds {name} to the first entry of {kind}, and all its processes share these CPUs"
             at = script.at_option_of(option) if option else script.at_start(exported[-1])
             yield Hit(at, what, f"leave {kind} out, or let srun start a task for each process")
 

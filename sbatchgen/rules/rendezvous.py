@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit, Place
+from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -22,8 +23,6 @@ RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
-_ADDRESSES = {"torchrun": ("rdzv-endpoint", "master-addr"), "accelerate launch": ("main-process-ip",)}
-_PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "deepspeed": "master-port"}
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
@@ -39,11 +38,31 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
     reported = set()
     for place, port in _ports(script):
-        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in reported:
+        if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
             fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
             yield Hit(place, what, fix, often)  # type: ignore[arg-type]
+
+
+@RULES.add("SB334", "warning", "a rendezvous port below 1024")
+def _port_of_root(script: JobScript) -> Iterator[Hit]:
+    fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
+    for place, port in _ports(script):
+        if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
+            yield Hit(
+                place, f"port {port} is below 1024, where only root may listen: no process gets it", fix
+            )
+    for made in script.body.sets:
+        if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
+            what = "this port may be below 1024, where only root may listen: now and then a job fails"
+            yield Hit(script.at_start(made), what, fix)
+
+
+# A random port without a lower end.
+_ANY_PORT = re.compile(
+    r"shuf\s+-i\s*\d{1,3}-|^\"?\$\{?RANDOM\}?\"?$|\$\(\(\s*\$?\{?RANDOM\}?\s*(?:%\s*\d+\s*)?\)\)"
+)
 
 
 @RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
@@ -57,7 +76,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         launcher = launch.launcher
         if launcher is None:
             continue
-        for option in filter(None, map(launcher.option, _ADDRESSES.get(launcher.name, ()))):
+        for option in filter(None, map(launcher.option, LAUNCHERS[launcher.name].addresses)):
             value = launcher.text_of(option)
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
@@ -106,8 +125,8 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
         option = launch.launcher.option("standalone") if launch.launcher else None
         nodes = launch.nodes
         if option and launch.step and nodes and nodes > 1:
-            what = f"with --standalone each node is a group of its own: {nodes} nodes train the same {nodes} "
-            what += "times"
+            what = f"with --standalone each node is a group of its own: each of the {nodes} nodes trains the "
+            what += "same model alone"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
 
@@ -137,7 +156,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
             continue
-        for name in ("rdzv-endpoint", _PORTS[launcher.name]):
+        for name in ("rdzv-endpoint", LAUNCHERS[launcher.name].port):
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":

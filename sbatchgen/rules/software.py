@@ -32,7 +32,7 @@ def _modules_purged(script: JobScript) -> Iterator[Hit]:
             return
         if verb == "load":
             what = "the job inherits the modules of the shell that submits: these are loaded on top"
-            yield Hit(script.at_word(command), what, "module purge, before it")
+            yield Hit(script.at_word(command), what, "module purge on a line before it")
             return
 
 
@@ -74,7 +74,7 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
             if command.name == "micromamba":
                 known = 'eval "$(micromamba shell hook --shell bash)"'
             edits = line_before(script, command, known)
-            yield Hit(script.at_word(command), what, f"{known}, before it", edits=edits)
+            yield Hit(script.at_word(command), what, f"{known} on a line before it", edits=edits)
             return
 
 
@@ -98,7 +98,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
             rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
-            fix = "set +u, before it, and set -u after it"
+            fix = "set +u on a line before it, and set -u after it"
             yield Hit(script.at_word(command), what, fix, None if rc else "info")
             return
 

@@ -109,7 +109,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
     yield Hit(
-        script.at_command(command), what, "wait, as last line", edits=line_after(script, command, "wait")
+        script.at_command(command), what, "add a last line: wait", edits=line_after(script, command, "wait")
     )
 
 
@@ -128,7 +128,11 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         return
     if step := waiting[0].step:
         what = "each srun takes all CPUs of its nodes: the steps run one after another"
-        fix = "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
+        fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
+        if (
+            option := script.resources.gpu_option
+        ):  # with another one, Slurm 22.05 gives the step all GPUs of the job
+            fix += f" --{option}={'gpu:' * (option == 'gres')}N"
         yield Hit(script.at_word(step.words[0]), what, fix)
 
 
@@ -165,7 +169,9 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
         stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
-        fix = "set -o pipefail, before it" if stops or ends else "set -eo pipefail, before it"
+        fix = (
+            "set -o pipefail on a line before it" if stops or ends else "set -eo pipefail on a line before it"
+        )
         safe = body.language == "bash" and not stops and ends
         edits = line_before(script, command, "set -o pipefail") if safe else ()
         yield Hit(script.at_command(command), what, fix, edits=edits)
@@ -183,9 +189,16 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
         return
-    small = last.name in WORDS_AT_THE_END and not last.context.branch and not last.test
-    if small and work.at < last.at and not any(use.name in ("?", "PIPESTATUS") for use in body.uses):
+    always = last.name == "exit" and last.arguments == ["0"]
+    small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
+    statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
+    kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
+    if small and work.at < last.at and not kept:
         what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
+        if always:
+            what = (
+                "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
+            )
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
 
@@ -369,7 +382,8 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         once_a_node = launch.tasks_per_node == 1 and name in _STAGING
         if once_a_node or own_disk or launch.mpi:
             continue
-        if launch.step and tasks and tasks > 1 and name in SERIAL:
+        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
+        if launch.step and tasks and tasks > 1 and (name in SERIAL or verb in _SERIAL_GROMACS):
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
@@ -383,6 +397,9 @@ bowtie2 fastqc STAR hisat2 cutadapt trimmomatic fastp salmon kallisto featureCou
 makeblastdb plink plink2 picard gatk minimap2 quast multiqc snakemake nextflow cellranger
 """
 SERIAL = frozenset(_SERIAL.split())
+_SERIAL_GROMACS = frozenset(
+    ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
+)
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||")
@@ -400,7 +417,7 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             if first in ("echo", "printf", "cat", "ls", ""):
                 continue
             what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"
-            yield Hit(script.at_command(command), what, "set -o pipefail, before it")
+            yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
 
 
 PASSES_ON = ("tail", "head", "tee", "cat", "sort")

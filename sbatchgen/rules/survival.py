@@ -120,6 +120,24 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
 
+@RULES.add("SB619", "warning", "a trap for a signal that Slurm is not asked for")
+def _nobody_sends(script: JobScript) -> Iterator[Hit]:
+    if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
+        return
+    for command in script.named("trap"):
+        for word in command.words[2:]:
+            signal = _name(script.body.value(word) or "?")
+            if signal not in ("USR1", "USR2") or command.words[1].text in ("-", "''", '""'):
+                continue
+            others = script.text.replace(script.body.source.text[command.at : command.end], "")
+            if signal in others or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", others):
+                continue  # which may send it
+            what = (
+                f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not run"
+            )
+            yield Hit(script.at_word(word), what, f"#SBATCH --signal=B:{signal}@300")
+
+
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)
 def _resumes(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
@@ -162,7 +180,7 @@ _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 @RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever")
 def _dependency(script: JobScript) -> Iterator[Hit]:
-    what = "if the other job fails, this one stays pending for ever (DependencyNeverSatisfied)"
+    what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
     if _AFTER_OK.search(script.option("dependency")) and "kill-on-invalid-dep" not in script.options:
         at = script.at_option("dependency")
@@ -173,7 +191,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
             continue
         for word in command.words[1:]:
             if _AFTER_OK.search(script.body.text_of(word)):
-                yield Hit(script.at_word(word), what.replace("this one", "the new one"), f"add {option}")
+                yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
 @RULES.add("SB613", "warning", "a wait that the signal interrupts")

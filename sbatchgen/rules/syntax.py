@@ -33,12 +33,16 @@ def _syntax(script: JobScript) -> Iterator[Hit]:
         if "here-document" not in message:
             what = f"bash can't parse this, and runs nothing from here on: {message}"
             unfilled = FOR_A_PERSON.search(script.lines[line - 1])
-            fix = (
-                f"fill in {unfilled[0]}"
-                if unfilled
-                else "close what is open before it: a quote, if, do, { or ("
-            )
-            yield Hit(script.at(line), what, fix)
+            yield Hit(script.at(line), what, f"fill in {unfilled[0]}" if unfilled else _mend(message))
+
+
+def _mend(message: str) -> str:
+    """Return what to do about a message of bash."""
+    if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
+        return "remove it, or add the for, while, if, case, { or ( that it belongs to"
+    if "unexpected token `newline'" in message:
+        return "complete the line: a word is missing after <, >, | or the like"
+    return "close what is open before it: a quote, if, do, { or ("
 
 
 @RULES.add("SB815", "warning", "an unterminated here-document")

@@ -105,7 +105,7 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
         else:
             option = stop.word.text.partition("=")[0]
             if option.startswith("--") and script.may_be_of_plugin(name):  # plugins have no short ones
-                what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, it "
+                what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, sbatch "
                 what += "refuses the script"
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
                 continue
@@ -129,7 +129,7 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         written = use.word.text.partition("=")[0]
         if written.startswith("--") and written[2:] != use.spec.name:
-            what = f"{written} is short for --{use.spec.name}, until Slurm gets another option that starts so"
+            what = f"{written} is short for --{use.spec.name}: in a later Slurm, another option may start so"
             line, column = use.word.line, use.word.column
             edits = (Edit(line, column, column + len(written), f"--{use.spec.name}"),)
             straight = script.lines[line - 1].startswith(written, column - 1)
@@ -152,7 +152,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
             severity = "info" if script.assumed else None
             fix = f"--mail-type={before.value},{use.value}"
         else:
-            what = f"--{use.spec.name} is already given in line {before.word.line}: the last one counts, "
+            what = f"--{use.spec.name} is given in line {before.word.line} too: the last value counts, "
             what += f"'{use.value}'"
         yield Hit(script.at_use(use), what, fix, severity)
 
@@ -192,7 +192,11 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     if any(refusal(script, use) for use in uses(script)):
         return
     what, open_count = f'sbatch refuses the job: "{reply.text}"', "used without either" in reply.text
-    fix = "add --ntasks=N, unless the command line of sbatch gives it" if open_count else "see sbatch(1)"
+    fix = (
+        "add --ntasks=N, unless the command line of sbatch gives it"
+        if open_count
+        else "change the options that it names"
+    )
     yield Hit(script.at(reply.line or 1), what, fix, "warning" if open_count else None)
 
 

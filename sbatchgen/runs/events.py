@@ -22,6 +22,9 @@ MAX_EVENTS = 2_000_000
 MAX_LINE = 1 << 16
 MAX_VALUE = 1e100  # more is an overflow
 PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
+OF_OWN = (
+    "of a trainer of your own: print JSON lines, or set metrics (docs/how-to/own-trainer.md#show-its-loss)"
+)
 _OF_VALIDATION = re.compile("^(?:val|valid|validation|eval|test)[_/]")
 
 
@@ -36,7 +39,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
         what = f"can't read the events of the run: {error.strerror}"
         missing = isinstance(error, FileNotFoundError)
-        fix = "the bundled trainer writes it; of your own, set metrics in the job" if missing else ""
+        fix = f"the bundled trainer writes it; {OF_OWN}" if missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"

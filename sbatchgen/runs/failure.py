@@ -16,6 +16,7 @@ from sbatchgen.inputs.document import read_document
 # In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
 RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
+OWN = "own-words"  # the cause of an error of the script or the trainer
 LONGEST = 1000  # characters of a line that are read
 PIECES = 1000  # of a line over which a progress bar has written itself
 
@@ -118,15 +119,25 @@ def failures(
         if known.ended and (match := re.fullmatch(known.ended, ended)):
             by_cause[known.cause] = _failure(known, match, run, has_gpus=has_gpus, ended=ended)
     last = {known.cause for known in causes() if known.last}
+    seen_last: list[Failure] = []
     for number, line in log:
-        for failure in _in_line(number, line, run, has_gpus=has_gpus):
+        seen_last = [*_in_line(number, line, run, has_gpus=has_gpus)]
+        for failure in seen_last:
             seen = by_cause.get(failure.cause)
             new = seen is None and not (ended and failure.rank in ("outside", "limit"))
             if new or failure.cause in last:
                 by_cause[failure.cause] = failure
             elif seen and not seen.says:
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)
-    return sorted(by_cause.values(), key=lambda failure: RANKS.index(failure.rank))  # of one rank, in time
+    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # it has ended the script
+        del by_cause[OWN]
+        by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
+    return sorted(by_cause.values(), key=_order)
+
+
+def _order(failure: Failure) -> tuple[int, int]:
+    """Return what sorts causes: effects of others by their lines, the rest as they were found."""
+    return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
 
 
 def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iterator[Failure]:
@@ -143,7 +154,7 @@ def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iter
                     break
         elif own:
             means = f"{own.what} ({own.at})" if own.at else own.what
-            yield Failure(cause="own-words", rank="own", means=means, fix=own.fix, line=number, says=piece)
+            yield Failure(cause=OWN, rank="own", means=means, fix=own.fix, line=number, says=piece)
 
 
 def _failure(

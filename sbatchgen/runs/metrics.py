@@ -77,7 +77,7 @@ def _events(lines: Iterable[str], pattern: re.Pattern[str] | None) -> Iterator[d
     for line in lines:
         if START.match(line):
             is_new = bool(seen)
-        for event in _in_line(line, pattern):
+        for event in line_events(line, pattern):
             step = event.get("step")
             if is_new and step is not None:
                 yield {"event": "start", "step": max(0, step - 1)}
@@ -89,7 +89,8 @@ def _events(lines: Iterable[str], pattern: re.Pattern[str] | None) -> Iterator[d
                 seen.add((event["event"], step))
 
 
-def _in_line(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
+def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the events in a line of a log; `pattern` is the job's key `metrics`."""
     fields: dict[str, Any] = {}
     if pattern and (match := pattern.search(line)):
         numbers = {name: _number(text) for name, text in match.groupdict().items() if text}

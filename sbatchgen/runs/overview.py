@@ -14,7 +14,7 @@ from sbatchgen.runs import own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
-from sbatchgen.runs.status import RunState, words
+from sbatchgen.runs.status import SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import reason
 from sbatchgen.table import one_line, table
@@ -37,7 +37,7 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     """Return what a job does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
-        return text if not job.says else f"{text}: {job.says}"
+        return job.says if job.says == SAVED else f"{text}: {job.says}" if job.says else text
     (row,) = now
     again = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
@@ -62,8 +62,9 @@ def page(
     for job in state.jobs:
         says = _state(job, state.now if job is state.last else ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
-    if progress:
+    if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))
+        facts += [("", progress.costs)] if progress.costs else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     is_done = state.last is not None and state.last.state == "COMPLETED"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import visible
-from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, number, read_object
+from sbatchgen.runs.events import CONFIG, EVENTS, OF_OWN, STATUS, count, number, read_object
 from sbatchgen.runs.metrics import read_events
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def read_history(folder: Path) -> History:
         raise DocumentError.of(
             "nothing was measured in this run so far",
             at=str(folder / EVENTS),
-            fix="wait for the first epoch, or for --log-every steps; of your own trainer, set metrics",
+            fix=f"wait for the first epoch, or for --log-every steps; {OF_OWN}",
         )
     return history
 

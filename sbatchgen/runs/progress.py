@@ -12,6 +12,15 @@ from sbatchgen.runs.events import CONFIG, PLACES, STATUS, count, number, read_ob
 from sbatchgen.runs.metrics import log_events
 from sbatchgen.runs.record import Record
 
+# Metrics of what a step costs, as people read them, in this order.
+COSTS = {
+    "samples_per_s": "{:,.0f} samples/s",
+    "step_s": "{:.3g} s a step",
+    "data_wait": "{:.0%} of it waiting for data",
+    "lr": "lr {:.3g}",
+    "grad_norm": "gradient norm {:.3g}",
+    "gpu_allocated_bytes": "GPU memory {:.3g} GB",
+}
 _STATES = ("running", "preempted", "done", "failed")
 
 
@@ -60,6 +69,13 @@ class Progress:
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.1%}")
         return ", ".join(parts)
+
+    @property
+    def costs(self) -> str:
+        """What its newest step costs: "0.21 s a step, 3% of it waiting for data, lr 0.1"."""
+        known = {name: self.metrics[name] for name in COSTS if name in self.metrics}
+        known |= {name: value / 1e9 for name, value in known.items() if name.endswith("bytes")}
+        return ", ".join(COSTS[name].format(value) for name, value in known.items())
 
 
 def read_progress(run_dir: Path, kept: Sequence[Record] | None = None, task: str = "") -> Progress | None:

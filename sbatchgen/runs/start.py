@@ -218,7 +218,7 @@ def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Ite
 def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     snapshot = plan.snapshot_dir if plan.slurm else None
     working = snapshot or plan.options.chdir
-    chdir = _here(working, folder, environment) if working else folder
+    chdir = here(working, folder, environment) if working else folder
     if snapshot and chdir and not chdir.is_dir():
         yield error(plan, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
     elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
@@ -230,13 +230,13 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         what = f"the working folder {chdir} can't be mounted: {why}"
         yield error(plan, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
     if plan.trainer and plan.resume not in ("auto", "off"):
-        path = _here(ShellPath(plan.resume), chdir or folder, environment)
+        path = here(ShellPath(plan.resume), chdir or folder, environment)
         if path and path.parent.is_dir() and not path.exists():
             finding = error(plan, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    for key, what, fix in plan.runtime.missing(plan, lambda path: _here(path, folder, environment)):
+    for key, what, fix in plan.runtime.missing(plan, lambda path: here(path, folder, environment)):
         yield error(plan, key, what, fix)._replace(severity="warning")  # the nodes may have it
-    data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
+    data = here(plan.data, folder, environment) if launch.uses_data(plan) else None
     if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
         finding = error(plan, "data", f"there is no data folder {data}", fix)
@@ -264,7 +264,7 @@ def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
     yield error(plan, "trainer", f"there is no trainer {path}", fix)
 
 
-def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
+def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
     """Return the path with its variables filled in; None if one is not known here."""
     return None if path.unset(environment) else folder / path.filled(environment)
 

@@ -26,7 +26,7 @@ SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 NEVER_STARTED = "it has never started"
-_STATUSES = {75: "stopped and saved, with more to do"}  # docs/reference/exit-status.md
+SAVED = "stopped and saved, with more to do"  # exit status 75
 _CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
 
@@ -186,7 +186,7 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
 
 
 def _exit_status(status: int) -> str:
-    return _STATUSES.get(status, f"exit status {status}")
+    return SAVED if status == 75 else f"exit status {status}"
 
 
 def _never_started(row: SlurmJob) -> bool:

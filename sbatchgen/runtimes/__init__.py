@@ -11,9 +11,12 @@ from sbatchgen.runtimes.base import Runtime
 
 
 def _runtimes() -> dict[str, Runtime]:
-    files = sorted(os.listdir(os.path.dirname(__file__)))  # noqa: PTH120, PTH208 - pathlib takes longer
-    modules = [file[:-3] for file in files if file.endswith(".py") and file not in ("__init__.py", "base.py")]
-    runtimes: list[Runtime] = [import_module(f"{__name__}.{name}").RUNTIME for name in modules]
+    files = os.listdir(os.path.dirname(__file__))  # noqa: PTH120, PTH208 - pathlib takes longer
+    modules = {file.partition(".")[0] for file in files if file.endswith((".py", ".pyc"))} - {
+        "__init__",
+        "base",
+    }
+    runtimes: list[Runtime] = [import_module(f"{__name__}.{name}").RUNTIME for name in sorted(modules)]
     return {runtime.name: runtime for runtime in runtimes}
 
 

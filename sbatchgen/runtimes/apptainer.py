@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
+_ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
@@ -49,13 +50,22 @@ class Apptainer:
 
 
 def _source(source: str) -> str:
-    """Return a URI as it is, and a path that can't be an option."""
-    if _URI.match(source):
+    """Return a URI as it is, and a path that can't be an option; of an archive of Docker as its URI."""
+    if _URI.match(source) or _ARCHIVE.match(source):
         return source
     path = Path(source).absolute()
     if not path.exists():
         raise CommandLineError.of(f"no file or folder {path}", fix="a URI starts as docker://")
-    return str(path)
+    return f"docker-archive:{path}" if path.name.endswith((".tar", ".tar.gz", ".tgz")) else str(path)
+
+
+def _to_pull(source: str) -> str:
+    """Return a URI; `apptainer pull` takes no path."""
+    uri = _source(source)
+    if uri.startswith("/"):
+        fix = f"sbatchgen image build {quoting.word(source)} --to FILE"
+        raise CommandLineError.of(f"{source} is neither an address nor an archive of `docker save`", fix=fix)
+    return uri
 
 
 class ApptainerRuntime(ContainerRuntime):
@@ -77,10 +87,8 @@ class ApptainerRuntime(ContainerRuntime):
     image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
-        ImageTool(
-            verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), _source, "singularity"
-        )
-        for verb in ("pull", "build")
+        ImageTool(verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), uri, "singularity")
+        for verb, uri in (("pull", _to_pull), ("build", _source))
     )
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:

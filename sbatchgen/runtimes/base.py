@@ -348,9 +348,9 @@ class ContainerRuntime(Runtime):
 def lacking(
     key: str, path: ShellPath, here: Callable[[ShellPath], Path | None], noun: str, fix: str
 ) -> Iterator[KeyFault]:
-    """Yield a path of a job that does not exist, in a folder that does."""
+    """Yield a path of a job that does not exist, in a folder that does, or below the folder of submission."""
     file = here(path)
-    if file and file.parent.is_dir() and not file.exists():
+    if file and (file.parent.is_dir() or path[0] not in "/$") and not file.exists():
         yield KeyFault(key, f"there is no {noun} {file}", f"{fix}: --{key.replace('_', '-')}")
 
 

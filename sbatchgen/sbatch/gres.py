@@ -68,7 +68,7 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
             resource = re.sub(r":\s*\+?(?=[0-9])", ":", resource)
         if re.search("(?:^|[:=])0+$|^$", resource):
             continue
-        match = GRES.fullmatch(resource)
+        match = re.fullmatch(GRES, resource)
         if match is None or ("=" in resource and slurm < "23.02"):
             raise ValueError(f"'{item}' is not a resource with a count")
         count = amount(match["count"] + match["unit"]) if match["count"] else 1

@@ -13,6 +13,7 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
+from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.plan.origins import settings
 from sbatchgen.plan.plan import Plan
@@ -21,8 +22,8 @@ from sbatchgen.render import launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
-from sbatchgen.rules.judge import check
-from sbatchgen.runs import own_trainer, record, scripts, start
+from sbatchgen.rules.judge import check, check_trainer
+from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, PlanValue, Record
 from sbatchgen.runs.snapshot import Snapshot, find_code, missing
@@ -35,7 +36,7 @@ from sbatchgen.units import ShellPath, Text
 def of_job(
     request: Request,
     environment: Mapping[str, str],
-    folder: Path,
+    folder: Path | None,
     *,
     review_only: bool = False,
     ask_squeue: bool = False,
@@ -46,7 +47,7 @@ def of_job(
     Args:
         request: The job.
         environment: The user's.
-        folder: The current folder.
+        folder: The current folder; None to look at no files of the job: they are on another machine.
         review_only: Whether it may be a job that can't be submitted from here; that one has no run folder.
         ask_squeue: Whether earlier jobs of the run folder that still wait or run are errors.
         snapshot: For a job that runs a copy of its code: the files that are copied beside those of git.
@@ -56,15 +57,18 @@ def of_job(
         DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
         FitError: There is no scheduler to submit to.
     """
-    run_dir = _run_dir(request.plan, environment, folder, review_only=review_only)
+    run_dir = _run_dir(request.plan, environment, folder, review_only=review_only) if folder else None
     code = None
-    if snapshot is not None and run_dir:
+    if snapshot is not None and run_dir and folder:
         code = _snapshot(request.plan, environment, folder, run_dir, snapshot)
     queued = _queued(request.plan, environment, run_dir) if ask_squeue and run_dir else None
     used = queued() if queued else None
-    begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
-    source = own_trainer.source_of(request.plan, folder, environment)
-    here += own_trainer.judge(request.plan, source, folder, environment)
+    begins, here, source = None, list[Finding](), None
+    if folder:
+        begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
+        trainer = TrainerJob(request.plan, folder, environment)
+        here, source = [*here, *check_trainer(trainer)], trainer.source
+    folder = folder or Path()
     request = _with_folders(request, run_dir, code)
     plan = request.plan
     script, findings = _judged(request, here, code)

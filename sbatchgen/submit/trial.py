@@ -20,7 +20,7 @@ from sbatchgen.inputs.search import TRUST, Places
 from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
-from sbatchgen.plan.request import read_request
+from sbatchgen.plan.request import Request, read_request
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
@@ -139,10 +139,16 @@ def _having(runtime: str, profile: Profile) -> Iterator[str]:
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
     """Return a trial with its outcome."""
     places = pack.places
-    try:
-        request = read_request(
-            trial.job, (), given, environment=places.environment, folder=places.folder, check=check
+
+    def planned(flags: Mapping[str, Any]) -> Request:
+        return read_request(
+            trial.job, (), flags, environment=places.environment, folder=places.folder, check=check
         )
+
+    try:
+        request = planned(given)
+        if own := profile_check.of_user(request.plan):
+            request = planned({**given, **own})
         plan = request.plan
         if problems := _errors(check(plan, log_folders_made=True)):
             of_profile = any(problem.at.startswith(f"{request.profile_file}:") for problem in problems)

@@ -130,6 +130,8 @@ UNDERSTOOD: list[
     ("srun --label --cpu-bind=cores python t.py", {}, {"step": {"label": "true", "cpu-bind": "cores"}}),
     ("srun --auto-resume=1 python t.py", {}, {"plugin_options": ["auto-resume="]}),
     ("srun gssr-record -v python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
+    ("srun poetry run python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
+    ("srun pixi run -e gpu python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
     (
         "module use /apps\nml cuda\npython t.py",
         {},

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen.adopt.remarks import Outcome
+from sbatchgen.dryrun.missing import Need
+from sbatchgen.dryrun.starts import Step
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Severity
 from sbatchgen.inputs.schema import DIALECT
 from sbatchgen.plan.origins import Setting
+from sbatchgen.rehearsal.outcome import Row
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import Review
 from sbatchgen.runs.cost import Report
@@ -108,6 +111,12 @@ def _outputs() -> dict[str, Any]:
         "lint": [place | {"message": str, "fix": str, "edits": [edit]}],
         "lint rules": numbered
         | {"rules": [{"rule": str, "severity": Severity, "pedantic": bool, "title": str, "page": str}]},
+        "plan": numbered
+        | {"script": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
+        | {"steps": [{name: kind for name, kind in _fields(Step).items() if name != "waits"}]}
+        | {"needed": [Need], "findings": [finding], "exit": int, "limit": str},
+        "rehearse": numbered
+        | {"rows": [Row], "unproven?": Mapping[str, str], "seconds?": float, "memory_bytes?": int},
         "profile check": numbered | {"profiles": [{"name": str, "findings": [finding]}]},
         "profile list": numbered | {"profiles": [profile | {"used": bool}]},
         "profile show": numbered | {"file": str, "profile": Mapping[str, Any]},

@@ -92,6 +92,7 @@ def test_a_schema_that_does_not_exist_is_an_error(command: Command) -> None:
         ("profile sources lumi", 0),
         ("profile test msu", 0),
         ("lint job.slurm", 0),
+        ("plan job.slurm", 0),
         ("lint --rules", 0),
         ("lint --explain SB104,SB105", 0),
         ("adopt job.slurm", 0),

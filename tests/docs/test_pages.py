@@ -23,8 +23,10 @@ from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.modes import MODES
+from sbatchgen.page.site import Site
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
+from tests.dryrun.plans import needs_sandbox
 from tests.scripts import PROFILES
 from tests.training.forks import QUICKLY
 from training.config import parse
@@ -34,8 +36,9 @@ def name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
+MARKS = {"tutorial": pytest.mark.slow, "plan": needs_sandbox}
 CONSOLES = [
-    pytest.param(page, id=name(page), marks=[pytest.mark.slow] if page.stem == "tutorial" else [])
+    pytest.param(page, id=name(page), marks=MARKS.get(page.stem, ()))
     for page in PAGES
     if page.stem != "first-hour" and any(block.kind == "console" for block in blocks(page))
 ]
@@ -135,7 +138,9 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
         and context.params["profile"] not in {"./example.yaml", "mycluster"}
     ):
-        of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]
+        of_others = {"--yes", "--lines", "--test-only", "--snapshot", "--plan"}
+        of_render = [word for word in own if word not in of_others]
+        of_render = ["--profile" if word == "--on" else word for word in of_render]
         done = command("render", *of_render, *(["--", *args] if args else []))
         assert (done.status, "error" in done.err) == (0, False), done.err
         if "--trainer" not in own:
@@ -149,6 +154,9 @@ def test_the_yaml_that_a_page_shows_is_a_job_or_a_profile(page: Path) -> None:
             continue
         if block.file.startswith("."):  # of other programs
             assert yaml.safe_load(block.text)
+            continue
+        if block.file == "site.yaml":
+            assert decode(block.text, Site, name=block.file)
             continue
         head = "" if "\nurl:" in block.text else HEAD
         try:

@@ -21,10 +21,27 @@ from sbatchgen.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.docs.pictures import FOLDER, adapted, drawn, lines_of, named_parts, terminal, typed
+from tests.dryrun.plans import needs_sandbox
 from tests.slurm import fakes
 
 PICTURES = REPOSITORY / FOLDER
 REVIEW = "sbatchgen review ddp --profile torchrun --nproc-per-node 4 --run-dir /scratch/me/ddp --data-dir /scratch/mnist"
+PLANNED = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --gpus-per-node=4
+#SBATCH --time=12:00:00
+module load cuda
+export OMP_NUM_THREADS=8 HF_HOME=/scratch/hf
+head=$(scontrol show hostnames | head -n 1)
+IMAGE=/scratch/images/train.sif
+[[ -r $IMAGE ]] || exit 1
+srun apptainer exec --nv "$IMAGE" bash -c "torchrun --nnodes=2 --nproc-per-node=4 --node-rank=\\$SLURM_NODEID \\
+    --master-addr=$head train.py --epochs 90" &
+wait
+"""
 # The runs of the picture of `status`: what squeue says of each, and the last epoch that it has written.
 RUNS = {
     "mnist": ({"State": "COMPLETED", "TimeUsed": "3:02"}, {"epoch": 10, "loss": 0.0261, "accuracy": 0.9915}, 10),
@@ -51,6 +68,15 @@ def test_a_picture_of_a_terminal_shows_what_is_printed(
     else:
         lines = named_parts(*script_of_page())
     compare(name, terminal(name, "sbatchgen", lines), request)
+
+
+@needs_sandbox
+def test_the_picture_of_a_plan_shows_what_is_printed(
+    command: Command, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    (folder / "job.slurm").write_text(PLANNED)
+    printed = command("plan", "job.slurm").out.replace(str(folder), "/home/me/job")
+    compare("plan", terminal("plan", "sbatchgen", typed("sbatchgen plan job.slurm", printed)), request)
 
 
 def script_of_page() -> tuple[str, list[tuple[str, str]]]:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (8831f6f46070): sbatchgen render ddp
+# sbatchgen 0.2.0 (34fb2f16145d): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -66,6 +66,7 @@ done
 kill -0 $training 2>/dev/null || wait $training
 rc=$?
 [[ -f $RUN_DIR/exit && $(head -c 4 "$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's
+[[ $rc -lt 128 || -e $RUN_DIR/exit || -e $RUN_DIR/stop ]] || rc=1 # a container did not start: srun killed the others
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
 if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then

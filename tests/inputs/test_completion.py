@@ -37,7 +37,14 @@ def completed(words: str, folder: Path, shell: str = "bash") -> list[str]:
 
 
 def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> None:
-    assert completed("sbatchgen re", folder) == ["render", "review", "resume", "resubmit", "report"]
+    assert completed("sbatchgen re", folder) == [
+        "render",
+        "review",
+        "resume",
+        "resubmit",
+        "report",
+        "rehearse",
+    ]
     assert completed("sbatchgen render d", folder) == ["dataparallel", "ddp"]
     assert completed("sbatchgen render ddp --nod", folder) == ["--nodes", "--nodelist"]
     assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "triton", "troila"]
@@ -102,7 +109,7 @@ partitions:
         ("help pro", "profile"),
         ("help profile ch", "check"),
         ("help render ", ""),
-        ("schema p", "profile"),
+        ("schema pr", "profile"),
     ],
 )
 def test_each_value_that_a_list_has_is_offered(folder: Path, words: str, offered: str) -> None:

@@ -183,6 +183,21 @@ def test_an_account_that_is_set_wins_over_a_made_up_one(folder: Path, command: C
     assert " ok" not in command("profile", "test", "own.yaml").out
 
 
+@pytest.mark.parametrize(
+    "runtime", ["venv", "conda", "apptainer", "enroot", "uv", "shifter", "podman-hpc", "edf"]
+)
+def test_a_profile_may_leave_the_environment_to_its_users(
+    folder: Path, command: Command, runtime: str
+) -> None:
+    (folder / "own.yaml").write_text(
+        f"name: own\nurl: https://example.org\nchecked: 2026-01-01\nruntime: {runtime}\n"
+        "partitions: {p: {gpus_per_node: 4, cpus_per_node: 8}}\n"
+    )
+    assert command("profile", "check", "own.yaml").out == "own.yaml: no errors\n"
+    tried = command("profile", "test", "own.yaml")
+    assert tried.out.split("\n")[1].split() == ["own.yaml", runtime, "p", *("ok",) * len(MODES)]
+
+
 def use_sbatch(controller: Controller, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the sbatch of a controller on PATH, whose user can't read this one's files."""
     controller.commands(folder / "real", "sbatch")

@@ -36,6 +36,20 @@ def launches(body: str) -> tuple[Launch, ...]:
         ("accelerate launch --num_processes 8 t.py", "accelerate launch t.py", (1, 1, 1, None)),
         ("time srun --ntasks=$N python3.11 -u t.py &", "time srun python t.py", (2, None, None, None)),
         ("run() { srun python t.py; }\nrun", "srun python t.py", (2, 8, 4, None)),
+        ("srun pixi run -e gpu torchrun t.py", "srun pixi run torchrun t.py", (2, 8, 4, 1)),
+        ("srun poetry run python -u t.py", "srun poetry run python t.py", (2, 8, 4, None)),
+        ("micromamba run -n x python t.py", "micromamba run python t.py", (1, 1, 1, None)),
+        ("srun uv run --extra gpu t.py", "srun uv run t.py", (2, 8, 4, None)),
+        ("srun shifter --image=x python t.py", "srun shifter python t.py", (2, 8, 4, None)),
+        ("srun podman-hpc run --gpu i python t.py", "srun podman-hpc run python t.py", (2, 8, 4, None)),
+        ("singularity_wrapper exec python t.py", "singularity_wrapper exec python t.py", (1, 1, 1, None)),
+        ("dumb-init -- python t.py", "dumb-init python t.py", (1, 1, 1, None)),
+        ("srun nsys profile -o x -t cuda python t.py", "srun nsys profile python t.py", (2, 8, 4, None)),
+        ("ncu -o x --set full python t.py", "ncu python t.py", (1, 1, 1, None)),
+        ("srun fabric run --devices 4 --num_nodes=2 t.py", "srun fabric run t.py", (2, 8, 4, 4)),
+        ("lightning run model --devices=2 t.py", "lightning run model", (1, 1, 1, None)),
+        ("srun tune run --nproc_per_node 4 full", "srun tune run full", (2, 8, 4, 4)),
+        ("mpiexec.openmpi -np 8 python t.py", "mpiexec.openmpi python t.py", (1, 1, 1, None)),
     ],
 )
 def test_forms(body: str, tools: str, counts: tuple[int | None, ...]) -> None:
@@ -56,6 +70,10 @@ def test_forms(body: str, tools: str, counts: tuple[int | None, ...]) -> None:
         "bash train.sh",
         'eval "$(conda shell.bash hook)"\nconda activate x',
         "command -v srun torchrun",
+        "poetry install",
+        "uv sync",
+        "pixi run build",
+        "ray start --head",
     ],
 )
 def test_what_is_no_training(body: str) -> None:

@@ -650,3 +650,16 @@ def test_an_annotation_of_mkdocs_is_not_part_of_a_directive(command: Command) ->
         "```bash\n#!/bin/bash\n#SBATCH --nodes=2 # (1)!\n#SBATCH --time=1:00:00 (2)\nsrun ./x\n```\n",
     )
     assert ids(command, "--no-shellcheck", "page.md") == set()
+
+
+def test_the_scripts_of_runs_are_left_out_of_a_folder(command: Command) -> None:
+    for name in ("a.slurm", "runs/ddp/job.slurm", "runs/ddp/code-1/b.slurm", "other/job.slurm"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("#!/bin/bash\n#SBATCH -p=gpu\nhostname\n")
+    Path("runs/ddp/submit.lock").touch()
+    shown = command("lint", ".", "--no-shellcheck", "--select", "SB111").out
+    assert [line.split(":")[0] for line in shown.splitlines() if "SB111" in line] == [
+        "./a.slurm",
+        "./other/job.slurm",
+    ]
+    assert "SB111" in command("lint", "runs/ddp", "--no-shellcheck").out

@@ -77,17 +77,28 @@ def images(folder: Path) -> dict[str, str]:
         (("import", "ubuntu:24.04"), ["enroot", "import", "--output", "docker://ubuntu:24.04"]),
         (("import", "dockerd://a.b/c"), ["enroot", "import", "--output", "dockerd://a.b/c"]),
         (("build", URI), ["apptainer", "build", URI]),
+        (("pull", "./x.tar"), ["apptainer", "pull", "docker-archive:{folder}/x.tar"]),
+        (("build", "x.tar"), ["apptainer", "build", "docker-archive:{folder}/x.tar"]),
+        (("pull", "oci-archive:x.tar"), ["apptainer", "pull", "oci-archive:x.tar"]),
     ],
 )
 @pytest.mark.usefixtures("programs")
 def test_the_image_gets_the_name_that_is_given(
     command: Command, folder: Path, said: Path, words: tuple[str, ...], expected: list[str]
 ) -> None:
+    (folder / "x.tar").touch()
     result = command("image", *words, "--to", "sub.d")
     assert (result.status, result.out) == (0, "sub.d\n")
     assert result.err.startswith(f"$ {expected[0]} {expected[1]} ")
-    assert asked(said) == expected
-    assert images(folder) == {"sub.d": "whole\n"}
+    assert asked(said) == [word.format(folder=folder) for word in expected]
+    assert images(folder) == {"sub.d": "whole\n", "x.tar": ""}
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_file_that_can_not_be_pulled_is_built(command: Command, folder: Path) -> None:
+    (folder / "x.def").touch()
+    result = command("image", "pull", "x.def", "--to", "x.sif")
+    assert (result.status, "fix: sbatchgen image build x.def --to FILE" in result.err) == (2, True)
 
 
 @pytest.mark.usefixtures("programs")

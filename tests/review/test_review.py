@@ -185,7 +185,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     data = json.loads(result.out)
     assert (data["schema"], result.status) == (1, 0)
     assert sorted(data) == sorted(
-        "schema job cluster request cost start surprises findings last script parts own_lines slurm".split()
+        "schema job cluster request cost start surprises findings last script parts own_lines slurm starts".split()
     )
     assert data["request"]["gpus"] == {"given": 8, "of": 8}
     assert sorted(data["request"]) == sorted(

@@ -15,6 +15,7 @@ from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
+from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint import suppression
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
@@ -40,9 +41,12 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     job = decode(example.text, JobSpec, name="job.yaml")
     flags = layer(Level.JOB, job.value, job.places)
     assert job.value.mode
-    return check(
-        resolve(cluster(page.profile), [flags], mode_name=job.value.mode, name="job"), log_folders_made=True
-    )
+    plan = resolve(cluster(page.profile), [flags], mode_name=job.value.mode, name="job")
+    (folder / "train.py").write_text(page.trainer)
+    for part in ("bin/python3", "lib/python3.12/site-packages/numpy.py"):  # an environment without torch
+        (folder / "numpy-only" / part).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "numpy-only" / part).touch()
+    return [*check(plan, log_folders_made=True), *judge.check_trainer(TrainerJob(plan, folder, {}))]
 
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:
@@ -66,7 +70,11 @@ def test_rules_and_pages_are_the_same() -> None:
 
 def test_no_id_is_given_twice() -> None:
     wanted = judge.rules((*judge.SCRIPTS, *judge.JOBS))
-    ids = [rule.id for rule in (*suppression.RULES, *wanted, *judge.rules(judge.PLANS)) if rule.id != "SB126"]
+    ids = [
+        rule.id
+        for rule in (*suppression.RULES, *wanted, *judge.rules((*judge.PLANS, *judge.TRAINERS)))
+        if rule.id != "SB126"
+    ]
     assert len(ids) == len(set(ids))
     headings = [
         line.split()[1]

@@ -70,6 +70,8 @@ PEER = (
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
 )
 ABORTED = "E1122 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1"
+NO_COMMAND = "/spool/slurm_script: line 21: nvidia-smi: command not found"  # after which bash continues
+TERMINATE = "terminate called without an active exception"
 LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE TO TIME LIMIT ***"
 
 
@@ -83,7 +85,13 @@ LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE
         (LIMIT, "FAILED 1:0", []),  # of an earlier start
         (LIMIT, "", ["time-limit"]),
         (f"error: no data folder /x\n{OOM}", "FAILED 1:0", ["gpu-memory", "own-words"]),
+        (f"{NO_COMMAND}\nerror: no environment at /x", "FAILED 1:0", ["own-words", "command-not-found"]),
         (f"{OOM}\nImportError: x\n{OOM}", "FAILED 1:0", ["gpu-memory", "import"]),
+        (
+            f"{TERMINATE}\nRank 3 of the training ended by SIGABRT",
+            "FAILED 134:0",
+            ["abort-at-exit", "crashed"],
+        ),
         ("srun: error: n1: task 0: Out Of Memory", "OUT_OF_MEMORY 0:125", ["host-memory"]),
     ],
 )

@@ -287,7 +287,18 @@ def test_a_killed_run_without_slurm_is_not_shown_as_running(folder: Path, comman
     assert [(job["state"], job["says"]) for job in run["jobs"]] == [("FAILED", "killed")]
     (folder / "train.py").write_text("raise SystemExit(75)\n")
     command("submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", "stopped")
-    assert "stopped and saved, with more to do" in command("status", "stopped").out
+    shown = command("status", "stopped")
+    assert " stopped and saved, with more to do; submitted" in shown.out
+    assert "failed" not in shown.out + shown.err
+
+
+def test_what_a_step_costs_is_shown(folder: Path, command: Command) -> None:
+    costs = {"lr": 0.1, "grad_norm": 2.5, "step_s": 0.25, "data_wait": 0.04, "gpu_allocated_bytes": 3e9}
+    (folder / "train.py").write_text(f"print({json.dumps({'step': 7, 'loss': 0.5} | costs)!r})\n")
+    assert command("submit", "cpu", "--yes", "--trainer", "train.py").status == 0
+    shown = command("status", "cpu").out
+
+    assert "0.25 s a step, 4% of it waiting for data, lr 0.1, gradient norm 2.5, GPU memory 3 GB" in shown
 
 
 def test_runs_come_back_when_the_index_is_lost(folder: Path, command: Command) -> None:

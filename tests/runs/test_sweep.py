@@ -147,6 +147,7 @@ def test_the_table_of_a_sweep_starts_with_the_best_point(site: Site) -> None:
     assert worse < better
     page = site.sbatchgen("status", "lr").stdout.splitlines()
     first, second = page[-2:]
+    assert not any(line.startswith("  training") for line in page)  # of one of the points
     assert page[-5:-2] == ["2 points: 2 done", "", "POINT  lr    STATE  TRAINING"]
     assert first.split()[:3] == ["1", "0.5", "done"]
     assert first.endswith("best")

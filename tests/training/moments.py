@@ -140,7 +140,7 @@ MODULE = """
 
     def save(*args, **how):
         began = time.time()
-        last = how["step"] == int(os.environ.get("LAST_STEP", "0")) and not args[1]["consumed"]
+        last = how["step"] == int(os.environ.get("LAST_STEP", "0")) and not args[1]  # its other names
         hold("last save" if last else "save")
         name = written(*args, **how)
         note("save", time.time() - began)

@@ -19,7 +19,7 @@ import torch
 
 from training.config import Config, critical_settings
 from training.errors import UserError
-from training.model.optimizer import Ema
+from training.model.optimizer import Ema, Updater
 from training.run.resume import _apply
 from training.saving import checkpoint
 from training.saving.reading import CorruptError, State
@@ -191,9 +191,8 @@ def applied(path: Path, state: State, _file: IO[bytes]) -> int:
     model.w = torch.nn.Parameter(torch.zeros(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
     settings = critical_settings(config, batch=0, train_samples=250, data_checksum="")
-    session: Any = SimpleNamespace(
-        config=config, settings=settings, model=model, optimizer=optimizer, ema=Ema(model, 0.9), scaler=None
-    )
+    updater = Updater(optimizer=optimizer, ema=Ema(model, 0.9))
+    session: Any = SimpleNamespace(config=config, settings=settings, model=model, updater=updater)
     step = _apply(session, state, path.name).step
     model.w.grad = torch.ones(64, 64)
     optimizer.step()

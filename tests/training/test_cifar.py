@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import struct
+import hashlib
+import pickle
 from pathlib import Path
 
 import pytest
@@ -12,54 +13,51 @@ from training.data.cifar import BINARY, PYTHON, VALUES, read_cifar10
 from training.data.splits import InMemory, Norm, hash_indices, shift_and_flip
 from training.errors import UserError
 
+from . import vision
 from .states import everything
 from .trainers import Here, status
+
+vision.fit()
+from torchvision.datasets import CIFAR10  # type: ignore[import-untyped,unused-ignore]  # noqa: E402 - after vision.fit
 
 NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 
-def text(value: bytes) -> bytes:
-    """A string as Python 2 pickles it."""
-    return b"T" + struct.pack("<i", len(value)) + value
-
-
-def pickled(pixels: bytes, labels: list[int]) -> bytes:
-    """A file of the Python version, as NumPy and Python 2 wrote it."""
-    kind = (
-        b"cnumpy\ndtype\n("
-        + text(b"u1")
-        + b"K\0K\1tR(K\3"
-        + text(b"|")
-        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
-    )
-    made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0t" + text(b"b") + b"tR"
-    shape = b"(M" + struct.pack("<H", len(labels)) + b"M" + struct.pack("<H", VALUES) + b"t"
-    array = made + b"(K\1" + shape + kind + b"\x89" + text(pixels) + b"tb"
-    numbers = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    return b"\x80\2}(" + text(b"data") + array + text(b"labels") + numbers + b"u."
-
-
-def write(folder: Path, *, binary: bool, images: int = 12) -> None:
-    """All six files, the same in either version."""
-    place = folder / (BINARY if binary else PYTHON)
+def write(folder: Path, *, images: int = 12) -> None:
+    """All six files of the binary version."""
+    place = folder / BINARY
     place.mkdir(parents=True)
     generator = torch.Generator().manual_seed(1)
     for name in NAMES:
         pixels = torch.randint(256, (images, VALUES), dtype=torch.uint8, generator=generator)
-        rows = [bytes(row.tolist()) for row in pixels]
-        labels = [i % 10 for i in range(images)]
-        if binary:
-            data = b"".join(bytes([label]) + row for label, row in zip(labels, rows, strict=True))
-            (place / f"{name}.bin").write_bytes(data)
-        else:
-            (place / name).write_bytes(pickled(b"".join(rows), labels))
+        rows = (bytes([i % 10, *row.tolist()]) for i, row in enumerate(pixels))
+        (place / f"{name}.bin").write_bytes(b"".join(rows))
 
 
-def test_both_versions_hold_the_same(tmp_path: Path) -> None:
-    for binary in (True, False):
-        write(tmp_path / str(binary), binary=binary)
-    first, other = (read_cifar10(tmp_path / str(binary), "train") for binary in (True, False))
-    inside, _ = read_cifar10(tmp_path / "False" / PYTHON, "test")
+def write_pickles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in the Python version, and torchvision knows them as it knows the real ones."""
+    write(folder / "binary")
+    place = folder / PYTHON
+    place.mkdir()
+    known = {}
+    for name in NAMES:
+        data = (folder / "binary" / BINARY / f"{name}.bin").read_bytes()
+        rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, 1 + VALUES)
+        pickled = pickle.dumps({"data": rows[:, 1:].numpy(), "labels": rows[:, 0].tolist()})
+        (place / name).write_bytes(pickled)
+        known[name] = hashlib.md5(pickled).hexdigest()  # noqa: S324 - torchvision's
+    names = pickle.dumps({"label_names": [str(i) for i in range(10)]})
+    (place / "batches.meta").write_bytes(names)
+    meta = CIFAR10.meta | {"md5": hashlib.md5(names).hexdigest()}  # noqa: S324
+    monkeypatch.setattr(CIFAR10, "train_list", [[name, known[name]] for name in NAMES[:5]])
+    monkeypatch.setattr(CIFAR10, "test_list", [[name, known[name]] for name in NAMES[5:]])
+    monkeypatch.setattr(CIFAR10, "meta", meta)
+
+
+def test_both_versions_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pickles(tmp_path, monkeypatch)
+    first, other = (read_cifar10(folder, "train") for folder in (tmp_path / "binary", tmp_path))
+    inside, _ = read_cifar10(tmp_path / PYTHON, "test")
 
     assert first[0].shape == (60, 3, 32, 32)
     assert first[0].dtype == torch.uint8
@@ -69,32 +67,32 @@ def test_both_versions_hold_the_same(tmp_path: Path) -> None:
     assert len(inside) == 12
 
 
+def test_a_pickle_that_is_not_theirs_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pickles(tmp_path, monkeypatch)
+    (tmp_path / PYTHON / "test_batch").write_bytes(b"cposix\nsystem\n(S'touch run'\ntR.")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UserError, match="not the files of CIFAR-10"):
+        read_cifar10(tmp_path, "test")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
-    ("name", "data", "message"),
+    ("data", "message"),
     [
-        (
-            "data_batch_3",
-            None,
-            r"data_batch_3 of CIFAR-10 was not found; .*; fix: unpack cifar-10-binary.tar.gz in",
-        ),
-        ("data_batch_3", b"", "not a file of CIFAR-10"),
-        ("data_batch_3", b"cposix\nsystem\n(S'false'\ntR.", r"it asks for posix\.system"),
-        ("data_batch_3", pickled(bytes(VALUES), [3, 4]), "3072 values and 2 labels"),
-        ("data_batch_3", pickled(bytes(VALUES), [10]), "3072 values and 1 labels"),
-        ("data_batch_3", b"K\1.", "not a file of CIFAR-10"),
-        ("data_batch_3", b"}.", "not a file of CIFAR-10"),
-        ("data_batch_3", pickled(bytes(VALUES), [1])[:-40], "not a file of CIFAR-10"),
-        ("data_batch_3.bin", bytes(VALUES), "3072 bytes are not a whole number of images"),
-        ("data_batch_3.bin", bytes([11]) + bytes(VALUES), "a label is 11"),
+        (None, r"cannot read CIFAR-10 .*data_batch_3.bin; fix: unpack cifar-10-binary.tar.gz in"),
+        (b"", "not a file of CIFAR-10: 0 bytes"),
+        (bytes(VALUES), "3072 bytes"),
+        (bytes([11]) + bytes(VALUES), "3073 bytes, with other labels"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path: Path, name: str, data: bytes | None, message: str) -> None:
-    write(tmp_path, binary=False)
-    path = tmp_path / PYTHON / name
+def test_a_file_that_is_wrong_is_named(tmp_path: Path, data: bytes | None, message: str) -> None:
+    write(tmp_path)
+    path = tmp_path / BINARY / "data_batch_3.bin"
     path.write_bytes(data) if data is not None else path.unlink()
 
     with pytest.raises(UserError, match=message):
-        read_cifar10(tmp_path if path.suffix != ".bin" else tmp_path / PYTHON, "train")
+        read_cifar10(tmp_path, "train")
 
 
 def test_an_image_is_cut_from_itself_with_a_border() -> None:
@@ -133,7 +131,7 @@ def test_all_moves_are_equally_likely() -> None:
 
 
 def test_a_run_on_it_resumes_exactly(here: Here, tmp_path: Path) -> None:
-    write(tmp_path / "data", binary=True)
+    write(tmp_path / "data")
     flags = (
         "--dataset",
         "cifar10",

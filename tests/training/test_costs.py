@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.model.norms import only_norms_have_buffers
 from training.run.loop import norm_of
+from training.run.setup import only_norms_have_buffers
 
 from .trainers import ROOT, Here, Trainers, events
 

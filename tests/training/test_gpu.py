@@ -26,7 +26,7 @@ from training.model.precision import Autocast, choose_kernels
 from training.model.tasks import _count
 from training.processes import hang, world
 from training.processes.ranks import Place
-from training.run import agreement, engine, evaluation, loop
+from training.run import agreement, evaluation, loop, setup
 from training.run.faults import KNOWN, explain
 from training.run.session import Progress, Session
 from training.saving.writer import Copies
@@ -216,7 +216,7 @@ def test_dataparallel_has_the_model_that_computes_in_autocast(
         world=replace(made.world, device=torch.device("cuda")),
     )
     monkeypatch.setattr(nn, "DataParallel", lambda model: [model])
-    wrapped: Any = engine._wrap(made)[0]  # type: ignore[index]
+    wrapped: Any = setup.wrap(made)[0]  # type: ignore[index]
 
     assert isinstance(wrapped, Autocast)
     assert wrapped.model is made.model
@@ -225,9 +225,9 @@ def test_dataparallel_has_the_model_that_computes_in_autocast(
 def test_a_model_is_compiled_inside_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Around it, torch compiles nothing of an nn.Sequential (pytorch#140416)."""
     monkeypatch.setattr(torch, "compile", lambda model, **_: ("compiled", model))
-    monkeypatch.setattr(engine, "DistributedDataParallel", lambda model, **_: ("DDP", model))
+    monkeypatch.setattr(setup, "DistributedDataParallel", lambda model, **_: ("DDP", model))
     made = session(tmp_path, rank=0, size=2)
-    wrapped: Any = engine._wrap(replace(made, config=parse(["--compile"])))
+    wrapped: Any = setup.wrap(replace(made, config=parse(["--compile"])))
 
     assert wrapped == ("DDP", ("compiled", made.model))
 
@@ -245,7 +245,14 @@ def test_the_warm_up_has_a_whole_batch_in_autocast(tmp_path: Path, flags: list[s
 
     made = session(tmp_path, rank=0, size=2)
     model = Sees(4, 3)
-    loop.warm_up(replace(made, config=parse(["--precision", "bf16", *flags]), model=model, trained=model))
+    setup.warm_up(
+        replace(
+            made,
+            config=parse(["--precision", "bf16", "--batch-size", "6", *flags]),
+            model=model,
+            trained=model,
+        )
+    )
 
     assert seen == [(images, torch.bfloat16)] * 2
 
@@ -287,15 +294,15 @@ def eight(tmp_path: Path) -> Iterator[Session]:
     split = replace(made.data.train, images_NCHW=made.data.train.images_NCHW.float())
     made.model.float()
     data = replace(made.data, train=split, validation=split)
-    trained = engine._wrap(made)
+    trained = setup.wrap(made)
     assert isinstance(trained, DistributedDataParallel)
     trained.register_comm_hook(None, lambda _, bucket: done(bucket.buffer()))
-    yield replace(made, batch=16, data=data, trained=trained)
+    yield replace(made, data=data, trained=trained)
     dist.destroy_process_group()
 
 
 def test_eight_ranks_warm_up_step_and_agree(eight: Session) -> None:
-    loop.warm_up(eight)
+    setup.warm_up(eight)
     sums = loop.train_step(eight, iter([batch(eight, torch.arange(2))]), [16], step=0)
     progress = Progress(step=1)
     agreement.synchronise(eight, progress, sums, saves=True)
@@ -323,7 +330,7 @@ def test_an_error_of_cuda_is_not_the_models_fault(tmp_path: Path) -> None:
     made = replace(session(tmp_path, rank=0, size=1), model=Old(4, 3))
 
     with pytest.raises(UserError, match=r"this torch is not made for the GPU .*fix: a torch for this GPU"):
-        loop.try_out(made)
+        setup.try_out(made)
 
 
 def test_a_rank_that_is_stuck_shows_where(trainers: Trainers, own: dict[str, str], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from training.data.datasets import import_function
 from training.data.images import import_torchvision
-from training.data.splits import FromLoaders, Norm, move_to_device
+from training.data.splits import FromLoaders, Keyed, Norm, move_to_device
 from training.errors import UserError
 
 from .states import equal, everything
@@ -439,9 +439,8 @@ def test_images_that_are_too_small_for_convnet(
 
 def test_what_own_data_calls_random_depends_on_the_sample_and_the_epoch_alone() -> None:
     """Whichever of the three libraries it asks, and whatever was read before."""
-    split = FromLoaders(
-        Random(), norm=Norm(), device=torch.device("cpu"), workers=0, seed=3, classes=1, shape_CHW=(3, 1, 1)
-    )
+    keyed = Keyed(dataset=Random(), seed=3, classes=1, shape_CHW=(3, 1, 1))
+    split = FromLoaders(keyed, norm=Norm(), device=torch.device("cpu"), workers=0)
 
     def read(lists: list[list[int]], epoch: int) -> torch.Tensor:
         batches = split.batches([torch.tensor(indices, dtype=torch.int64) for indices in lists], epoch=epoch)
@@ -578,7 +577,7 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
     """Python's exit sends its children a SIGTERM, which loaders leave to their parent, and waits for them."""
     program = """
         import torch
-        from training.data.splits import FromLoaders, Norm
+        from training.data.splits import FromLoaders, Keyed, Norm
 
         class Blank:
             def __len__(self):
@@ -587,8 +586,8 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
             def __getitem__(self, index):
                 return torch.zeros(1, 4, 4), 0
 
-        facts = {"norm": Norm(), "device": torch.device("cpu"), "seed": 1, "classes": 2, "shape_CHW": (1, 4, 4)}
-        split = FromLoaders(Blank(), workers=2, **facts)
+        keyed = Keyed(dataset=Blank(), seed=1, classes=2, shape_CHW=(1, 4, 4))
+        split = FromLoaders(keyed, norm=Norm(), device=torch.device("cpu"), workers=2)
         print(sum(len(y_B) for _, y_B in split.batches([torch.arange(8)], epoch=0)))
     """
     command, env = [sys.executable, "-c", textwrap.dedent(program)], quickly({**os.environ})

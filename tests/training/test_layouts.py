@@ -16,6 +16,7 @@ from training.model import optimizer
 from training.model.optimizer import build_optimizer, load_state
 
 from .states import equal, everything, weights
+from .test_finetuned import stripes
 from .trainers import Here, status
 
 OWN = """
@@ -116,3 +117,19 @@ def test_steps_that_torch_2_2_has_counted_are_taken() -> None:
     load_state(made[1], stored)
 
     assert [float(kept["step"]) for kept in made[1].state.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "layouts_own:model"])
+def test_models_of_torchvision_have_channels_last_on_a_cpu(
+    here: Here, tmp_path: Path, flags: tuple[str, ...], name: str
+) -> None:
+    """There a step of ResNet-18 takes 0.87 of the time; of own models nothing is known."""
+    for part in ("train", "val"):
+        stripes(tmp_path / "data" / part, 2, seed=1)
+    images = ("--dataset", "imagefolder", "--data-dir", str(tmp_path / "data"), "--train-crop", "32")
+    if name == "resnet18":
+        assert here(tmp_path, *images, "--model", name, "--epochs", "1", "--workers", "0").code == 0
+    else:
+        assert here(tmp_path, *flags, "--epochs", "1").code == 0
+    weight = next(value for value in weights(tmp_path).values() if value.ndim == 4 and value.shape[1] > 1)
+    assert weight.is_contiguous(memory_format=torch.channels_last) == (name == "resnet18")

@@ -13,7 +13,7 @@ from training.config import Config, parse
 from training.data.datasets import Data
 from training.data.splits import InMemory, Norm
 from training.errors import NotFiniteError, UserError
-from training.model.optimizer import Ema, build_optimizer, lr_at
+from training.model.optimizer import Ema, Updater, build_optimizer, lr_at
 from training.model.precision import build_scaler
 from training.model.tasks import build_task
 from training.output.log import Log
@@ -21,7 +21,6 @@ from training.processes.stop import REASONS, Stop
 from training.processes.world import World
 from training.run import agreement, evaluation, loop
 from training.run.session import Progress, Session
-from training.saving.lock import RunLock
 
 
 class Silent(Stop):
@@ -37,6 +36,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
     config: Config = replace(
         parse(["--optimizer", "sgd", "--lr", "1", "--momentum", "0", "--eval-batch", "4"]),
         run_dir=str(tmp_path),
+        batch_size=16 if size == 8 else 6,
     )
     generator = torch.Generator().manual_seed(5)
     images = torch.randn(samples, 1, 2, 2, generator=generator)
@@ -59,14 +59,11 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         world=world,
         log=Log(run_dir=tmp_path, speaks=False),
         stop=Silent(),
-        lock=RunLock(tmp_path),
         data=data,
         task=build_task(config, data),
-        batch=6,
         model=model,
         trained=model,
-        optimizer=build_optimizer(config, model),
-        settings={},
+        updater=Updater(optimizer=build_optimizer(config, model)),
     )
 
 
@@ -136,8 +133,9 @@ def test_the_top_5_accuracy_is_told_of_more_than_10_classes(tmp_path: Path, clas
     assert isinstance(split, InMemory)
     split = replace(split, labels_N=torch.arange(300) % classes)
     data = replace(made.data, validation=split, classes=classes)
-    made = replace(made, model=model, data=data, task=build_task(made.config, data))
-    score = evaluation.evaluate(replace(made, metrics=("accuracy", "top5")[: 1 + (classes > 10)]))
+    names = ("accuracy", "top5")[: 1 + (classes > 10)]
+    made = replace(made, model=model, data=data, task=replace(build_task(made.config, data), names=names))
+    score = evaluation.evaluate(made)
     logits = model(split.images_NCHW.flatten(1)).tolist()
     first_5 = [sorted(range(classes), key=row.__getitem__)[-5:] for row in logits]
     share = sum(int(label) in best for label, best in zip(split.labels_N, first_5, strict=True)) / 300
@@ -175,14 +173,15 @@ def test_gradients_are_cut_to_the_length_asked_for(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU")
 def test_an_overflow_under_a_loss_scale_changes_no_weight(tmp_path: Path) -> None:
     made = session(tmp_path, rank=0, size=1)
-    made = replace(made, scaler=build_scaler(parse(["--precision", "fp16"]), made.world.device))
-    made.scaler.load_state_dict(made.scaler.state_dict() | {"scale": 1e38})
+    scaler = build_scaler(parse(["--precision", "fp16"]), made.world.device)
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 1e38})
+    made = replace(made, updater=replace(made.updater, scaler=scaler))
     before = [weight.detach().clone() for weight in made.model.float().parameters()]
     x, y = batch(made, torch.arange(6))
     loop.train_step(made, iter([(x.float() * 1e9, y)]), [6], step=0)
 
     assert all(map(torch.equal, before, made.model.parameters()))
-    assert made.scaler.get_scale() < 1e38
+    assert scaler.get_scale() < 1e38
 
 
 def test_a_torch_without_a_loss_scale_for_the_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

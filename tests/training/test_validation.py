@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
+from typing import IO
 
 import pytest
+
+from training.config import parse
+from training.runfolder import look
+from training.saving import checkpoint
+from training.saving.reading import State
 
 from .states import equal, everything
 from .trainers import Here, events, status
@@ -52,7 +59,7 @@ def test_an_epoch_is_saved_before_its_validation(
     resumed = here(tmp_path / "run", *flags)
 
     assert (failed.code, resumed.code) == (1, 0), resumed.err
-    assert (left["step"], left["epoch"], left["consumed"]) == (8, 0, 250)
+    assert (left["step"], left["epoch"], left["consumed"]) == (8, 1, 0)
     assert "Resuming from checkpoints/step-00000008.pt: epoch 1, step 8" in resumed.out
     assert equal(everything(tmp_path / "run"), everything(tmp_path / "whole"))
     assert [event["epoch"] for event in events(tmp_path / "run", "epoch")] == [1, 2]
@@ -84,3 +91,64 @@ def test_it_takes_the_batch_of_the_training(
     validation_own.SEEN.clear()
     assert here(tmp_path / "run", *flags, "--epochs", "1", *more).code == 0
     assert max(validation_own.SEEN) == most
+
+
+@pytest.mark.parametrize("more", [(), ("--save-every", "4", "--keep-epochs"), ("--ema", "0.9")])
+def test_a_step_is_written_once(
+    here: Here, tmp_path: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    steps: list[int] = []
+    encode = checkpoint.encode
+
+    def counted(state: State, file: IO[bytes]) -> None:
+        steps.append(state["step"])
+        encode(state, file)
+
+    monkeypatch.setattr(checkpoint, "encode", counted)
+    assert here(tmp_path, *flags, *more).code == 0
+    assert steps == ([4, 8, 12, 16] if "--save-every" in more else [8, 16])
+    assert (tmp_path / "checkpoints" / "best.pt").samefile(tmp_path / "checkpoints" / "step-00000016.pt")
+
+
+def test_a_run_is_not_done_before_its_last_validation(
+    here: Here, tmp_path: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = (*flags, "--epochs", "1")
+    config = parse([*last, "--run-dir", str(tmp_path), "--batch-size", "32"])
+    monkeypatch.setenv("VALIDATION", "broken")
+    assert here(tmp_path, *last).code == 1
+    assert look(config, 1).state == "resume"
+    assert status(tmp_path)["epoch"] == 0
+    monkeypatch.delenv("VALIDATION")
+    ended = here(tmp_path, *last)
+
+    assert ended.code == 0, ended.err
+    assert look(config, 1).state == "done"
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_validation_that_is_noted_is_not_repeated(
+    here: Here, tmp_path: Path, flags: tuple[str, ...], *, noted: bool
+) -> None:
+    """The checkpoint was written before it."""
+    assert here(tmp_path / "whole", *flags).code == 0
+    assert here(tmp_path / "run", *flags, "--epochs", "1").code == 0
+    if not noted:
+        (tmp_path / "run" / "events.jsonl").unlink()
+    resumed = here(tmp_path / "run", *flags)
+
+    assert resumed.code == 0, resumed.err
+    assert [event["epoch"] for event in events(tmp_path / "run", "epoch")] == [1, 2]
+    assert equal(everything(tmp_path / "run"), everything(tmp_path / "whole"))
+    assert ("epoch 2, step 8" if noted else "epoch 1, step 8") in resumed.out
+
+
+def test_a_result_of_other_weights_is_not_taken(here: Here, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """A later start got to the step again, and was killed before its validation."""
+    assert here(tmp_path, *flags, "--epochs", "1").code == 0
+    note = {"event": "start", "step": 0}
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(json.dumps(note) + "\n")
+    resumed = here(tmp_path, *flags)
+
+    assert [event["epoch"] for event in events(tmp_path, "epoch")] == [1, 1, 2], resumed.err

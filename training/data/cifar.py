@@ -1,4 +1,4 @@
-"""CIFAR-10's files, of its binary or its Python version; without NumPy, and no code in a pickle is run.
+"""CIFAR-10's files: its binary version is read here, its Python version by torchvision.
 
 Source: https://www.cs.toronto.edu/~kriz/cifar.html (section "Dataset layout").
 
@@ -7,22 +7,17 @@ Shape suffixes: N images, C channels, H height, W width.
 
 from __future__ import annotations
 
-import io
-import pickle
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from training.data.images import import_torchvision
 from training.errors import UserError, one_line
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
-SHAPE_CHW = (3, 32, 32)
 VALUES = 3 * 32 * 32
 CLASSES = 10
-# raised for a file that cannot be read, or a pickle of something else
-WRONG = (OSError, EOFError, pickle.UnpicklingError, ValueError, TypeError, AttributeError, LookupError)
 
 
 def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,77 +30,39 @@ def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     Raises:
         UserError: If a file is missing or wrong.
     """
-    read = [_read(_find(folder, name)) for name in PARTS[part]]
-    images_NCHW = torch.cat([images for images, _ in read]).view(-1, *SHAPE_CHW)
+    root = folder.parent if folder.name == PYTHON else folder
+    if (root / PYTHON).is_dir():
+        return _from_python(root, part)
+    inside = folder / BINARY if (folder / BINARY).is_dir() else folder
+    read = [_from_binary(inside / f"{name}.bin") for name in PARTS[part]]
+    images_NCHW = torch.cat([images for images, _ in read]).view(-1, 3, 32, 32)
     return images_NCHW, torch.cat([labels for _, labels in read]).long()
 
 
-def _find(folder: Path, name: str) -> Path:
-    places = [folder / BINARY / f"{name}.bin", folder / f"{name}.bin", folder / PYTHON / name, folder / name]
-    path = next((path for path in places if path.is_file()), None)
-    if path is None:
-        fix = f"unpack cifar-10-binary.tar.gz in {folder}"
-        raise UserError(f"{name} of CIFAR-10 was not found", at=str(folder), fix=fix)
-    return path
-
-
-def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (N, 3072) and labels (N,), both uint8."""
     try:
-        data = path.read_bytes()
-        if path.suffix == ".bin":
-            return _from_binary(data)
-        return _from_python(data)
-    except WRONG as error:
-        what = f"not a file of CIFAR-10 ({one_line(error)[:200]})"
-        raise UserError(what, at=str(path), fix="unpack its archive again") from error
+        data = bytearray(path.read_bytes())
+    except OSError as error:
+        fix = f"unpack cifar-10-binary.tar.gz in {path.parent}"
+        raise UserError(f"cannot read CIFAR-10 ({one_line(error)})", at=str(path), fix=fix) from error
+    whole = bool(data) and not len(data) % (1 + VALUES)
+    rows = torch.frombuffer(data, dtype=torch.uint8).view(-1, 1 + VALUES) if whole else torch.empty(0, 1)
+    if not whole or int(rows[:, 0].max()) >= CLASSES:
+        what = f"not a file of CIFAR-10: {len(data)} bytes" + ", with other labels" * whole
+        raise UserError(what, at=str(path), fix="unpack its archive again")
+    return rows[:, 1:], rows[:, 0]
 
 
-def _from_binary(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    if not data or len(data) % (1 + VALUES):
-        raise ValueError(f"{len(data)} bytes are not a whole number of images")
-    rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, 1 + VALUES)
-    images, labels = rows[:, 1:], rows[:, 0]
-    if int(labels.max()) >= CLASSES:
-        raise ValueError(f"a label is {int(labels.max())}")
-    return images, labels
+def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the Python version, which is of pickles: torchvision loads only those that it knows."""
+    import_torchvision("CIFAR-10's Python version")
+    from torchvision.datasets import CIFAR10  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-
-def _from_python(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    value = _Plain(io.BytesIO(data), encoding="bytes").load()
-    pixels, labels = value[b"data"].values, [int(label) for label in value[b"labels"]]
-    if not labels:
-        raise ValueError("no labels in it")
-    if len(pixels) != len(labels) * VALUES or not 0 <= min(labels) <= max(labels) < CLASSES:
-        raise ValueError(f"{len(pixels)} values and {len(labels)} labels")
-    images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(-1, VALUES)
-    return images, torch.tensor(labels, dtype=torch.uint8)
-
-
-class _StandIn:
-    """Takes the place of a NumPy array, of which it has the bytes, or of a data type."""
-
-    values = b""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, tuple) and isinstance(state[-1], bytes):
-            self.values = state[-1]
-
-
-class _Plain(pickle.Unpickler):
-    """Reads only the objects that these files have."""
-
-    names = {  # noqa: RUF012 - constant
-        ("numpy.core.multiarray", "_reconstruct"): _StandIn,
-        ("numpy", "ndarray"): _StandIn,
-        ("numpy", "dtype"): _StandIn,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        """The stand-in for a name in the pickle; raises pickle.UnpicklingError for any other name."""
-        if (module, name) not in self.names:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return self.names[module, name]
+    try:
+        read = CIFAR10(str(root), train=part == "train")
+    except (RuntimeError, OSError) as error:
+        what, fix = f"not the files of CIFAR-10 ({one_line(error)[:200]})", "unpack their archive again"
+        raise UserError(what, at=str(root / PYTHON), fix=fix) from error
+    images_NHWC = torch.from_numpy(read.data)
+    return images_NHWC.permute(0, 3, 1, 2).contiguous(), torch.tensor(read.targets)

@@ -20,7 +20,7 @@ from training.data.images import MEAN, STD, image_folders
 from training.data.mnist import read_mnist
 from training.data.order import mix
 from training.data.shards import shards
-from training.data.splits import Batch, FromLoaders, InMemory, Norm, Split, as_target
+from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
 
 # How they are read, their norm, and by how many pixels training images are shifted.
@@ -42,6 +42,8 @@ class Data:
     shape_CHW: tuple[int, int, int]
     target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of a sample: 0
     checksum: str = ""  # of the training labels, and of the names of classes and files
+    # errors in reading samples, to be raised when the processes next synchronise
+    problems: list[UserError] = field(default_factory=list)
 
 
 def load_data(config: Config, device: torch.device) -> Data:
@@ -153,14 +155,16 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     classes = 0 if config.task else len(train.classes)
     splits = [
         FromLoaders(
-            dataset,
+            Keyed(
+                dataset=dataset,
+                seed=config.seed,
+                classes=classes,
+                shape_CHW=shape,
+                target_shape=tuple(target.shape),
+            ),
             norm=norm,
             device=device,
             workers=config.workers,
-            seed=config.seed,
-            classes=classes,
-            shape_CHW=shape,
-            target_shape=tuple(target.shape),
         )
         for dataset, shape in ((train, shape_CHW), (validation, _validation_shape(config, shape_CHW)))
     ]

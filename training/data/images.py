@@ -38,9 +38,7 @@ def import_torchvision(flag: str) -> Any:
 def image_folders(config: Config) -> tuple[Any, Any]:
     """Training and validation images with one folder per class, cropped to squares, as uint8."""
     import_torchvision("--dataset imagefolder")
-    root = Path(config.data_dir)
-    train = root / "train" if (root / "train").is_dir() else root
-    validation = Path(config.val_path) if config.val_path else root / "val"
+    train, validation = folders_of(config)
     sets = (
         _images(train, training_transform(config), "--data-dir"),
         _images(validation, evaluation_transform(config), "--val-path"),
@@ -55,6 +53,13 @@ def image_folders(config: Config) -> tuple[Any, Any]:
             what = f"classes that are only in {ours}: {some}"
             raise UserError(what, at=str(theirs), fix="the same class folders in both")
     return sets
+
+
+def folders_of(config: Config) -> tuple[Path, Path]:
+    """The folders of training and validation images."""
+    root = Path(config.data_dir)
+    train = root / "train" if (root / "train").is_dir() else root
+    return train, Path(config.val_path) if config.val_path else root / "val"
 
 
 def _images(folder: Path, transform: Any, flag: str) -> Any:

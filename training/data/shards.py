@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from training.config import Config
-from training.data.images import evaluation_transform, import_torchvision, training_transform
+from training.data.images import evaluation_transform, folders_of, import_torchvision, training_transform
 from training.errors import UserError, one_line
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -24,9 +24,7 @@ FORMAT = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 def shards(config: Config) -> tuple[Shards, Shards]:
     """Training and validation images in tar files."""
     import_torchvision("--dataset shards")
-    root = Path(config.data_dir)
-    train = root / "train" if (root / "train").is_dir() else root
-    validation = Path(config.val_path) if config.val_path else root / "val"
+    train, validation = folders_of(config)
     return (
         Shards(train, training_transform(config), "--data-dir"),
         Shards(validation, evaluation_transform(config), "--val-path"),

@@ -112,32 +112,10 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> t
 
 
 class FromLoaders:
-    """A map-style data set of (x_CHW uint8 or float32, label), read by loader processes.
+    """Samples of a map-style data set, read by `workers` loader processes, or with 0 by this process."""
 
-    Args:
-        dataset: The data set.
-        norm: For uint8 images.
-        device: The device of the batches.
-        workers: Loader processes; 0: this process reads.
-        seed: The seed of random augmentation.
-        classes: The number of classes.
-        shape_CHW: The shape of all images.
-        target_shape: The shape of all targets; () of labels.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        norm: Norm,
-        device: torch.device,
-        workers: int,
-        seed: int,
-        classes: int,
-        shape_CHW: tuple[int, ...],
-        target_shape: tuple[int, ...] = (),
-    ) -> None:
-        self.samples = len(dataset)
+    def __init__(self, keyed: Keyed, *, norm: Norm, device: torch.device, workers: int) -> None:
+        self.samples = keyed.samples
         self.index_device = torch.device("cpu")
         self.started = not workers  # False: loader processes will be forked
         self._norm, self._device = norm, device
@@ -149,7 +127,7 @@ class FromLoaders:
             "multiprocessing_context": "fork",  # data sets need not be picklable, and are not copied
         }
         self._loader: DataLoader[Any] = DataLoader(
-            _Keyed(dataset, self.samples, seed, classes, tuple(shape_CHW), target_shape),
+            keyed,
             batch_sampler=self._lists,
             collate_fn=_collate,
             num_workers=workers,
@@ -210,20 +188,30 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
             yield arrived
 
 
-@dataclass(frozen=True)
-class _Keyed(Dataset[Any]):
+@dataclass(frozen=True, kw_only=True)
+class Keyed(Dataset[Any]):
     """A data set by keys, epoch * samples + index: random numbers depend only on the key and the seed.
 
     For a sample that cannot be read it returns a UserError: an exception in a loader process would become a
     text with a traceback.
+
+    Args:
+        dataset: Of (x_CHW uint8 or float32, label).
+        seed: Of random augmentation.
+        classes: How many; 0: targets of any kind.
+        shape_CHW, target_shape: Of all images and targets; () of labels.
     """
 
     dataset: Any
-    samples: int
     seed: int
     classes: int
     shape_CHW: tuple[int, ...]
     target_shape: tuple[int, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return len(self.dataset)
 
     def __getitem__(self, key: int) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
         epoch, index = divmod(key, self.samples)

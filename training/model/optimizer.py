@@ -9,6 +9,8 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,6 +88,39 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
     for weight, kept in optimizer.state.items():  # in its memory format: fused kernels don't look at strides
         laid_out = {name: torch.empty_like(weight).copy_(kept[name]) for name in kept.keys() - {"step"}}
         kept.update(laid_out)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Updater:
+    """What changes the weights after a step: the optimizer, the loss scale of fp16 and the mean of --ema."""
+
+    optimizer: torch.optim.Optimizer
+    scaler: Any = None
+    ema: Ema | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What is saved of them."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict() if self.scaler else {},
+            "ema": self.ema.state() if self.ema else {},
+        }
+
+    def load(self, state: dict[str, Any], *, optimizer: bool) -> None:
+        """Load what `state` gave, with that of the optimizer if it is the same kind.
+
+        If it is not for these weights, an error of any type is raised.
+        """
+        if self.ema:
+            self.ema.load(state.get("ema") or {})
+        if self.scaler and state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
+        if optimizer:
+            load_state(self.optimizer, state["optimizer"])
+
+    def evaluated(self) -> AbstractContextManager[None]:
+        """Give the model the weights to evaluate and export within this context: the means, if any."""
+        return self.ema.in_place() if self.ema else contextlib.nullcontext()
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:

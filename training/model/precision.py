@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ CPUINFO = Path("/proc/cpuinfo")
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
-def autocast(config: Config, device: torch.device) -> torch.autocast:
+def autocast(config: Config, device: torch.device) -> AbstractContextManager[Any]:
     """The context in which the model computes."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
-    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+    if config.precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, {"bf16": torch.bfloat16, "fp16": torch.float16}[config.precision])
 
 
 class Autocast(nn.Module):

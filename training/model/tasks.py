@@ -34,6 +34,7 @@ class Task:
         metrics: Of the validation, by name. The first one decides on the best weights: the higher the better.
         score: The first one, of the training steps.
         mix: What --mixup and --cutmix make of images and targets.
+        names: Of the metrics.
     """
 
     loss: Loss
@@ -41,6 +42,7 @@ class Task:
     metrics: Metrics
     score: Loss
     mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+    names: tuple[str, ...] = ("accuracy",)
 
 
 def build_task(config: Config, data: Data) -> Task:

@@ -41,7 +41,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
         raise NotFiniteError(
             f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
         )
-    session.usage.sample()
+    session.meter.usage.sample()
     session.meter.trained += round(samples)
     for sums in (progress.sums, session.meter.window):
         sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)
@@ -66,11 +66,11 @@ def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
 
 def total(session: Session, values: torch.Tensor) -> list[float]:
     """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
-    problems = torch.tensor([len(session.problems)], dtype=torch.float64, device=values.device)
+    problems = torch.tensor([len(session.data.problems)], dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
     hang.met()
     if totals.pop():
-        together(session.world, lambda: _raise_first(session.problems))
+        together(session.world, lambda: _raise_first(session.data.problems))
     return totals
 
 

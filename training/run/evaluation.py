@@ -5,7 +5,6 @@ Shape suffix: B samples of this process's part of a batch.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from training.model.precision import autocast
 from training.model.tasks import as_float32
 from training.processes.world import copy_from_rank0
 from training.run.agreement import StoppedError, agree, total
-from training.run.loop import batches_of, images_at_once, set_memory_format, sums_of
+from training.run.loop import batches_of, set_memory_format, sums_of
 from training.run.session import Session
 
 SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # as percents
@@ -51,14 +50,14 @@ def evaluate(session: Session) -> Score:
         UserError: If an image cannot be read.
     """
     world, split, model = session.world, session.data.validation, session.model
-    chunk = session.config.eval_batch or max(1, images_at_once(session))  # the training had room for it
+    chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
-    sums = torch.zeros(2 + len(session.metrics), dtype=torch.float64, device=world.device)
+    sums = torch.zeros(2 + len(session.task.names), dtype=torch.float64, device=world.device)
     began = time.perf_counter()
     model.eval()
     session.meter.begin()
-    with torch.no_grad(), session.ema.in_place() if session.ema else contextlib.nullcontext():
+    with torch.no_grad(), session.updater.evaluated():
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
@@ -82,4 +81,6 @@ def _score(session: Session, totals: list[float]) -> Score:
     """The means of these sums."""
     samples = totals[-1]
     loss, *metrics = (value / samples for value in totals[:-1])
-    return Score(loss=loss, metrics=dict(zip(session.metrics, metrics, strict=True)), samples=round(samples))
+    return Score(
+        loss=loss, metrics=dict(zip(session.task.names, metrics, strict=True)), samples=round(samples)
+    )

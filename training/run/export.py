@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from training.errors import UserError, one_line
@@ -25,7 +24,7 @@ def export(session: Session) -> None:
 
 
 def _write(session: Session, path: Path) -> None:
-    with session.ema.in_place() if session.ema else contextlib.nullcontext():
+    with session.updater.evaluated():
         weights = {name: value.cpu().contiguous() for name, value in session.model.state_dict().items()}
         try:
             checkpoint.export(path, weights)

@@ -14,15 +14,13 @@ import torch
 
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
-from training.errors import UserError, one_line
-from training.model.activation_checkpointing import keep_buffers
+from training.errors import UserError
 from training.model.finetuning import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
-from training.model.tasks import as_float32, check_output
+from training.model.tasks import as_float32
 from training.output.log import format_duration
 from training.run.agreement import synchronise
-from training.run.faults import explain
 from training.run.resume import save
 from training.run.session import Progress, Session
 
@@ -37,76 +35,35 @@ def train_epoch(session: Session, progress: Progress) -> None:
     """
     config, world, split = session.config, session.world, session.data.train
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
-    todo = cut_steps(split.samples, batch=session.batch, consumed=progress.consumed)
-    part = session.batch // config.accumulate
+    batch = session.batch
+    todo = cut_steps(split.samples, batch=batch, consumed=progress.consumed)
+    part = batch // config.accumulate
     parts = [cut_steps(first + count, batch=part, consumed=first) for first, count in todo]
     mine = [_share(order_N, first, count, session) for step in parts for first, count in step]
-    steps_per_epoch = math.ceil(split.samples / session.batch)
+    steps_per_epoch = math.ceil(split.samples / batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
     train_mode(session.trained)
     session.meter.begin()
     batches = batches_of(session, split, mine, progress.epoch)
     for (first, count), step_parts in zip(todo, parts, strict=True):
-        lr = lr_at(config, progress.epoch, first / session.batch, steps_per_epoch=steps_per_epoch)
-        set_lr(session.optimizer, lr)
+        lr = lr_at(config, progress.epoch, first / batch, steps_per_epoch=steps_per_epoch)
+        set_lr(session.updater.optimizer, lr)
         since_sync += train_step(session, batches, [count for _, count in step_parts], step=progress.step)
         progress.step += 1
         progress.consumed = first + count
-        if session.profiler:
-            session.profiler.step()
+        if session.meter.profiler:
+            session.meter.profiler.step()
         if config.step_delay:
             time.sleep(config.step_delay)
-        ends = progress.consumed == split.samples  # saved too: the validation may fail
+        ends = progress.consumed == split.samples
         saves = ends or (config.save_every > 0 and progress.step % config.save_every == 0)
         if session.meter.due(progress.step, config.sync_every) or saves:
             synchronise(session, progress, since_sync, saves=saves)
             _report(session, progress, lr, steps_per_epoch)
-            if saves:
+            if saves and not ends:
                 save(session, progress)
-
-
-def warm_up(session: Session) -> None:
-    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled.
-
-    After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
-    round its first step differently from the uninterrupted one if that happened then.
-    """
-    config, world = session.config, session.world
-    x_BCHW, y_B = _stand_in(session, images_at_once(session))
-    train_mode(session.trained)
-    with keep_buffers(session.model):
-        for _ in range(2):  # the buckets are rebuilt at the beginning of the second
-            with autocast(config, world.device):
-                outputs = session.trained(set_memory_format(session, x_BCHW))
-            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
-    session.optimizer.zero_grad(set_to_none=True)
-
-
-def try_out(session: Session) -> tuple[str, ...]:
-    """Check the model with the smallest batch that there will be; returns the names of the metrics.
-
-    Raises:
-        UserError: If it cannot take the data set's images, or has no output for each class.
-    """
-    config, data, model = session.config, session.data, session.model
-    last = data.train.samples % session.batch or session.batch
-    part = session.batch // config.accumulate
-    least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
-    images = 1 if config.evaluate else min(least, 2)
-    x_BCHW, y_B = _stand_in(session, images)
-    model.eval() if config.evaluate else train_mode(model)
-    try:
-        with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            outputs = model(set_memory_format(session, x_BCHW))
-    except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
-        if known := explain(error, session.world):
-            raise known from error
-        size = "x".join(map(str, data.shape_CHW))
-        what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
-        few = "another --batch-size: the last step of an epoch has one image per process"
-        raise UserError(what, fix=few if least == 1 else "another --model") from error
-    with torch.no_grad():
-        return check_output(config, session.task, data, as_float32(outputs), y_B)
+    progress.trained(split.samples)
+    save(session, progress)  # the validation may fail
 
 
 def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
@@ -125,13 +82,15 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     Returns:
         The sums of loss, score and samples of this process; float64 (3,) on the device.
     """
-    world, config = session.world, session.config
+    world, config, scaler = session.world, session.config, session.updater.scaler
     sums: list[torch.Tensor] = []
-    session.model.zero_grad(set_to_none=True)  # as the optimizer's, without its hooks
+    for group in session.updater.optimizer.param_groups:  # as its zero_grad, without hooks
+        for weight in group["params"]:
+            weight.grad = None
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
-        with session.usage.waiting():
+        with session.meter.usage.waiting():
             x_BCHW, y_B = next(batches)
         # reading images may use random numbers too
         _seed(world.device, mix("step", config.seed, step, world.rank, part))
@@ -143,19 +102,19 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
             outputs = as_float32(outputs)
             losses_B = session.task.trained(outputs, y_mixed)
             loss = losses_B.sum() * (real * world.size / sum(counts))
-            torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
+            torch.autograd.backward(scaler.scale(loss) if scaler else loss)
         with torch.no_grad():
             if real:
                 sums.append(sums_of(losses_B, session.task.score(outputs, y_B)))
     _update(session, logged=step % config.log_every == 0)
-    if session.ema:
-        session.ema.update(step)
+    if session.updater.ema:
+        session.updater.ema.update(step)
     return sum(sums[1:], sums[0]) if sums else torch.zeros(3, dtype=torch.float64, device=world.device)
 
 
 def _update(session: Session, *, logged: bool) -> None:
     """Update the weights; with a loss scale, unless the gradients overflowed. The norm is for the log."""
-    optimizer, scaler, longest = session.optimizer, session.scaler, session.config.clip_norm
+    optimizer, scaler, longest = session.updater.optimizer, session.updater.scaler, session.config.clip_norm
     if longest or logged:
         if scaler:
             scaler.unscale_(optimizer)
@@ -197,17 +156,12 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
             yield batch
             done += 1
     except UserError as error:
-        session.problems.append(error)
+        session.data.problems.append(error)
         for _ in lists[done:]:
-            yield _stand_in(session, 2)
+            yield stand_in(session, 2)
 
 
-def images_at_once(session: Session) -> int:
-    """The most images that a process trains on at once."""
-    return session.batch // session.config.accumulate // session.world.size
-
-
-def _stand_in(session: Session, images: int) -> Batch:
+def stand_in(session: Session, images: int) -> Batch:
     """Black images with targets of zero."""
     device, target = session.world.device, session.data.target
     x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
@@ -239,7 +193,7 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     loss, score, samples = meter.window
     if not session.log.speaks or not samples:
         return
-    means = {"loss": loss / samples, session.metric: score / samples}
+    means = {"loss": loss / samples, session.task.names[0]: score / samples}
     rate = round(meter.window_rate(), 1)
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
     line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"
@@ -251,14 +205,14 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     if not session.log.bar.up:
         done = math.ceil(progress.consumed / session.batch)
         session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
-    meter.restart(session.usage.data_s)
+    meter.restart()
 
 
 def _costs(session: Session) -> dict[str, float]:
     """The time of a step, the share of waiting for data, the norm of the gradient, and the GPU's memory."""
     meter, device = session.meter, session.world.device
     seconds = time.perf_counter() - meter.window_began
-    waited = session.usage.data_s - meter.window_waited
+    waited = meter.usage.data_s - meter.window_waited
     costs = {
         "step_s": round(seconds / max(meter.window_steps, 1), 6),
         "data_wait": round(waited / max(seconds, 1e-9), 4),

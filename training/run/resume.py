@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import functools
 import io
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -15,13 +16,12 @@ from training.config import Config, changed_settings
 from training.errors import UserError, one_line
 from training.files import own_folder
 from training.model.models import load_weights
-from training.model.optimizer import load_state
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
-from training.saving.names import CHECKPOINTS, EPOCH_NAME
+from training.saving.names import CHECKPOINTS, EPOCH_NAME, name_of
 from training.saving.reading import State
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
@@ -39,6 +39,8 @@ def checkpoint_folder(config: Config) -> Path:
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
     """Save on rank 0, in a thread. If it fails, training continues; with `must` it is waited for.
 
+    The validation changes no weight: what was saved of this step before it only gets its other names then.
+
     Raises:
         UserError: If it cannot be written, with `must`.
         FolderError: If another job took the run folder over.
@@ -46,38 +48,31 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     if session.world.rank != 0:
         return
     began = time.monotonic()
-    again = session.copies.last.get("step") == progress.step  # only the validation was done since
+    copies = session.writer.copies
+    again = copies.last.get("step") == progress.step  # only the validation was done since
     if not again:
         session.writer.wait()  # the copy replaces the last one
-        session.copies.take(
-            {
-                "model": session.model.state_dict(),
-                "optimizer": session.optimizer.state_dict(),
-                "scaler": session.scaler.state_dict() if session.scaler else {},
-                "ema": session.ema.state() if session.ema else {},
-                "step": progress.step,
-                "config": session.settings,
-                "epochs": session.config.epochs,
-                "world": session.world.size,
-            }
-        )
-    state = session.copies.last | {key: copy.copy(getattr(progress, key)) for key in PROGRESS}
-    work = functools.partial(_write, session, progress, state, began=began, best=best, must=must)
+        facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
+        own = {"step": progress.step, "model": session.model.state_dict()}
+        copies.take(own | session.updater.state() | facts)
+    now = dataclasses.replace(progress, sums=[*progress.sums])
+    work = functools.partial(_write, session, progress, now, began=began, best=best, must=must)
     session.writer.start(work, after=again)
     if must:
         session.writer.wait()
 
 
 def _write(
-    session: Session, progress: Progress, state: State, *, began: float, best: bool, must: bool
+    session: Session, progress: Progress, now: Progress, *, began: float, best: bool, must: bool
 ) -> None:
-    """Write a state to disk, in the thread: of `progress` only the newest file's name is set."""
-    session.lock.check()  # in the thread, because the file system may be slow
-    place, step, epoch = checkpoint_folder(session.config), state["step"], state["epoch"]
+    """Write the copied state to disk, in the thread: of `progress` only the newest file's name is set."""
+    place, step = checkpoint_folder(session.config), now.step
     try:
-        named = epoch if session.config.keep_epochs and not state["consumed"] else 0
+        state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
+        named = now.epoch if session.config.keep_epochs and not now.consumed else 0
+        saved = progress.checkpoint == f"{place.name}/{name_of(step)}"
         name, size = checkpoint.save(
-            place, state, step=step, keep=session.config.keep, best=best, epoch=named
+            place, None if saved else state, step=step, keep=session.config.keep, best=best, epoch=named
         )
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
@@ -88,11 +83,12 @@ def _write(
         return
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
-    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best, "consumed": state["consumed"]}
+    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
     if named:
         facts["also"] = EPOCH_NAME.format(named)
-    session.log.event("save", step=step, epoch=epoch, **facts)
-    session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
+    consumed = session.data.train.samples if now.unvalidated else now.consumed
+    session.log.event("save", step=step, epoch=now.done, consumed=consumed, **facts)
+    session.log.status("running", step=step, epoch=now.done, checkpoint=progress.checkpoint)
 
 
 def restore(session: Session) -> Progress:
@@ -113,6 +109,10 @@ def restore(session: Session) -> Progress:
         return progress
     if world.rank == 0:
         checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
+    if progress.unvalidated:
+        score = _noted_score(session, progress) if world.rank == 0 and name.startswith(CHECKPOINTS) else None
+        if known := broadcast_bytes(world, score):
+            progress.validated(float(known))
     if state["world"] != world.size:
         session.log.say(
             f"The checkpoint was saved by {state['world']} processes, now there are {world.size}: "
@@ -122,10 +122,21 @@ def restore(session: Session) -> Progress:
         epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
         session.log.say(f"{epochs}: the cosine schedule changes from here on")
     session.log.event(
-        "resume", step=progress.step, epoch=progress.epoch, consumed=progress.consumed, checkpoint=name
+        "resume", step=progress.step, epoch=progress.done, consumed=progress.consumed, checkpoint=name
     )
-    session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.epoch + 1}, step {progress.step}")
+    session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.done + 1}, step {progress.step}")
     return progress
+
+
+def _noted_score(session: Session, progress: Progress) -> bytes | None:
+    """The result of the validation at this step, if the events have it: the checkpoint was written before."""
+    score = None
+    for event in read_events(Path(session.config.run_dir)):
+        if event.get("event") == "start" and event.get("step") != progress.step:
+            score = None  # that one got to this step again
+        elif event.get("event") == "epoch" and event.get("step") == progress.step:
+            score = event.get(session.task.names[0])
+    return repr(score).encode() if isinstance(score, float) and math.isfinite(score) else None
 
 
 def _find(session: Session) -> Found | None:
@@ -184,17 +195,11 @@ def _apply(session: Session, state: State, name: str) -> Progress:
 
 def _load(session: Session, state: State, name: str, changed: dict[str, Any]) -> Progress:
     """The same, with these settings changed; raises an error of any of these types if it does not fit."""
-    means = state.get("ema") or {}
     if session.config.evaluate:
-        load_weights(session.model, state["model"] | means, name)
+        load_weights(session.model, state["model"] | (state.get("ema") or {}), name)
         return Progress(step=state["step"], epoch=state["epoch"])
     load_weights(session.model, state["model"], name)
-    if session.ema:
-        session.ema.load(means)
-    if session.scaler and state.get("scaler"):
-        session.scaler.load_state_dict(state["scaler"])
-    if "optimizer" not in changed:
-        load_state(session.optimizer, state["optimizer"])
+    session.updater.load(state, optimizer="optimizer" not in changed)
     progress = Progress(**{key: state[key] for key in PROGRESS})
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]

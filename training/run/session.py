@@ -6,20 +6,17 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
-from training.config import Config
+from training.config import Config, critical_settings, global_batch
 from training.data.datasets import Data
-from training.errors import UserError
-from training.model.optimizer import Ema
+from training.model.optimizer import Updater
 from training.model.tasks import Task
 from training.output.log import Log
 from training.processes.stop import Stop
 from training.processes.world import World
 from training.run.usage import Usage
-from training.saving.lock import RunLock
-from training.saving.writer import Copies, Writer
+from training.saving.writer import Writer
 
 WORST = -1e299
 SYNC_S = 1.0  # about so long a request to stop waits, or for the end of a step
@@ -30,12 +27,33 @@ class Progress:
     """How far the run is; saved in checkpoints."""
 
     step: int = 0
-    epoch: int = 0  # completed epochs
+    epoch: int = 0  # trained epochs
     consumed: int = 0  # samples of the current epoch
     best: float = WORST  # highest first metric of a validation
     # of the current epoch: loss, score, samples
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     checkpoint: str | None = None  # the newest, as a path in the run folder
+
+    def trained(self, samples: int) -> None:
+        """Count the epoch if all its `samples` are trained."""
+        if self.consumed == samples:
+            self.epoch, self.consumed = self.epoch + 1, 0
+
+    @property
+    def unvalidated(self) -> bool:
+        """Whether the last epoch is trained, and not yet validated."""
+        return not self.consumed and self.sums[2] > 0
+
+    @property
+    def done(self) -> int:
+        """Epochs that are trained and validated."""
+        return self.epoch - self.unvalidated
+
+    def validated(self, score: float) -> bool:
+        """Begin the next epoch; whether this is the best score."""
+        best, self.sums = score > self.best, [0.0, 0.0, 0.0]
+        self.best = max(self.best, score)
+        return best
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,6 +70,8 @@ class Meter:
     window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s when it began
+    usage: Usage = field(default_factory=Usage)
+    profiler: Any = None  # that of --profile-steps, on rank 0
     grad_norm: Any = None  # of a step of the window, before clipping
     synced: float = field(default_factory=time.perf_counter)
     steps: int = 0  # since then
@@ -77,10 +97,10 @@ class Meter:
         if step_s:
             self.every = max(1, int(SYNC_S / step_s))
 
-    def restart(self, waited: float) -> None:
-        """Start a new window; `waited` seconds were spent waiting for data until now."""
-        self.window_began, self.window_steps, self.window_waited = time.perf_counter(), 0, waited
-        self.window = [0.0, 0.0, 0.0]
+    def restart(self) -> None:
+        """Start a new window."""
+        self.window_began, self.window_steps = time.perf_counter(), 0
+        self.window, self.window_waited = [0.0, 0.0, 0.0], self.usage.data_s
 
     def window_rate(self) -> float:
         """Samples per second in this window."""
@@ -96,40 +116,36 @@ class Session:
     """The objects that the loop works with.
 
     Args:
-        batch: Images per step over all processes.
         model: The model without a wrapper: it is saved, and evaluated.
         trained: The same model for training steps, perhaps wrapped for several GPUs.
-        settings: What the weights depend on (config.critical_settings), saved in checkpoints.
-        metrics: Their names, of the task.
-        scaler: The GradScaler of --precision fp16.
-        profiler: That of --profile-steps, on rank 0.
-        ema: The running mean of --ema.
-        problems: Errors in reading images, to be reported when the processes next synchronise.
     """
 
     config: Config
     world: World
     log: Log
     stop: Stop
-    lock: RunLock
     data: Data
-    batch: int
+    task: Task
     model: nn.Module
     trained: nn.Module
-    optimizer: torch.optim.Optimizer
-    task: Task
-    settings: dict[str, int | float | str]
-    metrics: tuple[str, ...] = ("accuracy",)
-    scaler: Any = None
-    profiler: Any = None
-    ema: Ema | None = None
+    updater: Updater
     meter: Meter = field(default_factory=Meter)
-    usage: Usage = field(default_factory=Usage)
     writer: Writer = field(default_factory=Writer)
-    copies: Copies = field(default_factory=Copies)
-    problems: list[UserError] = field(default_factory=list)
 
     @property
-    def metric(self) -> str:
-        """The name of the first metric."""
-        return self.metrics[0]
+    def batch(self) -> int:
+        """Images per step over all processes."""
+        return global_batch(self.config, self.world.size)
+
+    @property
+    def settings(self) -> dict[str, int | float | str]:
+        """What the weights depend on, saved in checkpoints."""
+        train, checksum = self.data.train, self.data.checksum
+        return critical_settings(
+            self.config, batch=self.batch, train_samples=train.samples, data_checksum=checksum
+        )
+
+    @property
+    def images_at_once(self) -> int:
+        """The most images that a process trains on at once."""
+        return self.batch // self.config.accumulate // self.world.size

@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 def _cpu_s() -> float:
     """CPU time of this process and of those that it has started, such as loaders."""
     own = os.times()
-    ticks = sum(sum(map(int, _stat(child)[11:15])) for child in _children())
+    stats = [_read(f"/proc/{child}/stat").rpartition(")")[2].split() for child in _children()]
+    ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
     return own.user + own.system + own.children_user + own.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -94,24 +96,22 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
     """What all processes have used: the facts of the event "resources"."""
     texts = gather_text(world, json.dumps({"host": world.host[:100]} | usage.facts()))
     every = [json.loads(text) for text in texts]
-    first, memory = every[0], Counter[str]()
+    memory = Counter[str]()
     for rank in every:
         memory[rank["host"]] += rank["memory_bytes"]
     facts = {
         "processes": world.size,
-        "seconds": first["seconds"],
+        "seconds": every[0]["seconds"],
         "cpu_s": round(sum(rank["cpu_s"] for rank in every), 2),
         "data_s": max(rank["data_s"] for rank in every),
     }
     if all(memory.values()):
         facts["memory_bytes"] = max(memory.values())
-    known = [rank["gpu_utilization"] for rank in every if "gpu_utilization" in rank]
-    if known:
+    if known := [rank["gpu_utilization"] for rank in every if "gpu_utilization" in rank]:
         facts["gpu_utilization"] = round(sum(known) / len(known), 1)
     fullest = max(every, key=lambda rank: rank.get("gpu_reserved_bytes", 0))
-    return facts | {
-        name: value for name, value in fullest.items() if name.startswith("gpu_") and "bytes" in name
-    }
+    names = ("gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_bytes")
+    return facts | {name: fullest[name] for name in names if name in fullest}
 
 
 def _memory_bytes() -> int:
@@ -120,29 +120,20 @@ def _memory_bytes() -> int:
     Loaders are forked: pages that they share with this process or each other count once for all of them
     (Pss, proc_pid_smaps(5)).
     """
-    own = _kib(Path("/proc/self/status"), "VmHWM")
-    return 1024 * (own + sum(_kib(Path(f"/proc/{child}/smaps_rollup"), "Pss") for child in _children()))
+    shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
+    return 1024 * sum(
+        int(size) for text in shown for size in re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", text, re.MULTILINE)
+    )
 
 
-def _kib(file: Path, name: str) -> int:
-    """A value of a file of /proc; 0 if it is not there."""
-    with contextlib.suppress(OSError):
-        for line in file.read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1])
-    return 0
-
-
-def _children() -> list[int]:
+def _children() -> list[str]:
     """The processes that the main thread has started, such as loaders; empty if Linux does not show them."""
-    with contextlib.suppress(OSError):
-        pid = os.getpid()
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+    pid = os.getpid()
+    return _read(f"/proc/{pid}/task/{pid}/children").split()
 
 
-def _stat(pid: int) -> list[str]:
-    """What proc_pid_stat(5) has after the name of a process; nothing if it has ended."""
+def _read(file: str) -> str:
+    """A file of /proc; "" if it is not there, as for a process that has ended."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return []
+        return Path(file).read_text()
+    return ""

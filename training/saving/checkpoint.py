@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import shutil
@@ -22,7 +23,7 @@ import torch
 
 from training import files
 from training.errors import UserError, one_line
-from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, step_of
+from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
 from training.saving.reading import FORMAT, CorruptError, State, load
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
@@ -93,8 +94,12 @@ def _safetensors(file: IO[bytes]) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch: int = 0) -> tuple[str, int]:
+def save(
+    folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0
+) -> tuple[str, int]:
     """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch if given.
+
+    Without a state the file is there, and gets the other names.
 
     All but the `keep` newest are deleted, except best.pt and those of epochs. On a full disk all but the
     newest old one are deleted first.
@@ -105,14 +110,14 @@ def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch:
     Raises:
         OSError: If it could not be written; the newest old one, and the best, are unchanged then.
     """
-    path = folder / f"step-{step:08}.pt"
+    path = folder / name_of(step)
     try:
-        size = _write(path, lambda file: encode(state, file))
+        size = _write(path, functools.partial(encode, state)) if state else path.stat().st_size
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM or not state:
             raise
         _delete(list_checkpoints(folder)[1:])
-        size = _write(path, lambda file: encode(state, file))
+        size = _write(path, functools.partial(encode, state))
     for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
         _link(path, folder / other)
     _delete(list_checkpoints(folder)[keep:])
@@ -256,6 +261,7 @@ def _link(path: Path, other: Path) -> None:
             _write(other, lambda copy: shutil.copyfileobj(file, copy, 1 << 20))
         return
     temporary.replace(other)
+    temporary.unlink(missing_ok=True)  # both were names of this file: then a rename does nothing
     _sync_folder(other.parent)
 
 

@@ -11,6 +11,11 @@ STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
 EPOCH_NAME = "checkpoint_epoch_{}.pt"
 
 
+def name_of(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:08}.pt"
+
+
 def step_of(path: Path) -> int | None:
     """The step in the name of a checkpoint; None if it has another name."""
     match = STEP_NAME.fullmatch(path.name)

@@ -15,9 +15,11 @@ import torch
 
 
 class Writer:
-    """Runs one job at a time in a thread."""
+    """Runs one job at a time in a thread, after `check`: the file system may be slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self.copies = Copies()
+        self._check = check
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -29,13 +31,14 @@ class Writer:
         if not after:
             self.wait()
         previous = self._thread
-        self._thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
+        thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
         # When a data loader's process dies, torch's handler raises wherever this process is at that moment:
         # here it would leave a thread that can't be waited for. So the signal is held back.
         came: list[int] = []
         handler = signal.signal(signal.SIGCHLD, lambda number, _: came.append(number))
         try:
-            self._thread.start()
+            thread.start()
+            self._thread = thread
         finally:
             signal.signal(signal.SIGCHLD, handler)
             for number in came:
@@ -55,6 +58,7 @@ class Writer:
             if previous:
                 previous.join()
             if self._error is None:
+                self._check()
                 work()
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error

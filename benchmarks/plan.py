@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What `sbatchgen plan` reaches in a folder of scripts, and how long it takes; with --truth, how true it is.
+
+    python benchmarks/plan.py FOLDER          # whether each script reaches a program, or what it needs
+    python benchmarks/plan.py FOLDER --show   # also each finding
+    python benchmarks/plan.py --truth 300     # rendered scripts beside what their tasks see on a real Slurm
+
+A script counts as reached if it starts a program, and as needing if it starts none and the plan lists what
+it lacks. --truth needs root and Debian's packages of Slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sbatchgen.dryrun.call import is_planned, plan_of, script_of
+from sbatchgen.modes import MODES
+from tests.cluster import fixtures
+from tests.cluster.slurm import Cluster
+from tests.dryrun import truth
+from tests.scripts import plan, script
+
+ENVIRONMENT = {"HOME": "/home/somebody"}
+SHOWN = 20  # findings of each kind with --show
+
+
+def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
+    """Plan the scripts of a folder, and print how many reach a program."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = random.Random(seed).sample(files, min(most or len(files), len(files)))  # noqa: S311
+    counts: Counter[str] = Counter()
+    took: list[float] = []
+    used: list[float] = []
+    print(
+        f"{len(files)} files of {folder}, seed {seed}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
+    )
+    with tempfile.TemporaryDirectory() as empty:
+        for file in files:
+            text = file.read_bytes().decode("utf-8", "surrogateescape")
+            of = script_of(file.name, text, profile=None)
+            if not is_planned(of):
+                counts["of another language"] += 1
+                continue
+            began, before = time.monotonic(), sum(os.times()[:4])
+            done, findings = plan_of(of, ENVIRONMENT, Path(empty))
+            took.append(time.monotonic() - began)
+            used.append(sum(os.times()[:4]) - before)
+            kind = "reached" if done.steps else "needing" if done.needed else "neither"
+            counts[kind] += 1
+            counts["at a limit"] += bool(done.ended.limit)
+            for finding in findings:
+                counts[f"{finding.severity}: {' '.join(finding.problem.what.split()[:4])}"] += 1
+                if show:
+                    print(json.dumps([finding.severity, finding.problem.at, finding.problem.what]))
+            if show and kind == "neither":
+                print(json.dumps([kind, file.name, done.ended.status, done.said]))
+    for name, count in sorted(counts.items()):
+        print(f"{count:6}  {name}")
+    reached = counts["reached"] + counts["needing"]
+    print(f"reached or needing: {100 * reached / max(len(took), 1):.1f} %")
+    for name, values in (("wall", took), ("CPU", used)):
+        middle, late = _at(values, 0.5), _at(values, 0.99)
+        print(f"{name}: median {middle:.3f} s, 99 % {late:.3f} s, most {max(values):.3f} s")
+
+
+def _at(values: Sequence[float], part: float) -> float:
+    return sorted(values)[min(int(len(values) * part), len(values) - 1)]
+
+
+def compare(count: int, seed: int) -> int:
+    """Render scripts of all modes, launchers and shapes, and compare each plan with its job."""
+    source, failed, tasks = random.Random(seed), 0, 0  # noqa: S311
+    print(f"{count} scripts, seed {seed}")
+    with Cluster(visible=fixtures.VISIBLE) as cluster, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "profile.yaml")
+        file.write_text(truth.PROFILE.format(release="22.05"))
+        cluster.put("work/train.py", "")
+        for number in range(count):
+            mode = source.choice(sorted(MODES))
+            options: dict[str, object] = {}
+            if MODES[mode].launchers:
+                options["launcher"] = source.choice(MODES[mode].launchers)
+            if mode == "ddp" and options["launcher"] != "spawn":
+                options |= {"nodes": source.choice((1, 2, 3, 4))}
+            if mode == "ddp":
+                options |= {"nproc_per_node": source.choice((1, 2, 4))}
+            options |= {"cpus_per_task": source.choice((1, 2)), "job_name": f"job{number}"}
+            args = tuple(source.sample(("--lr", "0.1", "a  'b'", '"', "$HOME", "{run_dir}/x", "", "é"), 4))
+            text = script(plan(mode, file, trainer="train.py", args=args, **options))
+            _, steps = truth.seen(cluster, text)
+            wrong = truth.differences(truth.plan_here(cluster, text, "22.05"), cluster, {}, steps)
+            tasks += sum(map(len, steps))
+            failed += bool(wrong) or not steps
+            for line in wrong[:5]:
+                print(f"{number}: {mode} {options}: {line}")
+            if not steps:
+                print(f"{number}: {mode} {options}: no task was seen")
+    print(f"{count - failed} of {count} scripts and their {tasks} tasks are as planned")
+    return int(failed > 0)
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--most", type=int, default=0, help="plan so many scripts, drawn by chance")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--show", action="store_true", help="print each finding, and what was not reached")
+    parser.add_argument(
+        "--truth", type=int, metavar="SCRIPTS", help="compare so many rendered scripts with their jobs"
+    )
+    given = parser.parse_args()
+    if given.folder:
+        reach(given.folder, most=given.most, seed=given.seed, show=given.show)
+    return compare(given.truth, given.seed) if given.truth else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

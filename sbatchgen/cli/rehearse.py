@@ -1,0 +1,129 @@
+"""rehearse: run a job here before it waits in the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sbatchgen.cli.jobs import JobCommand, request_of
+from sbatchgen.cli.output import FORMAT, YES, here, note, put, put_json, report
+from sbatchgen.errors import CommandLineError
+from sbatchgen.inputs import completion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sbatchgen.rehearsal.outcome import Row
+
+SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
+
+
+@click.command(cls=JobCommand)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=120,
+    show_default=True,
+    help="How long each start may take until its first steps, and the last until the end.",
+)
+@click.option(
+    "--stop-after",
+    type=click.FloatRange(min=1),
+    default=30,
+    show_default=True,
+    help="Seconds after which a trainer that prints no steps is stopped.",
+)
+@click.option(
+    "--on",
+    "cluster",
+    metavar="PROFILE",
+    shell_complete=completion.profiles,
+    help="Submit it there as a job of five minutes instead, which is stopped half way and starts again.",
+)
+@YES
+@click.option("--offline", is_flag=True, help="Give the job no network, as on nodes without one.")
+@FORMAT
+@click.pass_obj
+def rehearse(
+    args: tuple[str, ...],
+    /,
+    job: str,
+    *,
+    seconds: float,
+    stop_after: float,
+    cluster: str | None,
+    yes: bool,
+    offline: bool,
+    form: str,
+    **job_options: Any,
+) -> None:
+    """Run the job on this machine: start, time limit, requeue, scancel, end.
+
+    In a sandbox, where it can write nothing but a run folder that is thrown away. This machine plays all
+    nodes. Shows what that proved and what it can't show. With --on, in a partition for short jobs, the
+    cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
+    """
+    from sbatchgen.rehearsal.outcome import rows
+    from sbatchgen.rehearsal.rehearsal import rehearse as run
+    from sbatchgen.rules.judge import check
+    from sbatchgen.table import table
+
+    if cluster:
+        tried = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
+        _show(tried, form)
+        sys.exit(any(row.outcome == "failed" for row in tried))
+    request = request_of(job, args, job_options)
+    report(check(request.plan))
+    note("note: this takes some minutes; the job runs in a sandbox on this machine")
+    done = run(request, os.environ, here(), seconds=seconds, patience=stop_after, network=not offline)
+    tried = list(rows(done))
+    facts = {"unproven": dict(done.unproven), "seconds": round(done.seconds, 1), "memory_bytes": done.memory}
+    _show(tried, form, **facts)
+    if form == "text":
+        put(f"\ntook {done.seconds:.0f} s, at most {done.memory / (1 << 30):.1f} GiB of memory\n\nNot shown:")
+        put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
+    sys.exit(any(row.outcome == "failed" for row in tried))
+
+
+def _show(tried: Sequence[Row], form: str, **facts: Any) -> None:
+    from sbatchgen.table import table
+
+    if form == "json":
+        put_json(rows=[dataclasses.asdict(row) for row in tried], **facts)
+        return
+    lines = [(row.what, row.outcome, row.detail + (f" (fix: {row.fix})" if row.fix else "")) for row in tried]
+    put(table(lines), nl=False)
+
+
+def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
+    """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
+    from sbatchgen.cli.runs import follow_run
+    from sbatchgen.cli.submit import agreed, submit_to_slurm
+    from sbatchgen.rehearsal.outcome import cluster_rows
+    from sbatchgen.review.screen import in_short
+    from sbatchgen.runs.metrics import read_events
+    from sbatchgen.submit import sbatch
+    from sbatchgen.submit.rendered import of_job
+
+    plan = request_of(job, args, job_options).plan
+    if not plan.slurm:
+        what = f"--on submits to Slurm, and profile '{plan.profile.name}' has none"
+        raise CommandLineError.of(what, fix="name a profile with Slurm")
+    own = {"job_name": f"{plan.name}-rehearsal", "run_dir": f"{plan.run_dir}-rehearsal", "max_restarts": "1"}
+    short = {name: job_options.get(name) or value for name, value in SHORT.items()}
+    short_job = request_of(job, args, {**job_options, **short, **own})
+    submission = of_job(short_job, os.environ, here())
+    if not agreed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
+        return []
+    index = sbatch.open_index(os.environ, note)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
+        done = submit_to_slurm(submission, index, "", keep_env=False)
+        if index is None or submission.run_dir is None:
+            raise CommandLineError.of("the run can't be followed", fix=f"sbatchgen status {done.record.run}")
+        follow_run(index, done.record.run)
+    return list(cluster_rows(list(read_events(submission.run_dir)), short_job.plan))

@@ -1,0 +1,204 @@
+"""The nodes that a job would get, and the variables that Slurm sets in its batch script.
+
+Source: jobs on Slurm 22.05 and 26.05 (tests/dryrun); sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
+
+JOB_ID = 1000001
+STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
+_LATER = "23.02"
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What a job holds.
+
+    Attributes:
+        nodes: Their names.
+        tasks: How many tasks each may run.
+        cpus: CPUs of each.
+        gpus: GPUs of each.
+        environment: What Slurm sets in the batch script, on the first node.
+    """
+
+    nodes: tuple[str, ...]
+    tasks: tuple[int, ...]
+    cpus: tuple[int, ...]
+    gpus: int
+    environment: dict[str, str]
+
+
+def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
+    """Return what a script asks for, on nodes that do not exist.
+
+    Args:
+        script: The script.
+        nodes: How many nodes, in place of the script's own --nodes.
+        user: Who would submit it.
+        uid: The number of the user.
+        gid: The number of the user's group.
+    """
+    asked = script.resources
+    count = max(nodes or asked.nodes, 1)
+    width = len(str(count))
+    names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
+    per_task = asked.cpus_per_task or 1
+    tasks = _tasks(asked, count, nodes)
+    gpus = _gpus(asked, script, count)
+    if tasks is None:
+        on_node = max(_cpus_of_node(asked, script, gpus), per_task)
+        cpus = (on_node,) * count
+        tasks = (on_node // per_task,) * count
+    else:
+        cpus = tuple(max(_cpus_of_node(asked, script, gpus), number * per_task) for number in tasks)
+    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, environment={})
+    held.environment.update(_of_job(script, held, user, uid, gid))
+    held.environment.update(_of_tasks(asked, sum(tasks), script.release))
+    held.environment.update(_of_gpus(asked, gpus))
+    held.environment.update(_of_array(script))
+    return held
+
+
+def _tasks(asked: Resources, count: int, nodes: int | None) -> tuple[int, ...] | None:
+    """Tasks of each node; None if no option asks for tasks."""
+    if asked.ntasks_per_node and (nodes or not asked.ntasks):
+        return (asked.ntasks_per_node,) * count
+    if asked.ntasks:
+        each, more = divmod(max(asked.ntasks, count), count)
+        return tuple(each + (number < more) for number in range(count))
+    return None
+
+
+def _gpus(asked: Resources, script: JobScript, count: int) -> int:
+    if asked.gpus and not asked.gpus_per_node and not asked.gres:
+        return max(sum(number for _, number in asked.gpus) // count, 1)
+    whole = [part.gpus_per_node or 0 for part in script.partitions.values()] if "exclusive" in asked else []
+    return max([asked.gpu_count, *whole])
+
+
+def _cpus_of_node(asked: Resources, script: JobScript, gpus: int) -> int:
+    if "exclusive" in asked:
+        return max([int(part.cpus_per_node or 1) for part in script.partitions.values()], default=1)
+    return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
+
+
+def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
+    first, nodes = held.nodes[0], node_list(held.nodes)
+    asked = script.resources
+    of = {
+        "ENVIRONMENT": "BATCH",
+        "SLURMD_NODENAME": first,
+        "SLURM_CLUSTER_NAME": str(script.profile.name) if script.known else "cluster",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_CPUS_ON_NODE": str(held.cpus[0]),
+        "SLURM_GTIDS": "0",
+        "SLURM_JOBID": str(JOB_ID),
+        "SLURM_JOB_CPUS_PER_NODE": counts(held.cpus),
+        "SLURM_JOB_GID": str(gid),
+        "SLURM_JOB_ID": str(JOB_ID),
+        "SLURM_JOB_NAME": script.option("job-name") or script.file.rpartition("/")[2],
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_JOB_NUM_NODES": str(len(held.nodes)),
+        "SLURM_JOB_PARTITION": next(iter(asked.partitions), "partition"),
+        "SLURM_JOB_UID": str(uid),
+        "SLURM_JOB_USER": user,
+        "SLURM_LOCALID": "0",
+        "SLURM_NNODES": str(len(held.nodes)),
+        "SLURM_NODEID": "0",
+        "SLURM_NODELIST": nodes,
+        "SLURM_PRIO_PROCESS": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_SUBMIT_HOST": "login",
+        "SLURM_TASKS_PER_NODE": counts(held.tasks),
+        "SLURM_TASK_PID": "2",
+        "SLURM_TOPOLOGY_ADDR": first,
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+        "TMPDIR": "/tmp",  # noqa: S108 - on the node
+    }
+    if mode := script.option("open-mode"):
+        of["SLURM_OPEN_MODE"] = mode[0]
+    for option in ("account", "qos", "reservation", "constraint"):
+        if value := script.option(option):
+            of[f"SLURM_JOB_{option.upper()}" if option != "constraint" else "SLURM_JOB_CONSTRAINTS"] = value
+    for variable, amount in (
+        ("SLURM_MEM_PER_NODE", asked.mem),
+        ("SLURM_MEM_PER_CPU", asked.mem_per_cpu),
+        ("SLURM_MEM_PER_GPU", asked.mem_per_gpu),
+    ):
+        if amount is not None:
+            of[variable] = str(amount)
+    if script.release < _LATER:
+        return of | {"SLURM_NODE_ALIASES": "(null)"}
+    seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
+    later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
+    return of | later | {"SLURM_OOM_KILL_STEP": "0"} | dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), "-5")
+
+
+def _of_tasks(asked: Resources, tasks: int, release: str) -> dict[str, str]:
+    of: dict[str, str] = {}
+    if asked.ntasks or asked.ntasks_per_node:
+        of |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+    if asked.ntasks_per_node:
+        of["SLURM_NTASKS_PER_NODE"] = str(asked.ntasks_per_node)
+    if asked.cpus_per_task:
+        of["SLURM_CPUS_PER_TASK"] = str(asked.cpus_per_task)
+        if release >= "24.11":
+            of["SLURM_TRES_PER_TASK"] = f"cpu={asked.cpus_per_task}"
+    if release < "23.11" and asked.gpus_per_task:
+        of["SLURM_GPUS_PER_TASK"] = _typed(asked.gpus_per_task)
+    if asked.cpus_per_gpu:
+        of["SLURM_CPUS_PER_GPU"] = str(asked.cpus_per_gpu)
+    return of
+
+
+def _of_gpus(asked: Resources, gpus: int) -> dict[str, str]:
+    if not gpus:
+        return {}
+    numbers = ",".join(map(str, range(gpus)))
+    of = dict.fromkeys((*_GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
+    if asked.gpus_per_node:
+        of["SLURM_GPUS_PER_NODE"] = _typed(asked.gpus_per_node)
+    if asked.gpus:
+        of["SLURM_GPUS"] = _typed(asked.gpus)
+    return of
+
+
+def _of_array(script: JobScript) -> dict[str, str]:
+    """The variables of the first element of an array."""
+    if not script.array:
+        return {}
+    numbers = [number for run in script.array for number in (run[0], run[-1])]
+    values = {
+        "JOB_ID": JOB_ID,
+        "TASK_COUNT": script.array_tasks,
+        "TASK_ID": min(numbers),
+        "TASK_MAX": max(numbers),
+        "TASK_MIN": min(numbers),
+        "TASK_STEP": script.array[0].step,
+    }
+    return {f"SLURM_ARRAY_{name}": str(value) for name, value in values.items()}
+
+
+def _typed(amounts: Amounts) -> str:
+    return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in amounts)
+
+
+def counts(numbers: tuple[int, ...]) -> str:
+    """Return numbers as Slurm writes them: 4(x2),3."""
+    runs = [(number, len(list(run))) for number, run in groupby(numbers)]
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
+
+
+def node_list(names: tuple[str, ...]) -> str:
+    """Return names that are numbered one after the other as Slurm writes them: node[1-4]."""
+    if len(names) == 1:
+        return names[0]
+    return f"node[{names[0].removeprefix('node')}-{names[-1].removeprefix('node')}]"

@@ -1,0 +1,105 @@
+"""`sbatchgen plan`: from a script to what it would start, and what is wrong with that."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sbatchgen.dryrun.allocation import grant
+from sbatchgen.dryrun.findings import findings
+from sbatchgen.dryrun.run import DryRun, Given, dry_run
+from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.files import read_file
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.job.script import JobScript
+
+MOST_NODES = 1024
+MOST_BYTES = 8 << 20  # of a file that is given
+SHELLS = ("bash", "sh", "dash", "ksh")
+
+
+def plan_of(
+    script: JobScript,
+    environment: Mapping[str, str],
+    folder: Path,
+    given: Given | None = None,
+    *,
+    nodes: int | None = None,
+) -> tuple[DryRun, tuple[Finding, ...]]:
+    """Return what a script would start, and what is wrong with that.
+
+    Args:
+        script: The script.
+        environment: The user's; the script sees nothing of it but HOME and USER.
+        folder: Where it would be submitted.
+        given: What it is given.
+        nodes: How many nodes it gets, in place of its own --nodes.
+
+    Raises:
+        DocumentError: It is not a script of a shell.
+        NoSandboxError: This machine allows no sandbox.
+    """
+    if not is_planned(script):
+        what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
+        raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+    if max(nodes or script.resources.nodes, 1) > MOST_NODES:
+        raise DocumentError.of(f"a plan is of {MOST_NODES} nodes at most", fix=f"--nodes {MOST_NODES}")
+    user = _name()
+    held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
+    home = environment.get("HOME") or f"/home/{user}"
+    done = dry_run(script, held, str(folder), given or Given(), home=home, user=user)
+    failing = None
+    if done.steps and not done.ended.status and not done.ended.limit:
+        failing = dry_run(script, held, str(folder), done.given._replace(status=1), home=home, user=user)
+    return done, findings(done, failing)
+
+
+def _name() -> str:
+    """Return the name of the user; of a number that has none, the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def is_planned(script: JobScript) -> bool:
+    """Whether a script is for a shell that a dry run can stand for."""
+    return script.body.language in SHELLS
+
+
+def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "") -> JobScript:
+    """Return a script for `plan_of`, on a cluster."""
+    release = slurm or (profile.slurm if profile else "") or DEFAULT_SLURM
+    return JobScript(file=file, text=text, profile=profile or NO_CLUSTER, slurm=release)
+
+
+def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
+    """Return what flags give a script.
+
+    Raises:
+        CommandLineError: A value has no name, or a file can't be read.
+    """
+    of: dict[str, str] = {}
+    for text in variables:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise CommandLineError.of(f"'{text}' sets no variable", at="--var", fix="write --var NAME=VALUE")
+        of[name] = value
+    named: dict[str, bytes] = {}
+    for text in files:
+        path, equals, source = text.partition("=")
+        try:
+            named[path] = read_file(Path(source), MOST_BYTES) if equals else b""
+        except OSError as error:
+            raise CommandLineError.of(f"can't read {source}: {error.strerror}", at="--file") from error
+        if not path.strip("/"):
+            raise CommandLineError.of(
+                f"'{text}' names no file", at="--file", fix="write --file PATH or PATH=FILE"
+            )
+    return Given(arguments=tuple(arguments), variables=of, files=named)

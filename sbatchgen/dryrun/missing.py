@@ -1,0 +1,124 @@
+"""What a script looked for and did not find: messages of bash and of programs, and tests that were false."""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_MOST = 40  # of one run
+_NONE = "(?:No such file or directory|Not a directory)"
+_OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): {_NONE}")
+_OF_OTHERS = re.compile(
+    r"^(\w[\w.-]*): (?:cannot (?:access|stat|open|create regular file) |can't (?:read|open) |error: )?"
+    f"['\"\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading)?: {_NONE}",
+    re.MULTILINE,
+)
+_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df"))
+_TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
+_EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! ")
+
+
+class Need(NamedTuple):
+    """What a script needs from outside.
+
+    Attributes:
+        kind: Of what kind it is.
+        name: Its name or path; of arguments, how many.
+        line: The line of the script that needs it first; 0 if it is not known.
+    """
+
+    kind: str
+    name: str
+    line: int
+
+
+class Traced(NamedTuple):
+    """A command that bash ran: its line, its words, and the folder."""
+
+    line: int
+    command: str
+    folder: str
+
+
+def traced(text: str) -> tuple[Traced, ...]:
+    """Return the commands in a trace of bash (see prelude.sh)."""
+    entries: list[Traced] = []
+    for line in text.splitlines():
+        head, *rest = line.split("\x1f", 2)
+        number = head.lstrip("+")
+        if len(rest) == 2 and number.isdecimal() and len(number) < 8:
+            entries.append(Traced(int(number), rest[1], rest[0]))
+        elif entries and not rest:
+            entries[-1] = entries[-1]._replace(command=f"{entries[-1].command}\n{line}")
+    return tuple(entries)
+
+
+def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
+    """Return the files, folders and programs that a script did not find.
+
+    Args:
+        err: What it printed to stderr, with "script" for its path.
+        trace: The commands that it ran.
+    """
+    for match in [*_OF_BASH.finditer(err)][:_MOST]:
+        line, path = int(match[1]), match[3]
+        of_line = [entry for entry in trace if entry.line == line]
+        if is_path(path):
+            yield _need(_kind(match[2] or "", path, of_line), path, line, of_line)
+    for match in [*_OF_OTHERS.finditer(err)][:_MOST]:
+        program, path = match[1], match[2].strip()
+        if program != "script" and is_path(path):
+            of_path = [entry for entry in trace if path in entry.command]
+            kind = "folder" if program in _FOLDERS else "output" if program in ("tee", "touch") else "file"
+            yield _need(kind, path, of_path[0].line if of_path else 0, of_path)
+    for entry in trace:  # of which the message went elsewhere
+        name = entry.command.partition(" ")[0]
+        if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
+            need = _need("program", name, entry.line, [entry])
+            if not os.path.exists(need.name):  # noqa: PTH110 - a path of the job's nodes
+                yield need
+
+
+def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
+    folder = entries[-1].folder if entries else ""
+    return Need(kind, os.path.normpath(os.path.join(folder, path)) if folder else path, line)  # noqa: PTH118
+
+
+def is_path(path: str) -> bool:
+    """Whether a text may be the path of a file that can be made."""
+    own = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
+    return bool(path) and len(path) < 1000 and "\n" not in path and "*" not in path and not own
+
+
+def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
+    if builtin in ("cd", "pushd"):
+        return "folder"
+    if builtin in ("source", "."):
+        return "file"
+    for entry in entries:
+        words = entry.command.split()
+        if words and words[0].strip("'") == path:
+            return "program"
+        if words and words[0] in ("source", ".") and path in entry.command:
+            return "file"
+    return "output"  # of a redirection: its folder is missing, or it is read
+
+
+def false_test(trace: Sequence[Traced]) -> Need | None:
+    """Return the file or folder whose test was the last before the script gave up."""
+    for entry in reversed(trace[-40:]):
+        if not entry.command.startswith(("[[ ", "'['", "[ ", "test ")):
+            if _EXIT.match(entry.command):
+                continue
+            return None
+        for letter, quoted in reversed(_TEST.findall(entry.command)):
+            try:
+                path = shlex.split(quoted)[0]
+            except (ValueError, IndexError):
+                continue
+            if is_path(path):
+                return _need({"d": "folder", "x": "program"}.get(letter, "file"), path, entry.line, [entry])
+    return None

@@ -1,0 +1,263 @@
+"""The dry run of a script: again and again, with what it lacked, until it has started its programs."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
+from sbatchgen.dryrun.allocation import Grant
+from sbatchgen.dryrun.missing import Need, Traced, false_test, missing, traced
+from sbatchgen.dryrun.sandbox import PLACE, Box, Ended, run
+from sbatchgen.dryrun.starts import Step, read, steps
+from sbatchgen.job.script import JobScript
+from sbatchgen.units import EnvName
+
+ROUNDS = 12
+SCRIPT = "/var/spool/slurmd/job1000001/slurm_script"
+_BIN = f"{PLACE}/bin"
+_HERE = Path(__file__).parent
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_STAND_INS = """
+accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed dig docker dvc enroot fabric
+getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
+killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncu
+netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
+pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast scancel scontrol scp
+sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh sshare sstat sudo
+tensorboard torchrun tune unknown uv vllm wandb wget
+""".split()  # noqa: SIM905
+_COVERED = ("/usr/bin", "/usr/local/bin")
+_OFF = re.compile(rb"\bset \+x\b")
+_OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
+_OF_SOFTWARE = re.compile(
+    r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
+)  # modules set them
+_POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
+
+
+class Given(NamedTuple):
+    """What a user gives a dry run.
+
+    Attributes:
+        arguments: The arguments of the script.
+        variables: Variables of the shell that submits.
+        files: Files and folders (which end in /) that count as there; the text of each, or None.
+        status: The exit status of each program that the script starts.
+    """
+
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
+    files: Mapping[str, bytes] = {}
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a script would start.
+
+    Attributes:
+        script: The script.
+        grant: What the job holds.
+        steps: What it starts, in order.
+        needed: What it needs from outside and is not here.
+        ended: How it ended.
+        batch: The environment in which the batch script started.
+        given: What it was given, and what it needed.
+        runs: How often the script ran until it had what it needs.
+    """
+
+    script: JobScript
+    grant: Grant
+    steps: tuple[Step, ...]
+    needed: tuple[Need, ...]
+    ended: Ended
+    batch: Mapping[str, str] = field(default_factory=dict)
+    given: Given = field(default_factory=Given)
+    runs: int = 1
+
+    @cached_property
+    def trace(self) -> tuple[Traced, ...]:
+        """The commands that the batch script ran."""
+        return traced(self.ended.files.get("trace", ""))
+
+    @property
+    def said(self) -> str:
+        """The last line that the script printed to stderr."""
+        lines = self.ended.files.get("err", "").replace(f"{SCRIPT}: ", "").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+
+def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home: str, user: str) -> DryRun:
+    """Run a script on nodes that do not exist.
+
+    Args:
+        script: The script.
+        grant: What it holds.
+        folder: Where it would be submitted.
+        given: What the user gives it.
+        home: The user's home folder, which is empty in the sandbox.
+        user: The user's name.
+
+    Raises:
+        NoSandboxError: This machine allows no sandbox.
+    """
+    base = {
+        "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
+        "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
+    }  # fmt: skip
+    batch = base | grant.environment
+    needed: dict[tuple[str, str], Need] = {}
+    for number in range(1, ROUNDS + 1):
+        done = _once(script, grant, folder, given, batch | dict(given.variables))
+        if done.ended.limit or number == ROUNDS:
+            break
+        lacked = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
+        if not lacked:
+            break
+        needed |= lacked
+        given = _with(given, lacked.values())
+    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
+    for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
+        if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
+            del needed[key]
+    ran = {entry.line for entry in done.trace}
+    spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
+    reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
+    for need in unset(done, given) if done.steps else ():
+        if need.line in reached | ran:
+            needed.setdefault(need[:2], need)
+    return replace(
+        done, needed=tuple(sorted(needed.values(), key=lambda need: need.line)), given=given, runs=number
+    )
+
+
+def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Mapping[str, str]) -> DryRun:
+    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
+    folders = [name for name in given.files if name.endswith("/")]
+    if given.status:
+        batch = {**batch, "__plan_status": str(given.status)}
+    box = Box(
+        home=batch["HOME"],
+        hostname=grant.nodes[0],
+        folder=workdir,
+        files={
+            **_stand_ins(script, grant),
+            **{
+                _absolute(name, workdir): (data, 0o755)
+                for name, data in given.files.items()
+                if name[-1:] != "/"
+            },
+            SCRIPT: (_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape")), 0o700),
+        },
+        folders=[_absolute(name, workdir) for name in folders],
+        shown=(sys.base_prefix, folder),
+        links={f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS},
+        cover=f"{PLACE}/stand_in.sh",
+        covers=[f"{where}/{name}" for where in _COVERED for name in _STAND_INS if name != "sleep"],
+        interpreter=os.path.realpath(sys.executable),
+    )
+    flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
+    bash = shutil.which("bash") or "/bin/bash"
+    ended = run([bash, *flags, SCRIPT, *given.arguments], batch, box)
+    starts = [
+        start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
+    ]
+    return DryRun(
+        script=script, grant=grant, steps=steps(starts, grant, batch), needed=(), ended=ended, batch=batch
+    )
+
+
+def _stand_ins(script: JobScript, grant: Grant) -> dict[str, tuple[bytes, int]]:
+    syntax = {
+        name: {**asdict(each), "values": set(each.values), "optional": set(each.optional)}
+        for name, each in (SYNTAX | {"srun": SRUN, "podman run": PODMAN, "docker run": PODMAN}).items()
+    }
+    asked = script.resources
+    job = {
+        "nodes": list(grant.nodes),
+        "tasks": list(grant.tasks),
+        "cpus": list(grant.cpus),
+        "gpus": grant.gpus,
+        "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
+        "release": script.release,
+        "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),
+        "syntax": syntax,
+    }
+    parts = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
+    return {f"{PLACE}/{name}": part for name, part in {**parts, "job": (marshal.dumps(job), 0o644)}.items()}
+
+
+def _absolute(name: str, folder: str) -> str:
+    return os.path.join(folder, name)  # noqa: PTH118 - an absolute one wins
+
+
+def _lacking(done: DryRun, given: Given) -> list[Need]:
+    """What the run lacked, if the next run can have it."""
+    err = done.ended.files.get("err", "")
+    lacked = [*missing(err.replace(SCRIPT, "script"), done.trace)]
+    if done.steps and done.ended.status == 0:
+        return lacked
+    if need := false_test(done.trace):
+        lacked.append(need)
+    if not lacked:
+        lacked += unset(done, given)
+    return lacked
+
+
+def unset(done: DryRun, given: Given) -> Iterator[Need]:
+    """The arguments and variables that a script uses and that are not given."""
+    body, err = done.script.body, done.ended.files.get("err", "")
+    of_functions = [part for part in body.commands if part.context.function]
+    inside = [(part.at, part.end) for part in of_functions]
+    inside += [(part.at, part.end) for part in body.sets if part.context.function]
+    numbers = [
+        use
+        for use in body.uses
+        if _POSITIONAL.fullmatch(use.name)
+        and use.operator[:1] not in (*"-=+", ":")
+        and not any(at <= use.at < end for at, end in inside)
+    ]
+    count = max([1, *(int(use.name) for use in numbers if use.name.isdecimal())])
+    if numbers and not given.arguments and "set -- " not in done.script.text:
+        yield Need("arguments", str(min(count, 30)), numbers[0].line)
+    known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE
+    for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
+        if (
+            "!" not in use.operator
+            and not _OF_SOFTWARE.fullmatch(use.name)
+            and done.script.text[use.at] == "$"
+        ):
+            yield Need("variable", use.name, use.line)
+    for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
+        if (
+            match[2].isidentifier()
+            and match[2] not in known
+            and re.search(rf"\$\{{?{match[2]}", done.script.text)
+        ):
+            yield Need("variable", match[2], int(match[1]))
+
+
+def _with(given: Given, needed: Iterable[Need]) -> Given:
+    """Give a run what the last one lacked: empty files, and names in place of values."""
+    arguments, variables, files = given.arguments, dict(given.variables), dict(given.files)
+    for need in needed:
+        if need.kind == "arguments":
+            arguments = tuple(f"ARG{number}" for number in range(1, int(need.name) + 1))
+        elif need.kind == "variable":
+            variables[need.name] = need.name
+        elif need.kind == "folder":
+            files[need.name.rstrip("/") + "/"] = b""
+        elif need.kind == "program":
+            files[need.name] = (_HERE / "stand_in.sh").read_bytes()
+        else:
+            files[need.name] = b""
+    return given._replace(arguments=arguments, variables=variables, files=files)

@@ -1,0 +1,203 @@
+"""A plan as text and as JSON: steps, nodes, processes; those that differ in rank only are one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sbatchgen.dryrun.run import DryRun
+from sbatchgen.dryrun.starts import StartedProcess, Step
+from sbatchgen.finding import Finding
+from sbatchgen.quoting import counted, word
+from sbatchgen.table import one_line
+
+_WIDTH = 110
+_MOST = 60  # characters of a variable, unless a process is shown in full
+_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
+_ANY = "{...}"  # for a value that differs otherwise
+_HIDDEN = (
+    "SLURM_",
+    "SLURMD_",
+    "PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ROCR_VISIBLE",
+    "ZE_AFFINITY",
+)
+
+
+def as_json(done: DryRun, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the fields of the JSON document of a plan."""
+    return {
+        "script": done.script.file,
+        "nodes": list(done.grant.nodes),
+        "gpus_per_node": done.grant.gpus,
+        "cpus_per_node": list(done.grant.cpus),
+        "steps": [_step(step) for step in done.steps],
+        "needed": [need._asdict() for need in done.needed],
+        "findings": [finding.as_object() for finding in findings],
+        "exit": done.ended.status,
+        "limit": done.ended.limit,
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "line": step.line,
+        "command": list(step.command),
+        "background": step.background,
+        "tasks": step.tasks,
+        "refusal": step.refusal,
+        "processes": [
+            asdict(process) | {"argv": list(process.argv), "gpus": list(process.gpus)}
+            for process in step.processes
+        ],
+    }
+
+
+def as_text(done: DryRun, *, process: int | None = None) -> str:
+    """Return a plan for people; with `process`, this one of each step in full."""
+    lines = [headline(done), ""]
+    for step in done.steps:
+        lines += [*_of_step(step, process), ""]
+    if done.needed:
+        lines.append("Needed, and not here:")
+        lines += [
+            f"  {_needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
+            for need in done.needed
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def headline(done: DryRun) -> str:
+    """Return a plan in a line."""
+    grant = done.grant
+    processes = sum(max(len(step.processes), step.tasks) for step in done.steps)
+    gpus = f", {counted(grant.gpus, 'GPU')} on each" if grant.gpus else ""
+    end = (
+        f"ends with {done.ended.status}" if not done.ended.limit else f"stopped: limit of {done.ended.limit}"
+    )
+    steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
+    return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
+
+
+def _needed(kind: str, name: str) -> str:
+    if kind == "arguments":
+        return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
+    if kind == "variable":
+        return f"variable {name}: --var {name}=VALUE"
+    return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
+
+
+def _of_step(step: Step, chosen: int | None) -> Iterator[str]:
+    what = "srun" if step.is_srun else "in the batch script"
+    where = "; the script continues meanwhile" if step.background else ""
+    count = max(step.tasks, len(step.processes))
+    yield f"line {step.line}: {what}, {counted(count, 'process')}{where}"
+    if step.refusal:
+        yield f"  refused by Slurm: {step.refusal}"
+    if not step.processes:
+        yield from _wrapped("  ", step.command)
+    for group in _groups(step.processes):
+        members = [process for process in group if chosen is None or process.rank == chosen]
+        if members:
+            yield from _of_group(members, full=chosen is not None)
+
+
+def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
+    first = group[0]
+    nodes = list(dict.fromkeys(process.node for process in group))
+    ranks = sorted(process.rank for process in group)
+    name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
+    on = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
+    gpus = {process.gpus for process in group}
+    has = (
+        f"GPUs {_ranges(first.gpus)}"
+        if len(gpus) == 1 and first.gpus
+        else "one GPU each, by rank"
+        if first.gpus
+        else ""
+    )
+    yield f"  {name} on {on}: {counted(first.cpus, 'CPU')}{', ' + has if has else ''}"
+    yield from _wrapped("    ", _folded([process.argv for process in group], group))
+    yield f"    folder: {one_line(first.cwd)}"
+    if first.container:
+        yield f"    container: {one_line(first.container)}"
+    names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
+    values = [
+        tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
+    ]
+    if names:
+        yield from _wrapped("    env: ", _folded(values, group))
+
+
+def _assignment(name: str, value: str | None, *, full: bool) -> str:
+    return f"{name} unset" if value is None else f"{name}={value if full else value[:_MOST]}"
+
+
+def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
+    """Processes that differ in rank only, together."""
+    alike: dict[Any, list[StartedProcess]] = {}
+    for process in processes:
+        alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
+    groups: dict[Any, list[StartedProcess]] = {}
+    for members in alike.values():
+        marked = _folded([process.argv for process in members], members)
+        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY)]
+        for process in members:
+            key = (id(members), *(process.argv[at] for at in apart))
+            groups.setdefault(key, []).append(process)
+    return [*groups.values()]
+
+
+def _places(process: StartedProcess) -> tuple[str, ...]:
+    of = process.env
+    return str(process.rank), of.get("SLURM_NODEID") or "0", process.node, of.get("SLURM_LOCALID") or "0"
+
+
+def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
+    """One row for all: a word that differs has the mark of what it follows from."""
+    folded = []
+    for column in zip(*rows, strict=True):
+        text = column[0]
+        if len(set(column)) > 1:
+            head, equals, _ = text.rpartition("=")
+            values = [each.rpartition("=")[2] for each in column]
+            places = [*zip(*map(_places, group), strict=True)]
+            mark = next((mark for mark, own in zip(_MARKS, places, strict=True) if [*own] == values), _ANY)
+            text = f"{head}{equals}{mark}"
+        folded.append(text)
+    return folded
+
+
+def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
+    line = indent
+    for text in words:
+        shown = text if text.startswith("{") or "={" in text else word(text)
+        shown = one_line(shown) if len(shown) < 400 else f"{one_line(shown[:400])}..."
+        if len(line) + len(shown) > _WIDTH and line.strip():
+            yield line.rstrip()
+            line = " " * (len(indent) + 2)
+        line += f"{shown} "
+    yield line.rstrip()
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def difference(old: DryRun, new: DryRun) -> str:
+    """Return how the plans of two scripts differ; "" if they do not."""
+    before, after = (as_text(done).splitlines()[2:] for done in (old, new))
+    names = (old.script.file, new.script.file)
+    changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
+    return "".join(f"{line}\n" for line in changes)

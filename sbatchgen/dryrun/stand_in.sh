@@ -1,0 +1,91 @@
+#!/bin/bash -p
+# A program that is not there: it records how it was started, and says what a script would wait to hear.
+# The record: texts that end in NUL: name, line of the script, waits before it, 1 in the background, folder, the number
+# of arguments, these, and the environment.
+called=$0 name=${0##*/}
+[[ $name != unknown ]] || { called=$1 name=${1##*/}; shift; }
+
+record() {
+    local environment key value number=0 file
+    mapfile -d '' -t environment </proc/self/environ
+    while read -r key value; do [[ $key != SigIgn: ]] || break; done </proc/self/status
+    printf -v file '/run/plan/starts/%09d' $$
+    while [[ -e $file.$number ]]; do ((number++)); done
+    printf '%s\0' "$called" "${__plan_at:-${__plan_line:-0}}" "${__plan_waits:-0}" $((16#${value:-0} >> 1 & 1)) "$PWD" $# "$@" \
+        "${environment[@]}" >"$file.$number"
+}
+is_captured() { [[ -p /proc/self/fd/1 ]]; } # by $( ) or a pipe
+say_unknown() { ! is_captured || echo UNKNOWN; }
+expanded() { # node[1-2,4],x: a name a line
+    local rest=$1 item range
+    while [[ $rest =~ ^([^],[]*)(\[([^]]*)\])?,?(.*)$ && $rest ]]; do
+        item=${BASH_REMATCH[1]} ranges=${BASH_REMATCH[3]} rest=${BASH_REMATCH[4]}
+        [[ $ranges ]] || { echo "$item"; continue; }
+        for range in ${ranges//,/ }; do
+            for number in $(eval "echo {${range%-*}..${range#*-}}"); do echo "$item$number"; done
+        done
+    done
+}
+address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
+gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1}
+
+case $name in
+    srun|apptainer|singularity|podman|docker|podman-hpc|shifter|nsys|numactl) exec "$(</run/plan/python)" -I -S /run/plan/step.py "$name" "$@" ;;
+    conda|mamba|micromamba|uv)
+        [[ ${1-} != run ]] || exec "$(</run/plan/python)" -I -S /run/plan/step.py "$name" "$@"
+        record "$@"
+        [[ "$*" != "info --base" ]] || echo "$HOME/conda" ;;
+    hostname) case ${1-} in -i|-I|--ip*|--all-ip*) address "$node" ;; *) echo "$node" ;; esac ;;
+    ip|ifconfig) echo "    inet $(address "$node")/24 scope global hsn0" ;;
+    getent) echo "$(address "${2-1}")  ${2-}" ;;
+    nproc) echo "${SLURM_CPUS_ON_NODE:-1}" ;;
+    sleep) exec /bin/sleep 0.02 ;;
+    nvidia-smi|rocm-smi)
+        query=${*/#/ }
+        for ((gpu = 0; gpu < gpus; gpu++)); do
+            case " $* " in
+                *" -L "*|*--list-gpus*) echo "GPU $gpu: GPU (UUID: GPU-0000000$gpu)" ;;
+                *--query-gpu=*)
+                    fields=${query#*--query-gpu=} fields=${fields%% *} values=
+                    for field in ${fields//,/ }; do
+                        case $field in
+                            index) value=$gpu ;; name|gpu_name) value=GPU ;; count) value=$gpus ;;
+                            memory.total) value="81559 MiB" ;; *) value=0 ;;
+                        esac
+                        values+="${values:+, }$value"
+                    done
+                    echo "$values" ;;
+            esac
+        done ;;
+    scontrol)
+        case "${1-} ${2-}" in
+            "show hostname"*) expanded "${3-${SLURM_JOB_NODELIST-}}" ;;
+            "show job"*) echo "JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
+   JobState=RUNNING Reason=None TimeLimit=1-00:00:00 RunTime=00:00:01
+   NodeList=$SLURM_JOB_NODELIST BatchHost=$node NumNodes=$SLURM_JOB_NUM_NODES
+   Command=/run/plan/job.sh WorkDir=$SLURM_SUBMIT_DIR" ;;
+            "show node"*) echo "NodeName=${3-$node} NodeAddr=$(address "${3-$node}") NodeHostName=${3-$node}" ;;
+            *) record "$@" ;;
+        esac ;;
+    squeue|sacct|sinfo|sstat|git|curl|wget|ss|netstat|lsof|dig|nslookup|host) record "$@"; say_unknown ;;
+    sbatch) record "$@"; [[ " $* " == *" --parsable "* ]] && echo 1000002 || echo "Submitted batch job 1000002" ;;
+    ray)
+        if [[ ${1-} == status ]]; then # every worker is there
+            echo "Active:"; for ((i = 1; i <= ${SLURM_JOB_NUM_NODES:-1}; i++)); do echo " 1 node_$i"; done
+            total=$((gpus * ${SLURM_JOB_NUM_NODES:-1})).0
+            printf ' 0.0/%s %s\n' "$total" GPU "$total" worker_units
+        else
+            record "$@"; exit "${__plan_status:-0}"
+        fi ;;
+    python*|pypy*)
+        if is_captured && [[ ${1-} == -c || (${1--} == - && $# -lt 2) ]]; then
+            timeout 1 "$(</run/plan/python)" -S "$@" 2>/dev/null || echo UNKNOWN
+        elif [[ ${1-} == --version || ${1-} == -V ]]; then
+            echo "Python 3.11.0"
+        else
+            record "$@"; say_unknown; exit "${__plan_status:-0}"
+        fi ;;
+    module|ml|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    *) record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
+esac
+exit 0

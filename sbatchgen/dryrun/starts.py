@@ -1,0 +1,223 @@
+"""What was started: the records of the stand-ins, as steps with their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sbatchgen.dryrun.allocation import Grant
+from sbatchgen.dryrun.sandbox import PLACE
+
+BIN = f"{PLACE}/bin/"
+# Programs that prepare, ask and clean up; their starts are not shown.
+_HELPERS = frozenset(
+    """
+    activate bc clear cmake conda curl deactivate dig dos2unix envsubst free g++ gcc getfacl git host htop jq
+    killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc netstat newgrp nslookup numactl
+    nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel
+    scontrol scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree ulimit
+    unsquashfs uv wget which
+    """.split()  # noqa: SIM905
+)
+_WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
+_NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
+_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRecord:
+    """The start of a program, as its stand-in saw it.
+
+    Attributes:
+        name: The name or path by which it was called.
+        line: The line of the script.
+        waits: How many waits of the script came before.
+        background: Whether it runs while the script does.
+        folder: Its working folder.
+        words: Its arguments.
+        environment: All of it.
+    """
+
+    name: str
+    line: int
+    waits: int
+    background: bool
+    folder: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def step(self) -> str:
+        """The number of the step that it is in, or is; "" of what the batch script started."""
+        return self.environment.get("__plan_step", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedProcess:
+    """A process that a job would start.
+
+    Attributes:
+        node: The name of its node.
+        rank: Its number in the step.
+        argv: Its words.
+        cwd: Its working folder.
+        env: The variables that differ from those of the batch script; null for one that it lacks.
+        gpus: The numbers of its GPUs on the node.
+        cpus: How many CPUs it has.
+        container: The image that it runs in; "" for no container.
+    """
+
+    node: str
+    rank: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str | None]
+    gpus: tuple[int, ...]
+    cpus: int
+    container: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of srun, or a program that the batch script starts itself.
+
+    Attributes:
+        line: The line of the script.
+        command: The words as the script gives them.
+        background: Whether the script continues while it runs.
+        tasks: How many tasks it has.
+        refusal: Why Slurm would refuse it; "" if it would not.
+        waits: How many waits of the script came before.
+        processes: What it starts.
+    """
+
+    line: int
+    command: tuple[str, ...]
+    background: bool
+    tasks: int
+    refusal: str
+    waits: int
+    processes: tuple[StartedProcess, ...] = field(default=())
+
+    @property
+    def is_srun(self) -> bool:
+        """Whether Slurm starts it."""
+        return self.command[0] == "srun"
+
+
+def read(text: str) -> StartRecord | None:
+    """Return the start that a record describes; None for what is not a record."""
+    name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
+    if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()) or len(line + waits + count) > 20:
+        return None
+    words, pairs = rest[: int(count)], rest[int(count) :]
+    environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return StartRecord(
+        name=name.removeprefix(BIN),
+        line=int(line),
+        waits=int(waits),
+        background=background == "1",
+        folder=folder,
+        words=tuple(plain(word) for word in words),
+        environment=environment,
+    )
+
+
+def plain(text: str) -> str:
+    """Return text without the folder of the stand-ins."""
+    return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
+
+
+def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> tuple[Step, ...]:
+    """Return what a script starts, in its order; programs that only help are left out.
+
+    Args:
+        starts: All starts.
+        held: What the job holds.
+        batch: The environment in which the batch script starts.
+    """
+    return tuple(_steps(starts, held, batch))
+
+
+def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
+    wrapped = {_place(start) for start in starts if "__plan_container" in start.environment}
+    starts = [
+        start
+        for start in starts
+        if not (
+            start.name in _WRAPPERS
+            and "__plan_container" not in start.environment
+            and _place(start) in wrapped
+        )
+    ]
+    launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
+    for start in starts:
+        own = launching.get(start.step)
+        if own is start:
+            inside = [other for other in starts if other.step == start.step and other is not start]
+            yield _step(start, [_process(other, held, batch, start) for other in inside if _matters(other)])
+        elif own is None and _matters(start):
+            yield _step(start, [_process(start, held, batch, None)])
+
+
+def _matters(start: StartRecord) -> bool:
+    return start.name.rpartition("/")[2] not in _HELPERS
+
+
+def _place(start: StartRecord) -> tuple[str, str, int]:
+    return (start.step, start.environment.get("__plan_rank", ""), start.line)
+
+
+def _step(start: StartRecord, processes: Sequence[StartedProcess]) -> Step:
+    tasks = start.environment.get("__plan_tasks", "1")
+    return Step(
+        line=start.line,
+        command=(start.name, *start.words),
+        background=start.background,
+        tasks=int(tasks) if tasks.isdecimal() else 1,
+        refusal=start.environment.get("__plan_refusal", ""),
+        waits=start.waits,
+        processes=tuple(sorted(processes, key=lambda process: process.rank)),
+    )
+
+
+def _process(
+    start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
+) -> StartedProcess:
+    of = start.environment
+    gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    rank = of.get("__plan_rank", "0")
+    on_node = held.cpus[0] if not step else _cpus(of, held)
+    return StartedProcess(
+        node=of.get("SLURMD_NODENAME", held.nodes[0]),
+        rank=int(rank) if step and rank.isdecimal() else 0,
+        argv=(start.name, *start.words),
+        cwd=start.folder,
+        env=dict(_differences(of, batch)),
+        gpus=tuple(int(part) for part in gpus if len(part) < 5),
+        cpus=on_node,
+        container=of.get("__plan_container") or _image(step),
+    )
+
+
+def _cpus(of: Mapping[str, str], held: Grant) -> int:
+    """CPUs of a task: those it asks for, or its part of the node's."""
+    asked, mine = of.get("SLURM_CPUS_PER_TASK", ""), of.get("SLURM_GTIDS", "0").count(",") + 1
+    return int(asked) if asked.isdecimal() and len(asked) < 6 else max(held.cpus[0] // mine, 1)
+
+
+def _image(step: StartRecord | None) -> str:
+    """The image that srun has of pyxis."""
+    words = step.words if step else ()
+    for word, following in zip(words, (*words, "")[1:], strict=True):
+        if word.startswith("--container-image"):
+            return word.partition("=")[2] if "=" in word else following
+    return ""
+
+
+def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*of, *batch}):
+        value = plain(of[name]) if name in of else None
+        before = plain(batch[name]) if name in batch else None
+        if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
+            yield name, value

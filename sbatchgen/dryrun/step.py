@@ -1,0 +1,380 @@
+"""The stand-in for what starts other programs: srun, and the commands of containers. It runs in the sandbox.
+
+It loads nothing of this package, and little of Python: it starts once for each step.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from typing import Any
+
+PLACE = "/run/plan"
+BIN = f"{PLACE}/bin"
+LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
+MOST_TASKS = 64  # that are started; those of larger steps are like these
+MOST_RECORDS = 512  # if their start is only recorded
+# What runs in the sandbox as it is, by name; of other programs only the start is recorded.
+SYSTEM = ("/usr/", "/bin/", "/sbin/")
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+Options = dict[str, str]
+
+
+def main() -> int:
+    """Record the start of a command, then start what it starts."""
+    name, *words = sys.argv[1:]
+    with open(f"{PLACE}/job", "rb") as stream:
+        job: dict[str, Any] = marshal.load(stream)  # noqa: S302 - this package wrote it
+    environment = {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or value != "C.UTF-8"}
+    verb = f"{name} {words[0]}" if words else name
+    syntax = job["syntax"].get(verb) or job["syntax"].get(name)
+    if syntax is None:
+        record(name, words, environment)
+        return 0
+    if name == "srun":
+        return srun(words, *parsed(words, syntax), job, environment)
+    return start([([name, *words], environment)], job)
+
+
+def parsed(words: list[str], syntax: dict[str, Any]) -> tuple[Options, list[str]]:
+    """The options of a command, and the words after them."""
+    options: Options = {}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "--":
+            return options, words[at:]
+        if len(word) < 2 or word[0] != "-":
+            return options, words[at - 1 :]
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            names = [name]
+        else:
+            names, value, equals = letters(word[1:], syntax)
+        for name in names:
+            options[name] = value
+        last = names[-1]
+        if last in syntax["values"] and last not in syntax["optional"] and not equals and at < len(words):
+            options[last] = words[at]
+            at += 1
+    return options, []
+
+
+def letters(text: str, syntax: dict[str, Any]) -> tuple[list[str], str, str]:
+    """The options of a word of letters, and the value that is glued to the last."""
+    names = []
+    for end, letter in enumerate(text, 1):
+        names.append(syntax["shorts"].get(letter, letter))
+        if names[-1] in syntax["values"]:
+            return names, text[end:], text[end:]
+    return names, "", ""
+
+
+def srun(
+    words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
+) -> int:
+    """Start the tasks of a step on the nodes that it gets."""
+    if "help" in options or "usage" in options:
+        sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["syntax"]["srun"]["values"])))
+        return 0
+    if "version" in options:
+        sys.stdout.write(f"slurm {job['release']}\n")
+        return 0
+    tasks, refusal = spread(options, job, environment)
+    number = 0
+    while os.path.exists(f"{PLACE}/step.{number}"):
+        number += 1
+    open(f"{PLACE}/step.{number}", "x").close()
+    own = {"__plan_step": str(number), "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    record("srun", words, environment | own)
+    if refusal:
+        sys.stderr.write(f"srun: error: {refusal}\n")
+        return 1
+    if options.get("chdir"):
+        os.chdir(options["chdir"])
+    kept = exported(options.get("export", "ALL"), environment)
+    commands = []
+    program = _found(command[0], kept) if command else None
+    most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
+    shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
+    for task in shown:
+        of_task = variables(task, tasks, options, job, kept)
+        own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
+        own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
+        commands.append((command, kept | of_task | own))
+    return start(commands, job) if command else 0
+
+
+def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:
+    """The tasks of a step: rank, node, place on the node; or why Slurm refuses it."""
+    names = _nodes(options, job)
+    held = number_of(environment.get("SLURM_NTASKS"))
+    per_node = number_of(options.get("ntasks-per-node"))
+    count = number_of(options.get("nodes", "").partition("-")[0]) or min(len(names), len(job["nodes"]))
+    if count > len(names):
+        return [], "Requested node configuration is not available"
+    names = names[:count]
+    given = number_of(options.get("ntasks"))
+    obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
+    if not given and (not held or obeys):
+        given = count * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
+    wanted = given or held or count
+    names = names[: max(min(wanted, count), 1)]
+    on = _numbers(wanted, names, job, given)
+    per_task = number_of(options.get("cpus-per-task"))
+    if not per_task and not "22.05" <= job["release"] < "23.11":
+        per_task = number_of(environment.get("SLURM_CPUS_PER_TASK"))
+    room = dict(zip(job["nodes"], job["cpus"], strict=True))
+    if job["exact"] and "overcommit" not in options:
+        for name, count_of in zip(names, on, strict=True):
+            if count_of * max(per_task, 1) > room[name]:
+                return [], "Unable to create step for job: More processors requested than permitted"
+    places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
+    if options.get("distribution", "block").startswith(("cyclic", "*:", "plane=1")):
+        places.sort(key=lambda place: (place[1], place[0]))
+    tasks = [
+        {"rank": rank, "node": node, "host": names[node], "local": local, "on": on, "names": names}
+        for rank, (node, local) in enumerate(places)
+    ]
+    return tasks, ""
+
+
+def _numbers(wanted: int, names: list[str], job: dict[str, Any], given: int) -> list[int]:
+    """How many tasks each node of a step gets."""
+    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
+        return list(job["tasks"])
+    each, more = divmod(wanted, len(names))
+    return [each + (node < more) for node in range(len(names))]
+
+
+def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
+    """The nodes that a step may get, in order."""
+    names = list(job["nodes"])
+    if "nodelist" in options:
+        wanted = expanded(options["nodelist"])
+        names = [name for name in names if name in wanted] or names
+    if "exclude" in options:
+        without = expanded(options["exclude"])
+        names = [name for name in names if name not in without]
+    return names[number_of(options.get("relative")) :] or names
+
+
+def expanded(text: str) -> set[str]:
+    """The names of a list such as node[1-2,4],other."""
+    names: set[str] = set()
+    inside = ""
+    for part in text.replace("]", "],").split(","):
+        word = inside + part.rstrip("]")
+        prefix, bracket, item = word.partition("[")
+        low, dash, high = item.partition("-")
+        if dash and low.isdigit() and high.isdigit():
+            names.update(f"{prefix}{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
+        else:
+            names.add(prefix + item)
+        inside = "" if part.endswith("]") or not bracket else prefix + bracket
+    return names
+
+
+def variables(
+    task: dict[str, Any],
+    tasks: list[dict[str, Any]],
+    options: Options,
+    job: dict[str, Any],
+    environment: Options,
+) -> Options:
+    """What Slurm sets in a task beside what the batch script has."""
+    on, names = task["on"], task["names"]
+    mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
+    of = {
+        "SLURMD_NODENAME": task["host"],
+        "HOSTNAME": task["host"],
+        "SLURM_TOPOLOGY_ADDR": task["host"],
+        "SLURM_PROCID": str(task["rank"]),
+        "SLURM_LOCALID": str(task["local"]),
+        "SLURM_NODEID": str(task["node"]),
+        "SLURM_GTIDS": ",".join(mine),
+        "SLURM_NTASKS": str(len(tasks)),
+        "SLURM_NPROCS": str(len(tasks)),
+        "SLURM_NNODES": str(len(names)),
+        "SLURM_STEP_NUM_TASKS": str(len(tasks)),
+        "SLURM_STEP_NUM_NODES": str(len(names)),
+        "SLURM_STEP_NODELIST": _listed(names, job),
+        "SLURM_TASKS_PER_NODE": _counts(on),
+        "SLURM_STEP_TASKS_PER_NODE": _counts(on),
+        "SLURM_DISTRIBUTION": options.get("distribution")
+        or ("cyclic" if len(tasks) <= len(names) else "block"),
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_UMASK": f"{umask():04o}",
+    }
+    later = job["release"] >= LATER
+    if each := number_of(options.get("cpus-per-task")):
+        of["SLURM_CPUS_PER_TASK"] = str(each)
+        of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
+    if options.get("ntasks-per-node") and (
+        "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
+    ):
+        of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
+    if later and options.get("gpus-per-node"):
+        of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
+    if job["gpus"]:
+        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), _gpus(task, options, job))
+        per_task = _gpus_per_task(options, job)
+        held = _step_gpus(options, job)
+        of["SLURM_GPUS_ON_NODE"] = str(min(held, per_task * len(mine)) if per_task else held)
+    return of
+
+
+def umask() -> int:
+    """The umask of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _step_gpus(options: Options, job: dict[str, Any]) -> int:
+    """The GPUs that a step has on each of its nodes."""
+    for option in ("gres", "gpus-per-node"):
+        for item in options.get(option, "").split(",") if option in options else ():
+            if option != "gres" or item.startswith("gpu"):
+                count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else 1
+                return min(count, int(job["gpus"]))
+    return int(job["gpus"])
+
+
+def _gpus(task: dict[str, Any], options: Options, job: dict[str, Any]) -> str:
+    """The numbers of the GPUs that a task sees."""
+    has = _step_gpus(options, job)
+    each = _gpus_per_task(options, job)
+    if each and options.get("gpu-bind") != "none":
+        first = task["local"] * each
+        return ",".join(map(str, range(min(first, has), min(first + each, has))))
+    return ",".join(map(str, range(has)))
+
+
+def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
+    """The GPUs that each task gets of its own; 0 if all see those of the node."""
+    return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
+
+
+def exported(export: str, environment: Options) -> Options:
+    """The environment that --export leaves."""
+    words = [word for word in export.split(",") if word]
+    names = {word for word in words if "=" not in word}
+    kept = {
+        key: value
+        for key, value in environment.items()
+        if "ALL" in names or not names.isdisjoint({key}) or key.startswith(("SLURM", "__plan"))
+    }
+    return kept | dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
+    """Start each command in its environment, all at once; return the worst status."""
+    children = []
+    for command, environment in commands:
+        words, inner = unwrapped(command, environment, job)
+        if not words:
+            continue
+        program = _found(words[0], inner)
+        if program is None or (program.startswith(BIN) and words[0].rpartition("/")[2] not in LAUNCHING):
+            record(words[0], words[1:], inner)
+            continue
+        try:
+            children.append(os.posix_spawn(program, words, inner))
+        except OSError:  # a script of an interpreter that is not here
+            record(words[0], words[1:], inner)
+    worst = int(os.environ.get("__plan_status", "0"))  # noqa: SIM112 - no name of a script
+    for child in children:
+        worst = max(worst, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), key=abs)
+    return abs(worst)
+
+
+def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
+    """What the command of a container or of conda starts, and its environment; each is recorded."""
+    while words and (name := words[0].rpartition("/")[2]) in WRAPPERS:
+        verb = f"{name} {words[1]}" if len(words) > 1 else name
+        syntax = job["syntax"].get(verb) or job["syntax"].get(name)
+        if syntax is None:
+            break
+        record(words[0], words[1:], environment)
+        options, rest = parsed(words[1 + (verb in job["syntax"]) :], syntax)
+        image, words = rest[: syntax["operands"]], rest[syntax["operands"] :]
+        if name in CONTAINERS:
+            environment = environment | {"__plan_container": options.get("image") or " ".join(image) or name}
+    return words, environment
+
+
+CONTAINERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter"))
+WRAPPERS = CONTAINERS | {"nsys", "numactl", "conda", "mamba", "micromamba", "uv"}
+# Stand-ins that do more than record their start.
+LAUNCHING = frozenset(
+    """
+    apptainer conda docker getent hostname ifconfig ip mamba micromamba nproc nsys numactl nvidia-smi podman
+    podman-hpc ray rocm-smi scontrol shifter singularity sleep srun uv
+    """.split()  # noqa: SIM905
+)
+
+
+def _found(name: str, environment: Options) -> str | None:
+    """The file of a program that runs in the sandbox; None for one of which the start is recorded."""
+    paths = environment.get("PATH", "").split(":")
+    for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path if path.startswith((BIN, *SYSTEM)) or _is_script(path) else None
+    return None
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read(2) == b"#!"
+
+
+def record(name: str, words: list[str], environment: Options) -> None:
+    """Record a start, as stand_in.sh does."""
+    with open("/proc/self/status", encoding="ascii") as stream:
+        ignored = next((line.split()[1] for line in stream if line.startswith("SigIgn:")), "0")
+    head = (
+        name,
+        environment.get("__plan_at") or environment.get("__plan_line", "0"),
+        environment.get("__plan_waits", "0"),
+        str(int(ignored, 16) >> 1 & 1),
+        os.getcwd(),
+        str(len(words)),
+        *words,
+    )
+    texts = (*head, *(f"{key}={value}" for key, value in environment.items()))
+    number = 0
+    while os.path.exists(path := f"{PLACE}/starts/{os.getpid():09}.{number}"):
+        number += 1
+    with open(path, "xb") as stream:
+        stream.write(b"".join(os.fsencode(text) + b"\0" for text in texts))
+
+
+def number_of(text: str | None) -> int:
+    """The number that a text is; 0 for another text."""
+    return int(text) if text and text.isdigit() else 0
+
+
+def _counts(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
+
+
+def _listed(names: list[str], job: dict[str, Any]) -> str:
+    if len(names) == 1:
+        return names[0]
+    first = job["nodes"].index(names[0])
+    if names == job["nodes"][first : first + len(names)]:
+        return f"node[{names[0][4:]}-{names[-1][4:]}]"
+    return "node[" + ",".join(name[4:] for name in names) + "]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+// Python with sbatchgen in it, for the worker of the page and for Node. Nothing here prints or asks the network by itself.
+
+
+/** Return the parts of an archive that pack.mjs wrote: the length of its list, the list of [path, bytes], the bytes. */
+export function* parts(data) {
+  const start = 4 + new DataView(data.buffer, data.byteOffset).getUint32(0, true);
+  let at = start;
+  for (const [path, size] of JSON.parse(new TextDecoder().decode(data.subarray(4, start)))) {
+    yield [path, data.subarray(at, at + size)];
+    at += size;
+  }
+}
+
+/** Return what reads bash: for a text of ASCII the nodes of its tree, 4 numbers each; undefined if that takes too long. */
+async function grammar({ Parser, Language }, wasm, languageWasm) {
+  await Parser.init(wasm);
+  const language = await Language.load(languageWasm);
+  const parser = new Parser().setLanguage(language);
+  const rows = (text, seconds) => {
+    const end = performance.now() + seconds * 1000;
+    const tree = parser.parse(text, null, { progressCallback: () => performance.now() > end });
+    if (!tree) {
+      parser.reset();
+      return undefined;
+    }
+    const cursor = tree.walk();
+    const found = [];
+    for (let depth = 0; ; ) {
+      const missing = cursor.startIndex === cursor.endIndex && cursor.nodeIsMissing;
+      found.push(missing ? ~cursor.nodeTypeId : cursor.nodeTypeId, cursor.startIndex, cursor.endIndex, depth);
+      if (cursor.gotoFirstChild()) {
+        depth++;
+        continue;
+      }
+      while (!cursor.gotoNextSibling()) {
+        if (!cursor.gotoParent()) {
+          cursor.delete();
+          tree.delete();
+          return new Int32Array(found);
+        }
+        depth--;
+      }
+    }
+  };
+  const kinds = Array.from({ length: language.nodeTypeCount }, (_, number) => [
+    language.nodeTypeForId(number) ?? "",
+    language.nodeTypeIsNamed(number),
+    language.nodeTypeIsVisible(number),
+  ]);
+  return { rows, kinds };
+}
+
+/** Return what finds faults of bash in a text: [line, message] of the first, or undefined. Each text gets a parser of its own. */
+function syntax(Go, module) {
+  const BASH = 1;
+  return (text) => {
+    const go = new Go();
+    const instance = new WebAssembly.Instance(module, go.importObject);
+    go.run(instance);
+    const { memory, wasmAlloc, process } = instance.exports;
+    const bytes = new TextEncoder().encode(text);
+    const at = wasmAlloc(bytes.length);
+    new Uint8Array(memory.buffer).set(bytes, at);
+    const none = wasmAlloc(0);
+    // The name of the file, the text, print, comments, variant, stop at, recover, and how to print.
+    const shape = [false, false, 0, false, false, false, false, false, false, false];
+    const from = process(none, 0, 0, at, bytes.length, bytes.length, false, false, BASH, none, 0, 0, 0, ...shape);
+    const answer = new Uint8Array(memory.buffer).subarray(from);
+    const { parseError, message } = JSON.parse(new TextDecoder().decode(answer.subarray(0, answer.indexOf(0))));
+    if (parseError) return [parseError.Pos.Line, parseError.Text];
+    return message ? [1, message] : undefined; // Python's None
+  };
+}
+
+/**
+ * Start Python and return `answer`: of a command line and of files, the status, stdout and stderr of the command.
+ *
+ * loadPyodide, options: of Pyodide. trees, go: give web-tree-sitter, and the class Go of sh-syntax, when they are wanted.
+ * bytes: name of a file -> its bytes. module: name of a file -> a compiled WebAssembly module.
+ */
+export async function start({ loadPyodide, options, trees, go, bytes, module, parserOptions }) {
+  const files = bytes("sbatchgen.bin");
+  const python = await loadPyodide({ ...options, env: { HOME: "/", PYTHONDONTWRITEBYTECODE: "1" }, packages: [] });
+  const { FS } = python;
+  const made = new Set();
+  for (const [path, data] of parts(await files)) {
+    const folder = path.slice(0, path.lastIndexOf("/"));
+    if (!made.has(folder)) FS.mkdirTree(folder, 0o755); // profiles and templates that others can write are ignored
+    made.add(folder);
+    FS.writeFile(path, data, { mode: 0o644 });
+  }
+  const browser = python.pyimport("sbatchgen_in_browser");
+  const answer = browser.start();
+  // What reads bash is loaded last: the first script needs none of it.
+  const reads = (async () => {
+    const { rows, kinds } = await grammar(await trees(), await parserOptions(), await bytes("bash.wasm"));
+    browser.read_with(rows, kinds, syntax(await go(), await module("sh.wasm")));
+  })();
+  reads.catch(() => {}); // each answer that needs it says why it is not there
+  return async (argv, texts = {}) => {
+    try {
+      if (argv[0] !== "render") await reads;
+      const proxy = answer(argv, texts);
+      const [status, out, err] = proxy.toJs();
+      proxy.destroy();
+      return { status, out, err };
+    } catch (error) {
+      return { status: 70, out: "", err: `error: ${error?.message ?? error}` };
+    }
+  };
+}

@@ -1,0 +1,55 @@
+"""Compiles Python for a browser; run by pack.mjs in the very Python that will load it."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import marshal
+import types
+import zipfile
+
+LIBRARY = "/lib/python314.zip"
+# Parts of the standard library that no command of the page can reach.
+_LEFT_OUT = """
+_pyrepl _ssl antigravity bdb bz2 cProfile cmd colorsys configparser ctypes curses doctest ensurepip
+fileinput fractions ftplib getpass http imaplib lzma mailbox modulefinder multiprocessing netrc optparse pdb
+pickletools plistlib poplib profile pstats pty pyclbr pydoc rlcompleter sched shelve smtplib socketserver
+sqlite3 ssl statistics stringprep symtable tabnanny this timeit trace tracemalloc tty turtle unittest wave
+webbrowser wsgiref xml xmlrpc zipapp zoneinfo
+"""
+LEFT_OUT = frozenset(_LEFT_OUT.split())
+_CODECS = "__init__ aliases ascii cp437 idna latin_1 raw_unicode_escape unicode_escape utf_8 utf_8_sig"
+CODECS = frozenset(_CODECS.split())
+
+
+def compiled(text: str, path: str, keep: bool) -> bytes:  # noqa: FBT001 - JavaScript names no arguments
+    """Return the file that Python makes of a module: with its texts for people, or smaller."""
+    code = compile(text, path, "exec", dont_inherit=True, optimize=0 if keep else 2)
+    head = importlib.util.MAGIC_NUMBER + bytes(12)
+    return head + marshal.dumps(code if keep else _bare(code))
+
+
+def _bare(code: types.CodeType) -> types.CodeType:
+    """Return the code without the numbers of its lines, which only a traceback shows.
+
+    The table keeps its form: 0xFF is "no line" for eight units (InternalDocs/code_objects.md of CPython).
+    """
+    inner = tuple(_bare(each) if isinstance(each, types.CodeType) else each for each in code.co_consts)
+    eights, rest = divmod(len(code.co_code) // 2, 8)
+    table = b"\xff" * eights + bytes([0xF8 | rest - 1] if rest else [])
+    return code.replace(co_consts=inner, co_linetable=table)
+
+
+def library() -> bytes:
+    """Return the standard library, compiled, as an archive that is not compressed."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(LIBRARY) as source, zipfile.ZipFile(target, "w") as small:
+        for name in sorted(source.namelist()):
+            top, _, rest = name.partition("/")
+            if top.removesuffix(".py") in LEFT_OUT or not name.endswith(".py"):
+                continue
+            if top == "encodings" and rest.removesuffix(".py") not in CODECS:
+                continue
+            info = zipfile.ZipInfo(f"{name}c", (2020, 1, 1, 0, 0, 0))
+            small.writestr(info, compiled(source.read(name).decode(), name, keep=False))
+    return target.getvalue()

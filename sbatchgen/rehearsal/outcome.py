@@ -1,0 +1,214 @@
+"""What a rehearsal proved: a row for each thing that was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sbatchgen.plan.plan import Plan
+from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
+
+Start = Mapping[str, Any]
+OK: Literal["ok"] = "ok"
+FAILED: Literal["failed"] = "failed"
+UNKNOWN: Literal["unknown"] = "unknown"
+LOST: Literal["lost"] = "lost"
+_PAGE = "docs/how-to/own-trainer.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A thing that was tried.
+
+    Attributes:
+        what: What it is.
+        outcome: How it went; "lost" if work since the last checkpoint is lost, if there is a checkpoint.
+        detail: What was seen; of a failure, why.
+        fix: How to mend a failure, if that is known.
+    """
+
+    what: str
+    outcome: Literal["ok", "lost", "failed", "unknown"]
+    detail: str
+    fix: str = ""
+
+
+def rows(rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield what a rehearsal tried, in its order."""
+    if not rehearsed.starts:
+        why = f"it reached its limit of {rehearsed.limit}" if rehearsed.limit else rehearsed.failure
+        yield Row("start", FAILED, why or "the job did not start")
+        return
+    first, *others = rehearsed.starts
+    yield from _start(first, rehearsed)
+    if not _trained(first) and first["status"]:
+        return
+    by_act = {
+        start["act"]: (start, following)
+        for start, following in zip(rehearsed.starts, [*others, None], strict=True)
+    }
+    for act, judge in (("limit", _limit), ("requeue", _term), ("cancel", _term), ("end", _end)):
+        if act in by_act:
+            yield from judge(*by_act[act], rehearsed)
+    if rehearsed.limit:
+        yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
+
+
+def cluster_rows(events: Sequence[Mapping[str, Any]], plan: Plan) -> Iterator[Row]:
+    """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
+    if not events:
+        yield Row(
+            "start",
+            FAILED,
+            "the job reported no steps",
+            "sbatchgen diagnose; of your own trainer set metrics",
+        )
+        return
+    begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
+    first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
+    wanted = processes_of(plan)
+    started, device = first[0].get("processes", wanted), first[0].get("device_type")
+    what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
+    yield Row("start", OK if started == wanted else FAILED, what)
+    steps = [event for event in first if event.get("event") in ("train", "epoch")]
+    what = f"step {steps[0].get('step')}" if steps else "no step was reported before the stop"
+    yield Row("first steps", OK if steps else FAILED, what)
+    stop = next((event for event in first if event.get("event") == "preempted"), None)
+    if stop:
+        yield Row("time limit", OK, f"{stop.get('reason')}: saved step {stop.get('step')}")
+    if not others:
+        yield Row("restart", FAILED, "the job did not start again", f"sbatchgen diagnose; {_PAGE}")
+        return
+    begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
+    last = _step({"events": first})
+    again = begin is not None and last is not None and begin < last / 2
+    yield Row("restart", FAILED if again else OK, f"it begins at step {begin}, after step {last}")
+
+
+def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Whether the training starts, with all of its processes, and makes steps."""
+    plan, trained = rehearsed.plan, _trained(start)
+    if not trained and start["status"] and not start["acted"]:
+        yield Row("start", FAILED, f"exit status {start['status']}: {_why(start)}")
+        return
+    wanted = rehearsed.processes
+    started = next(
+        (event.get("processes") for event in start["events"] if event.get("event") == "start"), None
+    )
+    on = f"{wanted} process{'es' * (wanted > 1)} on {plan.nodes} node{'s' * (plan.nodes > 1)}"
+    if started is not None and started != wanted:
+        yield Row("start", FAILED, f"{started} of {on} train together", "name another --launcher")
+    elif plan.trainer is None:
+        yield Row("start", OK, on)
+    else:
+        yield Row("start", OK, f"{on}; {plan.trainer} ran for {_seconds(start['trained_s'])}")
+    if trained:
+        early = _trained({**start, "events": start["events"][: start["before"]]})
+        shown = (early or trained)[-1]
+        loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
+        yield Row("first steps", OK, f"step {shown.get('step')} after {_seconds(start['trained_s'])}{loss}")
+    elif plan.trainer is None:
+        yield Row("first steps", FAILED, f"no step in {_seconds(start['trained_s'])}: {_why(start)}")
+    else:
+        yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
+
+
+def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Whether it stops and saves before the time limit, and starts again."""
+    plan = rehearsed.plan
+    if not start["acted"]:
+        yield Row("time limit", UNKNOWN, f"the job ended before it, with status {start['status']}")
+        return
+    asked = plan.options.signal
+    how = f"--signal={asked}" if asked else f"no --signal: TERM, and KILL {KILL_WAIT} s later"
+    yield _saved("time limit", how, start)
+    if start["requeued"] and following:
+        yield _resumed("restart", "the script requeued itself", start, following)
+    elif plan.max_restarts:
+        what = f"exit status {start['status']}, and no requeue: the trainer has not asked for it"
+        yield Row("restart", FAILED, what, _PAGE)
+
+
+def _term(start: Start, following: Start | None, _: Rehearsal) -> Iterator[Row]:
+    """Whether it saves when Slurm ends it."""
+    what = "requeue" if start["act"] == "requeue" else "scancel"
+    if not start["acted"]:
+        yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
+        return
+    yield _saved(what, "TERM", start)
+    if following:
+        again = "restart after it" if what == "requeue" else "submitted again"
+        yield _resumed(again, "", start, following)
+
+
+def _end(start: Start, _: Start | None, __: Rehearsal) -> Iterator[Row]:
+    took = _seconds(start["trained_s"])
+    if start["killed"]:
+        step = f", at step {_step(start)}" if _step(start) is not None else ""
+        yield Row("end", UNKNOWN, f"not reached in {took}{step}", "give it longer: --seconds N")
+    elif start["status"]:
+        yield Row("end", FAILED, f"exit status {start['status']}: {_why(start)}")
+    else:
+        yield Row("end", OK, f"exit status 0 after {took}")
+
+
+def _saved(what: str, how: str, start: Start) -> Row:
+    """What a start did when it was to stop."""
+    took, acted = _seconds(start["took_s"]), start["acted"]
+    saves = [
+        event for event in start["events"] if event.get("event") == "save" and event.get("time", 0) >= acted
+    ]
+    if start["killed"] and what == "time limit" and start["took_s"] < start["lead"]:
+        return Row(
+            what, UNKNOWN, f"{how}; still running {took} later", f"wait longer: --seconds {start['lead']}"
+        )
+    if start["killed"]:
+        return Row(
+            what, FAILED, f"{how}; still running {took} later, and killed", f"stop the trainer then: {_PAGE}"
+        )
+    if saves:
+        return Row(what, OK, f"{how}; saved step {saves[-1].get('step')} and ended in {took}")
+    if (start["saved"] or 0) >= acted:
+        return Row(what, OK, f"{how}; saved {start['checkpoint']} and ended in {took}")
+    since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
+    return Row(what, LOST, f"{how}; ended in {took}, but {since}", f"save then: {_PAGE}")
+
+
+def _resumed(what: str, how: str, start: Start, following: Start) -> Row:
+    """Where the next start began."""
+    how = f"{how}; " if how else ""
+    begins = [
+        event["step"]
+        for event in following["events"]
+        if event.get("event") in ("start", "resume", "train") and "step" in event
+    ]
+    last = _step(start)
+    if not begins or last is None:
+        if following["status"] and not following["acted"]:
+            return Row(what, FAILED, f"{how}exit status {following['status']}: {_why(following)}")
+        return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
+    if begins[0] < last / 2:
+        fix = f"resume from the newest checkpoint: {_PAGE}"
+        return Row(what, FAILED, f"{how}it begins again at step {begins[0]}, after step {last}", fix)
+    return Row(what, OK, f"{how}it continues from step {begins[0]}")
+
+
+def _trained(start: Start) -> list[dict[str, Any]]:
+    return [event for event in start["events"] if event.get("event") == "train"]
+
+
+def _step(start: Start) -> int | None:
+    steps = [event["step"] for event in start["events"] if isinstance(event.get("step"), int)]
+    return max(steps, default=None)
+
+
+def _seconds(number: float) -> str:
+    return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
+
+
+def _why(start: Start) -> str:
+    """The last line of the log that names an error, or else the last line."""
+    lines = [line for line in start["tail"].splitlines() if line.strip()]
+    named = [line for line in lines if "rror" in line or "No such file" in line]
+    return str((named or lines or ["it printed nothing"])[-1]).strip()[:300]

@@ -1,0 +1,268 @@
+"""The rehearsal of a job: its script really runs, in a sandbox, with all nodes played by this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.bash.tools import SRUN
+from sbatchgen.dryrun.allocation import Grant, grant
+from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, run
+from sbatchgen.errors import FitError
+from sbatchgen.inputs.search import bundled
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.request import Request
+from sbatchgen.rehearsal.controller import PlayedJob
+from sbatchgen.render.render import render_request
+from sbatchgen.runs.start import here
+from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.sbatch.values import read_signal
+from sbatchgen.slurm.client import submit_environment
+
+MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to start
+KILL_WAIT = 30
+_BIN = f"{PLACE}/bin"
+_GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
+_QUIET = ("module", "ml", "enroot", "unsquashfs")  # commands that do nothing here
+_SCONTROL = """#!/bin/bash
+case "$1 $2" in
+    "requeue "*) touch {place}/requeued ;;
+    "show hostname"*) printf '%s\\n' {nodes} ;;
+esac
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What a rehearsal showed.
+
+    Attributes:
+        plan: The job as it was rehearsed.
+        starts: What happened in each start, as controller.py reports it.
+        processes: How many processes the training has.
+        unproven: What it can't show, and why.
+        seconds: How long it took.
+        memory: The most bytes that all processes together had in memory.
+        limit: The limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself.
+        failure: What the controller printed if it failed.
+    """
+
+    plan: Plan
+    starts: tuple[Mapping[str, Any], ...]
+    processes: int
+    unproven: tuple[tuple[str, str], ...]
+    seconds: float
+    memory: int
+    limit: str
+    failure: str
+
+
+def rehearse(
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    seconds: float,
+    patience: float,
+    network: bool,
+) -> Rehearsal:
+    """Run a job through its time limit, a requeue, scancel and its end.
+
+    Args:
+        request: The job.
+        environment: The user's.
+        folder: The folder of submission.
+        seconds: How long each start may take until it has done its first steps, and the last until the end.
+        patience: How long a start runs if its trainer prints no steps.
+        network: Whether the job has the machine's network.
+
+    Raises:
+        FitError: The job needs no Slurm, or has too many processes for this machine.
+        NoSandboxError: This machine allows no sandbox.
+    """
+    _refuse_unfit(request.plan)
+    plan, unproven = _on_this_machine(request.plan, folder, environment)
+    script = render_request(request._replace(plan=plan))
+    job = JobScript(file="job.slurm", text=script, profile=plan.profile)
+    user = environment.get("USER", "user")
+    held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
+    held = replace(held, gpus=plan.gpus_per_node)
+    kept, _ = submit_environment(environment)
+    own = {"PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}", "SLURM_SUBMIT_DIR": str(folder), "USER": user}
+    batch = {**kept, **held.environment, **own}
+    run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
+    limits = BoxLimits(
+        seconds=4 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
+        processes=4096, cpu=None,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
+        played = _job(plan, job, batch, folder, run_dir, seconds=seconds, patience=patience)
+        box = Box(
+            hostname=held.nodes[0],
+            folder=str(folder),
+            files=_files(script, held, job, played),
+            folders=[os.path.join(folder, plan.data.filled(batch))] * ("fake" in plan.args),  # noqa: PTH118
+            shown=sorted(
+                {sys.prefix, sys.base_prefix, str(bundled("code")), str(folder)}
+            ),  # outer ones first
+            over={"/etc/hosts": f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode()},
+            kept={run_dir: outside},
+            devices=[name for name in _GPUS if Path("/dev", name).exists()],
+            network="machine" if network else "loopback",
+            limits=limits,
+        )
+        ended = run(
+            [sys.executable, "-m", "sbatchgen.rehearsal.controller", f"{PLACE}/play.json"], batch, box
+        )
+    lines = ended.files.get("out", "").splitlines()
+    return Rehearsal(
+        plan=plan,
+        starts=tuple(json.loads(line) for line in lines if line.startswith("{")),
+        processes=processes_of(plan),
+        unproven=(*unproven, *_of_machine(plan, network=network)),
+        seconds=ended.seconds,
+        memory=ended.memory,
+        limit=ended.limit,
+        failure=ended.files.get("err", "").strip(),
+    )
+
+
+def processes_of(plan: Plan) -> int:
+    """Return how many processes train together."""
+    return plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1
+
+
+def _refuse_unfit(plan: Plan) -> None:
+    if not plan.slurm:
+        what = f"profile '{plan.profile.name}' has no Slurm: its jobs run here anyway"
+        raise FitError.of(what, fix="run the job itself: sbatchgen submit")
+    processes, most = processes_of(plan), MOST_PROCESSES * (os.cpu_count() or 1)
+    if processes > most:
+        what = (
+            f"the job has {processes} processes, and this machine has {os.cpu_count()} CPUs: at most {most}"
+        )
+        raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
+
+
+def _on_this_machine(
+    plan: Plan, folder: Path, environment: Mapping[str, str]
+) -> tuple[Plan, list[tuple[str, str]]]:
+    """Return the job with what this machine lacks replaced, and what that leaves unproven."""
+    unproven, args = [], list(plan.args)
+    is_login_node = shutil.which("sbatch", path=environment.get("PATH")) is not None
+    if plan.runtime.is_container or _is_missing(plan, folder, environment):
+        unproven.append(
+            (f"{plan.runtime.name}", f"this command's Python runs in its place: {sys.executable}")
+        )
+        plan = replace(plan, runtime=RUNTIMES["host"], software={})
+    if plan.trainer is None:
+        args += ["--log-every", "1"]
+        if not any(Path("/dev", name).exists() for name in _GPUS):
+            args += ["--device", "cpu"]
+        data = here(plan.data, folder, environment)
+        if not is_login_node and not (data and data.is_dir()):
+            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(plan)), "--epochs", "2"]
+            unproven.append(("data", f"{plan.data} is not on this machine: 2 epochs of random images"))
+    return replace(plan, args=tuple(args)), unproven
+
+
+def _is_missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> bool:
+    return any(plan.runtime.missing(plan, lambda path: here(path, folder, environment)))
+
+
+def _batch(plan: Plan) -> int:
+    """Images of a step of the bundled trainer."""
+    words = [word for arg in plan.args for word in arg.split("=", 1)]
+    for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", plan.nodes * plan.nproc_per_node)):
+        if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
+            return int(value) * times
+    return 64
+
+
+def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
+    """Return what no machine but the cluster shows."""
+    has_gpu = any(Path("/dev", name).exists() for name in _GPUS)
+    rows = (
+        [("GPUs", "this machine has none: the training runs on CPUs")]
+        if plan.gpus_per_node and not has_gpu
+        else []
+    )
+    if plan.nodes > 1:
+        rows.append(("nodes", f"this machine plays all {plan.nodes}: no network between them is used"))
+    if plan.settings.modules:
+        rows.append(("modules", f"module commands do nothing here: {' '.join(plan.settings.modules)}"))
+    if not network:
+        rows.append(("network", "the job has none here"))
+    return rows
+
+
+def _job(
+    plan: Plan,
+    job: JobScript,
+    batch: Mapping[str, str],
+    folder: Path,
+    run_dir: str,
+    *,
+    seconds: float,
+    patience: float,
+) -> PlayedJob:
+    asked = read_signal(job.option("signal") or "")
+    return PlayedJob(
+        script=f"{PLACE}/job.slurm",
+        folder=os.path.join(folder, job.option("chdir") or ""),  # noqa: PTH118
+        environment=dict(batch),
+        run_dir=run_dir,
+        metrics=plan.metrics or "",
+        signal=asked.number if asked else 0,
+        lead=asked.seconds if asked else 0,
+        to_batch=bool(asked and "B" in asked.flags),
+        kill_wait=KILL_WAIT,
+        steps=3,
+        limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
+        seconds=seconds,
+        patience=patience,
+    )
+
+
+def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+    of_step = {
+        "nodes": list(held.nodes),
+        "tasks": list(held.tasks),
+        "cpus": list(held.cpus),
+        "gpus": held.gpus,
+        "gpus_per_task": sum(count for _, count in job.resources.gpus_per_task or ()),
+        "release": job.release,
+        "exact": False,
+        "syntax": {
+            name: list(value) if isinstance(value, frozenset) else value
+            for name, value in asdict(SRUN).items()
+        },
+    }
+    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
+    programs = {
+        "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.rehearsal.tasks "$@"\n'.encode(),
+        "scontrol": scontrol.encode(),
+        "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
+        **dict.fromkeys(("python3", "python"), python),
+        **dict.fromkeys(_QUIET, b"#!/bin/sh\n"),
+    }
+    return {
+        **{f"{_BIN}/{name}": (text, 0o755) for name, text in programs.items()},
+        f"{PLACE}/job.slurm": (script.encode(), 0o755),
+        f"{PLACE}/job.json": (json.dumps(of_step).encode(), 0o644),
+        f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
+    }
+
+
+def _memory() -> int:
+    """Three quarters of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4

@@ -1,0 +1,110 @@
+"""Lines of PBS and LSF, which sbatch translates: SB122, SB142 and SB143.
+
+tests/rules/test_foreign.py asks sbatch 22.05 and 26.05 about each option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.finding import Place
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.sbatch.header import FOREIGN, Directive, Kind, Token
+
+RULES: Rules[JobScript] = Rules()
+
+# The letters of options with and without a value; -d of PBS came after 22.05.
+VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
+FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
+_NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
+# What sbatch drops of a list of resources (-l), with the option for it.
+DROPPED = {
+    "gpus": "--gpus-per-node",
+    "ngpus": "--gpus-per-node",
+    "procs": "--ntasks",
+    "vmem": "--mem",
+    "pmem": "--mem-per-cpu",
+}
+_HOURS = re.compile(r"(\d{1,3}):(\d\d)")
+
+
+@RULES.add("SB122", "warning", "directives of PBS or LSF")
+def _obeyed(script: JobScript) -> Iterator[Hit]:
+    lines = _lines(script)
+    if lines and not any(map(_refused, lines)):
+        what = f"sbatch obeys #{lines[0].kind.name} lines too, even after commands, and they win over #SBATCH"
+        yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
+
+
+@RULES.add("SB142", "error", "a line of PBS or LSF that sbatch refuses")
+def _not_known(script: JobScript) -> Iterator[Hit]:
+    for line in _lines(script):
+        if line.line not in script.placeholders and (refused := _refused(line)):
+            word, why = refused
+            what = f"sbatch reads #{line.kind.name} lines too, and refuses the script: {why}"
+            yield Hit(_at(script, word), what, "remove the line, or add #SBATCH --ignore-pbs")
+
+
+@RULES.add("SB143", "warning", "a request of PBS or LSF that sbatch drops or misreads")
+def _lost(script: JobScript) -> Iterator[Hit]:
+    for line in _lines(script):
+        given = list(_given(line))
+        of_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in given)
+        for letter, value, word in given:
+            hours = _HOURS.fullmatch(value) if (line.kind, letter) == (Kind.BSUB, "W") else None
+            if hours:
+                what = f"LSF's {value} is hours and minutes, but sbatch reads minutes and seconds"
+                yield Hit(_at(script, word), what, f"#SBATCH --time={int(hours[1]):02}:{hours[2]}:00")
+            for asked in value.split(",") if (line.kind, letter) == (Kind.PBS, "l") else ():
+                name, _, amount = asked.partition("=")
+                option = DROPPED.get(name)
+                if option and not (of_nodes and name == "gpus"):
+                    what = f"sbatch drops {asked} of the #PBS line: the job does not get it"
+                    yield Hit(_at(script, word), what, f"#SBATCH {option}={amount or 'N'}")
+
+
+def _lines(script: JobScript) -> list[Directive]:
+    """The lines that sbatch translates: those of LSF, or else those of PBS."""
+    lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
+    of_lsf = [line for line in lines if line.kind is Kind.BSUB]
+    return [] if "ignore-pbs" in script.options else of_lsf or lines
+
+
+def _refused(line: Directive) -> tuple[Token, str] | None:
+    """The word of a line that sbatch does not take, and what is wrong with it; open quotes are SB108's."""
+    if line.fault:
+        return None
+    for letter, value, word in _given(line):
+        if not letter:
+            return word, f"'{value}' is not an option"
+        if letter not in VALUES[line.kind] + FLAGS[line.kind]:
+            return word, f"it does not know the option -{letter} of {_NAMES[line.kind]}"
+    last = line.words[-1] if line.words else None
+    if last and len(last.text) == 2 and last.text[0] == "-" and last.text[1] in VALUES[line.kind]:
+        return last, f"{last.text} has no value"
+    return None
+
+
+def _given(line: Directive) -> Iterator[tuple[str, str, Token]]:
+    """Yield letter, value and word of each option, as getopt(3) reads them; no letter for other words."""
+    words = iter(line.words)
+    for word in words:
+        text = word.text
+        if text in ("-cwd", "--cwd") and line.kind is Kind.BSUB:
+            next(words, None)
+            continue
+        if len(text) < 2 or text[0] != "-" or text[1] == "-":
+            yield "", text, word
+            return
+        for at, letter in enumerate(text[1:], start=2):
+            if letter in VALUES[line.kind]:
+                following = None if text[at:] else next(words, None)
+                yield letter, text[at:] or (following.text if following else ""), following or word
+                break
+            yield letter, "", word
+
+
+def _at(script: JobScript, word: Token) -> Place:
+    return script.at(word.line, word.column, word.end)

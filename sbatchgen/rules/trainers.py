@@ -1,0 +1,131 @@
+"""What is wrong with a trainer of one's own: what its text and its Python say of it here, SB045 to SB049.
+
+Nothing of it is imported or run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.inputs.settings import SETUPS
+from sbatchgen.job.trainer import TrainerJob, fate, promises_restarts
+from sbatchgen.plan.plan import Plan, trainer_is_file
+from sbatchgen.quoting import word
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.units import ShellPath
+
+RULES: Rules[TrainerJob] = Rules()
+
+PAGE = "docs/how-to/own-trainer.md"
+# Programs that start the processes of a training, which Python knows as no modules; and modules that do.
+PROGRAMS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec")
+MODULES = (
+    *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
+    *("deepspeed.launcher.runner", "horovod.runner.launch"),
+)
+_SHELLS = (b"bash", b"sh", b"zsh", b"env bash", b"env sh")
+# They add no folder.
+_HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
+
+
+@RULES.add("SB045", "error", "a launcher or a script of shell in place of a trainer")
+def _starters(job: TrainerJob) -> Iterator[Hit]:
+    plan, trainer, folder = job.plan, job.plan.trainer or "", job.working
+    several = plan.mode.several_processes and plan.launcher != "spawn"
+    if trainer in PROGRAMS or (trainer in MODULES and several):
+        what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
+        fix = "name what it starts: --trainer train.py -- its arguments"
+        yield Hit(job.at("trainer"), what, fix, None if trainer in PROGRAMS else "warning")
+    elif trainer and folder and trainer_is_file(trainer):
+        try:
+            first = files.read_file(folder / trainer, 200).partition(b"\n")[0]
+        except OSError:
+            return
+        if first.startswith(b"#!") and first[2:].strip().rpartition(b"/")[2].split(b" -")[0] in _SHELLS:
+            what = f"{trainer} is a script of shell: python3 can't run it"
+            fix = f"name the Python program that it starts; or, if it is a job: sbatchgen submit {trainer}"
+            yield Hit(job.at("trainer"), what, fix)
+
+
+def _starts(plan: Plan) -> int:
+    """Return how often the job starts the trainer."""
+    each = 1 if plan.launcher == "spawn" else plan.nproc_per_node
+    return plan.nodes * each if plan.mode.several_processes else 1
+
+
+@RULES.add("SB046", "warning", "several copies of the same training")
+def _copies(job: TrainerJob) -> Iterator[Hit]:
+    trainer, count = job.plan.trainer or "", _starts(job.plan)
+    if job.source and job.source.trains_alone and count > 1:
+        what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
+        ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
+        alone = f"sbatchgen submit single --trainer {word(trainer)}"
+        yield Hit(job.at("trainer"), what, f"start one process: {alone}; or in the trainer: {ddp} ({PAGE})")
+
+
+@RULES.add("SB047", "warning", "a launcher inside a launcher")
+def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
+    plan, count = job.plan, _starts(job.plan)
+    if job.source and job.source.spawns_always and count > 1 and plan.launcher != "spawn":
+        what = (
+            f"{plan.trainer} starts its own processes (mp.spawn), and {plan.launcher} starts it {count} times"
+        )
+        yield Hit(job.at("launcher"), what, "--launcher spawn")
+
+
+@RULES.add("SB048", "warning", "a trainer that saves nothing")
+def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
+    plan = job.plan
+    if job.source and job.source.saves_nothing and plan.restartable:
+        promised = promises_restarts(plan)
+        off = "leave out --chain" if plan.chain > 1 else "--max-restarts 0"
+        fix = f"save to $RUN_DIR, and load that at the start ({PAGE})" + (f"; or {off}" if promised else "")
+        yield Hit(job.at("trainer"), fate(plan, job.source), fix, None if promised else "info")
+
+
+@RULES.add("SB049", "warning", "a Python without torch")
+def _python(job: TrainerJob) -> Iterator[Hit]:
+    plan = job.plan
+    needed = job.source.needs_torch if job.source else not plan.trainer
+    changed = plan.settings.modules or any(getattr(plan.settings, name) for name in SETUPS)
+    if not needed or changed or {"PATH", "PYTHONPATH"} & {*plan.env}:
+        return
+    key = {"venv": "venv", "conda": "conda_env"}.get(plan.runtime.name, "runtime")
+    prefix = _prefix(plan, plan.software.get(key), job.here, job.environment)
+    if prefix and _lacks_torch(prefix, job.environment):
+        fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
+        yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
+
+
+def _prefix(plan: Plan, name: str | None, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """Return the environment whose Python the job will run, if that is certain."""
+    if plan.runtime.name == "conda" and name and "/" not in name:
+        root = plan.facts.root
+        known = bool(root) and not root.unset(environment)
+        return folder / root.filled(environment) / "envs" / name if known else None
+    if plan.runtime.name != "host":
+        path = ShellPath(name or "")
+        return folder / path.filled(environment) if name and not path.unset(environment) else None
+    prefix = Path(shutil.which("python3", path=environment.get("PATH")) or "/").parent.parent
+    own = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
+    is_own = any(base and prefix.is_relative_to(base) for base in own)
+    is_same = not plan.slurm or "export" not in plan.directives  # the job gets the PATH of this shell
+    return prefix if is_own and is_same and "PYTHONPATH" not in environment else None
+
+
+def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
+    """Whether an environment certainly has no torch: none of its own, and none of another place."""
+    config = b""
+    with contextlib.suppress(OSError):
+        config = files.read_file(prefix / "pyvenv.cfg", 1 << 16).lower()
+    places = [*prefix.glob("lib/python3*/site-packages")]
+    local = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
+    has_torch = any((place / name).exists() for place in (*places, *local) for name in ("torch", "torch.py"))
+    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
+    shares = re.search(rb"include-system-site-packages\s*=\s*true", config)
+    return bool(places) and (prefix / "bin/python3").exists() and not (has_torch or adds or shares)

@@ -1,0 +1,83 @@
+"""sbatchgen plan and lint --plan, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Command
+from tests.dryrun.plans import needs_sandbox
+from tests.test_imports import loaded
+
+pytestmark = needs_sandbox
+
+MEETS = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 -t 60\nsrun torchrun --nnodes=2 --node_rank=$SLURM_NODEID t.py\n"
+SAME_RANK = "all 2 nodes get --node-rank 0: the batch script expands it, not the tasks"
+
+
+def test_a_script_is_planned_from_a_file_and_from_stdin(command: Command, folder: Path) -> None:
+    (folder / "job.slurm").write_text('#!/bin/bash\nsrun python train.py "$1"\n')
+    planned = command("plan", "job.slurm", "--nodes", "3", "--", "a b")
+    assert planned.status == 0
+    assert planned.out.startswith("job.slurm: 3 nodes; 1 step with 3 processes; ends with 0\n")
+    assert "    python train.py 'a b'\n" in planned.out
+    assert not planned.err
+
+
+def test_a_job_is_planned_as_it_is_rendered(command: Command, folder: Path) -> None:
+    planned = command(
+        "plan", "ddp", "--profile", "msu", "--nodes", "2", "--", "--epochs", "3", "--format", "x"
+    )
+    assert "--epochs 3 --format x" in " ".join(planned.out.split())  # the line may be broken
+    assert "container: /scratch/" in planned.out
+
+
+def test_the_document_for_programs_has_every_process(command: Command, folder: Path) -> None:
+    (folder / "job.slurm").write_text(MEETS)
+    document = json.loads(command("plan", "job.slurm", "--format", "json").out)
+    assert [process["node"] for process in document["steps"][0]["processes"]] == ["node1", "node2"]
+    assert document["findings"][0]["what"] == SAME_RANK
+    assert document["exit"] == 0
+
+
+def test_the_plans_of_two_scripts_are_compared(command: Command, folder: Path) -> None:
+    (folder / "old.sh").write_text("#!/bin/bash\nsrun python train.py --lr 1\n")
+    (folder / "new.sh").write_text("#!/bin/bash\nsrun python train.py --lr 2\n")
+    changes = command("plan", "--diff", "old.sh", "new.sh").out
+    assert "-    python train.py --lr 1\n+    python train.py --lr 2\n" in changes
+    assert command("plan", "--diff", "old.sh", "old.sh").out == ""
+
+
+def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
+    (folder / "job.slurm").write_text(MEETS)
+    (folder / "tool.sh").write_text("#!/usr/bin/env python3\n#SBATCH -N1 -t 60\nprint()\n")
+    assert SAME_RANK not in command("lint", "job.slurm").out
+    reported = command("lint", "--plan", "--no-shellcheck", "job.slurm", "tool.sh")
+    assert f"job.slurm:3:1: warning plan: {SAME_RANK}" in reported.out
+    assert reported.status == 0
+
+
+def test_a_review_shows_the_plan_if_it_is_asked_for(command: Command, folder: Path) -> None:
+    assert "Plan\n" not in command("review", "ddp", "--profile", "local").out
+    shown = command("review", "ddp", "--profile", "torchrun", "--plan").out
+    assert "Plan\n  job.slurm: 2 nodes, 8 GPUs on each; 1 step with 2 processes" in shown
+    document = json.loads(command("review", "ddp", "--profile", "torchrun", "--plan", "--format", "json").out)
+    assert document["starts"].startswith("job.slurm: 2 nodes")
+
+
+def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None:
+    (folder / "job.slurm").write_text(MEETS)
+    for words, status, says in (
+        ("plan job.slurm --time 60", 2, "job.slurm is a finished script: --time can't change it"),
+        ("plan job.slurm --var 1=2", 2, "'1=2' sets no variable"),
+        ("plan job.slurm --file a=nothing", 2, "can't read nothing: No such file or directory"),
+        ("plan job.slurm --nodes 2000", 3, "a plan is of 1024 nodes at most"),
+        ("plan --diff job.slurm", 2, "plan --diff takes 2 jobs, not 1"),
+        ("plan nothing.slurm", 2, "no job 'nothing.slurm'"),
+    ):
+        refused = command(*words.split())
+        assert (refused.status, says in refused.err) == (status, True), (words, refused.err)
+
+
+def test_no_other_command_loads_the_sandbox() -> None:
+    assert not {name for name in loaded("render", "ddp", "--profile", "msu") if "dryrun" in name}

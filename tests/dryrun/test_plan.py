@@ -1,0 +1,202 @@
+"""The plan of a script: its processes, what it needs, and what is wrong with what it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.dryrun import screen
+from tests.dryrun.plans import TWO_NODES, needs_sandbox, planned, said
+
+pytestmark = needs_sandbox
+
+
+def test_each_process_of_a_step_has_its_node_rank_words_and_gpus(tmp_path: Path) -> None:
+    done, findings = planned(
+        TWO_NODES + "srun bash -c 'torchrun --node_rank=$SLURM_PROCID train.py'\n", tmp_path
+    )
+    (step,) = done.steps
+    assert [(each.node, each.rank, each.argv, each.gpus) for each in step.processes] == [
+        ("node1", 0, ("torchrun", "--node_rank=0", "train.py"), (0, 1, 2, 3)),
+        ("node2", 1, ("torchrun", "--node_rank=1", "train.py"), (0, 1, 2, 3)),
+    ]
+    assert step.line == 5
+    assert not said(findings)
+
+
+def test_processes_that_differ_in_rank_only_are_shown_once(tmp_path: Path) -> None:
+    text = (
+        TWO_NODES.replace("node=1", "node=4")
+        + "srun -n8 bash -c 'python t.py --rank $SLURM_PROCID --node=$SLURMD_NODENAME --epochs 1'\n"
+    )
+    shown = screen.as_text(planned(text, tmp_path)[0])
+    assert "ranks 0-7 on node1 to node2" in shown
+    assert "python t.py --rank {rank} --node={host} --epochs 1" in shown
+    assert "--rank 5" in screen.as_text(planned(text, tmp_path)[0], process=5)
+
+
+def test_a_background_step_and_the_variables_of_a_process_are_named(tmp_path: Path) -> None:
+    text = "export LR=0.1\nsrun python train.py &\nwait\n"
+    (step,) = planned(text, tmp_path)[0].steps
+    assert step.background
+    assert step.processes[0].env["LR"] == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("command", "container"),
+    [
+        ("srun apptainer exec --nv --bind /a:/b image.sif python train.py", "image.sif"),
+        ("srun --container-image=nvcr.io#x/y:1 python train.py", "nvcr.io#x/y:1"),
+        ("podman run --rm -v /a:/b image python train.py", "image"),
+        ("singularity exec image.sif bash -c 'cd /tmp && python train.py'", "image.sif"),
+    ],
+)
+def test_what_a_container_starts_is_seen(tmp_path: Path, command: str, container: str) -> None:
+    (step,) = planned(command, tmp_path)[0].steps
+    assert [each.argv for each in step.processes] == [("python", "train.py")]
+    assert step.processes[0].container == container
+
+
+def test_a_program_that_is_not_here_is_seen_with_its_line(tmp_path: Path) -> None:
+    done, _ = planned(
+        "module load gromacs\n\n./configure\ngmx_mpi mdrun -deffnm x\n/opt/site/bin/solver in\n", tmp_path
+    )
+    assert [(step.line, step.command) for step in done.steps] == [
+        (4, ("./configure",)),
+        (5, ("gmx_mpi", "mdrun", "-deffnm", "x")),
+        (6, ("/opt/site/bin/solver", "in")),
+    ]
+    assert {need.name for need in done.needed} == {str(tmp_path / "configure"), "/opt/site/bin/solver"}
+
+
+def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
+    text = "cd /project/data || exit 1\n[[ -f model.pt ]] || exit 2\nsource ~/venv/bin/activate\n"
+    text += ': "${TOKEN:?not set}"\npython train.py "$1" --data "$2"\n'
+    done, findings = planned(text, tmp_path)
+    assert {(need.kind, need.name.rpartition("/")[2], need.line) for need in done.needed} == {
+        ("folder", "data", 2),
+        ("file", "model.pt", 3),
+        ("file", "activate", 4),
+        ("variable", "TOKEN", 5),
+        ("arguments", "2", 6),
+    }
+    assert not said(findings)
+    files = (
+        "/project/data/",
+        "/project/data/model.pt",
+        "~/venv/bin/activate".replace("~", done.batch["HOME"]),
+    )
+    done, _ = planned(text, tmp_path, "a b", "c", variables=("TOKEN=x",), files=files)
+    assert not done.needed
+    assert done.steps[0].command == ("python", "train.py", "a b", "--data", "c")
+
+
+def test_a_file_that_is_there_is_not_needed(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("export SEEN=1\n")
+    done, _ = planned("source ./env.sh\npython train.py\n", tmp_path)
+    assert not done.needed
+    assert done.steps[0].processes[0].env["SEEN"] == "1"
+
+
+def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
+    done, _ = planned(TWO_NODES + "srun python train.py\n", tmp_path, nodes=12)
+    assert len(done.steps[0].processes) == 12
+    assert done.batch["SLURM_JOB_NODELIST"] == "node[01-12]"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            'nodes=$(scontrol show hostnames)\nsrun -N1 -n1 -w "$nodes" python train.py\n',
+            "srun -w has a value of several lines: 'node1', then 'node2'",
+        ),
+        (
+            "head=$(scontrol show hostnames | grep nothing)\nsrun torchrun --nnodes=2 --rdzv_endpoint=$head t.py\n",
+            "--rdzv_endpoint has no value: head is empty here",
+        ),
+        (
+            "srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$SLURMD_NODENAME t.py\n",
+            "all 2 nodes get --node-rank 0: the batch script expands it, not the tasks",
+        ),
+        (
+            "srun bash -c 'torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29500 t.py'\n",
+            "the nodes don't meet: --rdzv-endpoint is node1:29500 on node1, and node2:29500 on node2",
+        ),
+        (
+            "torchrun --nnodes=$SLURM_NNODES --rdzv_backend=c10d --rdzv_endpoint=$(hostname) t.py\n",
+            "torchrun waits for 2 nodes (--nnodes), and starts on 1",
+        ),
+        (
+            "srun torchrun --nproc_per_node=8 t.py\n",
+            "--nproc-per-node 8, but a process has 4 GPUs",
+        ),
+        (
+            "srun -N1 -n1 ray start --block &\nsrun -N1 -n1 python train.py\n",
+            "this step waits until that of line 5 ends: each takes all of node1",
+        ),
+        (
+            "cmd='accelerate launch --num_machines 2'\nsrun $cmd\n",
+            "accelerate launch has no program: its command ends with its options",
+        ),
+        (
+            "if true; then\nsrun python train.py\n",
+            "the script ends with 2 before it starts a program: line 7: syntax error: unexpected end of file",
+        ),
+        (
+            'source ./missing.sh\necho "${EMPTY}\npython train.py\n',
+            "the script ends with 2 before it starts a program: line 6: unexpected EOF while looking for matching",
+        ),
+        (
+            "while sleep 1; do :; done\npython train.py\n",
+            "the script still ran after some seconds here, where every program ends at once",
+        ),
+    ],
+)
+def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: str) -> None:
+    assert says in " | ".join(said(planned(TWO_NODES + text, tmp_path)[1]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "head=$(scontrol show hostnames | head -n 1)\nsrun torchrun --nnodes=2 --rdzv_endpoint=$head:1 t.py\n",
+        "srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$0 t.py' $(hostname)\n",
+        "for node in $(scontrol show hostnames); do srun -N1 -n1 -w $node ray start --block & done\nwait\n",
+        "srun -N1 -n1 ray start --block &\nsrun --overlap -N1 -n1 python train.py\n",
+        "srun -n2 python a.py &\nwait\nsrun -n2 python b.py\n",
+        (
+            "i=0; for node in $(scontrol show hostnames); do\n"
+            "srun -N1 -n1 -w $node torchrun --nnodes=2 --node_rank=$i --master_addr=node1 t.py & ((++i))\ndone; wait\n"
+        ),
+        "srun bash -c 'torchrun --standalone --nproc_per_node=4 --master_port=$RANDOM t.py'\n",
+        'EXTRA=\npython train.py --resume "$EXTRA"\n',
+        'name=$(git rev-parse HEAD)\npython train.py --name "$name"\n',
+        'python train.py --last "$(ls runs)" --data $DATA\n',
+        "MORE=$(echo)\npython plot.py --log-colour $MORE --width 3\n",
+        'if [ "$NODES" -gt 1 ]; then SIZE=2; else SIZE=; fi\n: "${SIZE:=}"\npython train.py --size $SIZE --x 1\n',
+        "until ray status; do sleep 5; done\npython train.py\n",
+    ],
+)
+def test_a_script_without_a_mistake_has_no_finding(tmp_path: Path, text: str) -> None:
+    assert said(planned(TWO_NODES + text, tmp_path)[1]) == []
+
+
+def test_a_status_that_gets_lost_is_named(tmp_path: Path) -> None:
+    lost = "every program that this script starts failed, and it ended with 0: Slurm counts it as completed"
+    assert [each.problem.what for each in planned("srun python train.py\necho done\n", tmp_path)[1]] == [lost]
+    assert not planned("srun python train.py\n", tmp_path)[1]
+
+
+def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
+    from sbatchgen.errors import DocumentError
+
+    with pytest.raises(DocumentError, match="script of python3: a plan is of bash scripts"):
+        planned("#!/usr/bin/env python3\nprint()\n", tmp_path)
+
+
+def test_two_plans_are_compared(tmp_path: Path) -> None:
+    old, new = (planned(f"srun python train.py --lr {rate}\n", tmp_path)[0] for rate in ("0.1", "0.2"))
+    assert screen.difference(old, old) == ""
+    assert "-    python train.py --lr 0.1\n+    python train.py --lr 0.2" in screen.difference(old, new)

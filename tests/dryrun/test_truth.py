@@ -1,0 +1,92 @@
+"""A plan is what the real Slurm starts: argv, folder, environment and GPUs of each task of the same script."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.slurm import Cluster
+from tests.dryrun import truth
+from tests.dryrun.plans import needs_sandbox
+from tests.scripts import plan, script
+
+pytestmark = needs_sandbox
+
+SHAPES = {
+    "--nodes=2 --ntasks-per-node=4 --gpus-per-node=4": (
+        *(
+            "",
+            "-n2",
+            "-n1 -w {second}",
+            "-n4",
+            "-n3",
+            "-N1 -n1 -w {second}",
+            "-r1 -N1 -n1",
+            "--gpus-per-task=1",
+        ),
+        *("-n8 --distribution=cyclic", "-N2 -n2 --gpus-per-node=2", "-c2 -n2", "--ntasks-per-node=1"),
+        "-N2 --ntasks-per-node=1",
+    ),
+    "--nodes=2": ("", "-N1 -w {second}", "--ntasks-per-node=1", "-n2 -w {both}"),
+    "--nodes=2 --ntasks-per-node=1 --cpus-per-task=4": ("", "-n2 -c1", "--export=ALL,X=1", "--chdir=/tmp"),
+    "--nodes=2 --ntasks-per-node=2 --gpus-per-task=1": ("", "-n2"),
+    "--ntasks=3": ("", "-n2"),
+    "--nodes=1 --gpus=2 --cpus-per-gpu=2 --mem-per-gpu=1G": ("-n1",),
+    "--array=3-7:2 --job-name=many --mem=1G --gres=gpu:2": ("",),
+}
+RENDERED: dict[str, dict[str, Any]] = {
+    "single": {"mode": "single"},
+    "cpu": {"mode": "cpu"},
+    "dataparallel": {"mode": "dataparallel"},
+    "torchrun": {"mode": "ddp", "launcher": "torchrun", "nodes": 2},
+    "srun": {"mode": "ddp", "launcher": "srun", "nodes": 2},
+    "spawn": {"mode": "ddp", "launcher": "spawn"},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_way_of_srun_starts_what_the_plan_says(cluster: Cluster, slurm_release: str, shape: str) -> None:
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in ("--partition=gpu", *shape.split()))]
+    names = {"second": "$(scontrol show hostnames | tail -n 1)", "both": "$SLURM_JOB_NODELIST"}
+    lines += ["python3 batch", "export FOR_ALL='a  b'"]
+    lines += [
+        f"srun {options.format(**names)} python3 train.py --lr 0.1 'x y' ''" for options in SHAPES[shape]
+    ]
+    text = "\n".join(lines) + "\n"
+    batch, steps = truth.seen(cluster, text)
+    assert batch
+    assert truth.differences(truth.plan_here(cluster, text, slurm_release), cluster, batch, steps) == []
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_a_rendered_script_starts_what_the_plan_says(
+    cluster: Cluster, slurm_release: str, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "profile.yaml"
+    file.write_text(truth.PROFILE.format(release=slurm_release))
+    options = dict(RENDERED[name])
+    of = plan(options.pop("mode"), file, trainer="train.py", args=("--lr", "0.1", "a  'b'"), **options)
+    cluster.put("work/train.py", "")
+    text = script(of)
+    _, steps = truth.seen(cluster, text)
+    assert steps
+    assert truth.differences(truth.plan_here(cluster, text, slurm_release), cluster, {}, steps) == []
+
+
+def test_an_ordinary_user_gets_a_plan(cluster: Cluster) -> None:
+    cluster.put(
+        "work/own.sh",
+        "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1\nsrun bash -c 'python t.py $SLURM_PROCID'\n",
+    )
+    command: list[str | Path] = [Path(sys.prefix, "bin/sbatchgen"), "plan", "own.sh", "--format", "json"]
+    done = cluster.run(command, cwd=cluster.home / "work", check=True)
+    (step,) = json.loads(done.stdout)["steps"]
+    assert [process["argv"] for process in step["processes"]] == [
+        ["python", "t.py", "0"],
+        ["python", "t.py", "1"],
+    ]
+    assert step["processes"][0]["cwd"] == str(cluster.home / "work")

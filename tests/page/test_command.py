@@ -1,0 +1,122 @@
+"""`sbatchgen page`: what it refuses, and what a centre says about its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.errors import SbatchgenError
+from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.page.folder import MARK
+from sbatchgen.page.form import model
+from sbatchgen.page.packages import NAMES, installed
+from sbatchgen.page.site import FILES, Site, read_site, strings_of
+from tests.conftest import REPOSITORY, Command
+from tests.page.conftest import need, write_page
+
+LOCK = json.loads((FILES / "package-lock.json").read_text())
+
+
+def site(folder: Path, text: str) -> Site:
+    (folder / "site.yaml").write_text(text)
+    return read_site(folder / "site.yaml")
+
+
+def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
+    need("the page", "node", "npm")
+    (tmp_path / "mine.html").touch()
+    with pytest.raises(SbatchgenError, match="files that are not those of a page"):
+        write_page(tmp_path, ["msu"])
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.html"]
+
+
+def test_a_page_is_written_again_with_what_the_centre_says(tmp_path: Path) -> None:
+    need("the page", "node", "npm")
+    (tmp_path / "logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    text = "title: A <University>\nstrings: {lead: Hello}\nlinks: [{text: Help, url: https://example.org}]\n"
+    said = site(tmp_path, text)
+    write_page(tmp_path / "page", ["local"])
+    page = write_page(tmp_path / "page", ["lumi"], said)
+    html = (page / "index.html").read_text()
+    assert "A &lt;University&gt;" in html
+    assert '<a href="https://example.org">Help</a>' in html
+    assert '<p class="lead">Hello' in html
+    assert "requires" not in html
+    assert (page / MARK).is_file()
+    assert {file.name for file in tmp_path.iterdir()} == {"page", "logo.svg", "site.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("strings: {leed: x}", "no text 'leed'"),
+        ("logo: nowhere.svg", "there is no logo"),
+        ("links: [{text: a, url: 'javascript:alert(1)'}]", "is not an address"),
+        ("titel: x", "unknown key 'titel'"),
+    ],
+)
+def test_a_mistake_in_what_the_centre_says_is_found(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(SbatchgenError, match=re.escape(what)):
+        strings_of(site(tmp_path, text), tmp_path / "site.yaml")
+
+
+def test_packages_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SbatchgenError, match="no package pyodide"):
+        installed(tmp_path, None)
+
+
+def test_without_npm_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SbatchgenError, match="there is no npm here"):
+        installed(None, tmp_path)
+
+
+def test_each_package_has_a_digest_and_runs_no_script() -> None:
+    packages = {name: about for name, about in LOCK["packages"].items() if name}
+    assert {f"node_modules/{name}" for name in NAMES} <= {*packages}
+    assert all(about["integrity"].startswith("sha512-") for about in packages.values())
+    assert not any("resolved" in about for about in packages.values())
+
+
+def test_two_profiles_of_one_name_are_refused(command: Command, tmp_path: Path) -> None:
+    result = command("page", "--profile", "msu", "--profile", "msu", "--to", str(tmp_path / "x"))
+    assert result.status == 2
+    assert "two profiles are named msu" in result.err
+
+
+def test_every_text_of_the_page_is_used_and_in_one_file() -> None:
+    texts = strings_of(Site(), None)
+    used = "".join((FILES / name).read_text() for name in ("page.js", "index.html.j2"))
+    fields = {field["name"] for field in form("msu")["fields"] if field["main"]}
+    unused = {name for name in texts if not re.search(rf"\b{name}\b", used)} - fields
+    assert not unused
+    named = {*re.findall(r'say\("(\w+)"', used), *re.findall(r"\bt\.(\w+)", used)}
+    assert named <= {*texts}
+
+
+def form(name: str, *, has_code: bool = False) -> Any:
+    file = REPOSITORY / f"profiles/{name}.yaml"
+    return model({name: read_document(file, Profile).value}, {}, has_code=has_code)
+
+
+def test_the_form_has_the_flags_of_a_job_with_their_help() -> None:
+    fields = {field["flag"]: field for field in form("msu")["fields"]}
+    assert fields["--time"]["help"] == "Time limit, HH:MM:SS or D-HH:MM:SS."
+    assert fields["--launcher"]["choices"] == ["torchrun", "srun", "spawn"]
+    assert "--profile" not in fields
+
+
+def test_a_partition_says_what_it_has_and_allows() -> None:
+    partitions = form("kestrel")["profiles"][0]["partitions"]
+    about = {partition["name"]: partition["about"] for partition in partitions}
+    assert about["debug"] == "4 GPUs, 128 CPUs, 360000M of memory, at most 0-01:00:00 and 2 nodes"
+
+
+def test_where_the_bundled_trainer_is_unknown_the_form_begins_with_an_own_one() -> None:
+    assert form("msu")["profiles"][0]["trainer"] == "train.py"
+    assert form("msu", has_code=True)["profiles"][0]["trainer"] == ""

@@ -1,0 +1,67 @@
+"""Which lines of PBS and LSF sbatch refuses, and what it drops of them: as both releases of sbatch say."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.job.script import JobScript
+from sbatchgen.lint.linter import lint
+from sbatchgen.rules.foreign import DROPPED, VALUES
+from tests.cluster import oracle as sbatch
+
+HEADER = "#!/bin/bash\n#SBATCH --job-name=x\n"
+# Values that the options take; what else sbatch refuses for its meaning is not the rule's subject.
+TAKEN = {"a": "0101", "t": "1-4", "J": "1-4", "m": "abe", "l": "walltime=1:00", "W": "30", "M": "4G"}
+LETTERS = [
+    f"#{kind.name} -{letter} {TAKEN.get(letter, '1') if letter in VALUES[kind] else ''}".rstrip()
+    for kind in VALUES
+    for letter in string.ascii_letters
+    if letter not in "dC"  # of PBS, which 22.05 lacks; and the prefix of the lines themselves
+]
+SHAPES = [
+    "#PBS -N a b",
+    "#PBS -Vj oe",
+    "#PBS -lwalltime=1:00",
+    "#PBS -A",
+    '#PBS -N "a b"',
+    "#PBS -N a # b",
+    "#PBS --wait",
+    "#PBS",
+    "#BSUB -cwd /tmp",
+    "#BSUB -x 1",
+    "#BSUB -gpu num=1",
+    "#PBS -P x\n#BSUB -q a",
+    "#PBS -q a\n#BSUB -R x",
+]
+
+
+def refused(line: str) -> bool:
+    findings = lint(JobScript(file="job.slurm", text=f"{HEADER}{line}\nhostname\n"))
+    return "SB142" in {finding.rule for finding in findings}
+
+
+@pytest.mark.usefixtures("oracle")
+def test_sbatch_refuses_what_the_rule_says() -> None:
+    compare(None)
+
+
+def test_a_later_sbatch_refuses_it_too(later_root: Path) -> None:
+    compare(later_root)
+
+
+def compare(root: Path | None) -> None:
+    """Ask an sbatch about each line."""
+    lines = (*LETTERS, *SHAPES)
+    answers = {line: bool(sbatch.read(f"{HEADER}{line}\nhostname\n", root=root).returncode) for line in lines}
+    assert {line: refused(line) for line in lines} == answers
+
+
+def test_sbatch_drops_what_the_rule_says(oracle: Callable[..., sbatch.Reading]) -> None:
+    plain = oracle(f"{HEADER}hostname\n").options
+    for name in DROPPED:
+        assert oracle(f"{HEADER}#PBS -l {name}=2\nhostname\n").options == plain
+    assert oracle(f"{HEADER}#BSUB -W 12:00\nhostname\n").options["time"] == "00:12:00"

@@ -1,0 +1,201 @@
+"""What a run works with, from its configuration: data, model and optimizer, tried out before the training.
+
+Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from training.config import Config
+from training.data.datasets import load_data
+from training.errors import UserError, one_line
+from training.model.activation_checkpointing import keep_buffers
+from training.model.finetuning import freeze, load_all_but_head, train_mode
+from training.model.models import build_model
+from training.model.optimizer import Ema, Updater, build_optimizer
+from training.model.precision import Autocast, autocast, build_scaler, choose_kernels, warn_of_bf16
+from training.model.tasks import Task, as_float32, build_task, check_output
+from training.output.log import Log
+from training.processes.jobscript import STOP
+from training.processes.stop import Stop, parse_deadline
+from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
+from training.run.faults import explain
+from training.run.loop import set_memory_format, stand_in
+from training.run.session import Session
+from training.saving import checkpoint
+from training.saving.lock import RunLock
+from training.saving.writer import Writer
+
+
+def announce(config: Config, world: World, log: Log) -> None:
+    """Log how many processes run, where, and on which devices."""
+    on_cpu = world.device.type == "cpu"
+    if not on_cpu:
+        gpus = torch.cuda.device_count() if config.dataparallel else world.size
+        where = f"{gpus} GPU{'s' * (gpus != 1)}"
+    else:
+        backend = f", {world.backend}" if world.backend else ""
+        where = f"{world.size} process{'es' * (world.size != 1)} (cpu{backend})"
+    log.say(f"Starting {'distributed ' * (world.size > 1)}training on {where}")
+    master = os.environ["MASTER_ADDR"] if world.size > 1 else "localhost"
+    log.say(f"Master node: {world.host if master in ('localhost', '127.0.0.1') else master}")
+    if config.dataparallel and on_cpu:
+        log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
+    if config.precision == "bf16" and on_cpu and (warning := warn_of_bf16()):
+        log.say(warning)
+    mine = f"rank {world.rank} of {world.size} on {world.host}, local rank {world.local_rank}"
+    for line in gather_text(world, f"{mine}, device {world.device}, {world.threads} threads"):
+        log.say(line)
+
+
+def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
+    """Load the data, build the model and the optimizer."""
+    choose_kernels(config, world.device)
+    loaded = together(world, lambda: load_data(config, world.device))
+    model = together(world, lambda: build_model(config, loaded)).to(world.device)
+    if config.sync_bn and world.size > 1:
+        if world.device.type == "cpu":
+            raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
+    if config.init_from:
+        weights = Path(config.init_from)
+        origin, classes = str(weights), loaded.classes * (not config.evaluate)
+        left = on_rank0(
+            world,
+            lambda: load_all_but_head(model, checkpoint.decode_weights(weights), origin, classes=classes),
+        )
+        if left:
+            log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
+        copy_from_rank0(world, [*model.parameters(), *model.buffers()])
+    together(world, lambda: freeze(model, config))
+    # on CPUs a step of convnet and ResNets is faster with it; of own models nothing is known
+    if config.channels_last or (world.device.type == "cpu" and ":" not in config.model):
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
+    session = Session(
+        config=config,
+        world=world,
+        log=log,
+        stop=stop,
+        data=loaded,
+        task=together(world, lambda: build_task(config, loaded)),
+        model=model,
+        trained=model,
+        updater=Updater(
+            optimizer=build_optimizer(config, model),
+            scaler=together(world, lambda: build_scaler(config, world.device)),
+            ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
+        ),
+        writer=Writer(lock.check),
+    )
+    session = dataclasses.replace(session, task=together(world, lambda: try_out(session)))
+    if log.speaks and log.records:
+        stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
+        log.write("config.json", dataclasses.asdict(config) | surroundings(session), indent=2)
+    return session
+
+
+def surroundings(session: Session) -> dict[str, Any]:
+    """Facts for config.json and the start event."""
+    world = session.world
+    return {
+        "global_batch_size": session.batch,
+        "train_samples": session.data.train.samples,
+        "processes": world.size,
+        "device_type": world.device.type,
+        "process_group": world.backend,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def wrap(session: Session) -> nn.Module:
+    """The model for training steps."""
+    world, config = session.world, session.config
+    model: Any = session.model
+    if (
+        config.compile
+    ):  # around DistributedDataParallel it compiles nothing of an nn.Sequential (pytorch#140416)
+        model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
+    if world.size > 1:
+        names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
+        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        buffers: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
+        model = DistributedDataParallel(
+            model,
+            device_ids=[world.device] if world.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=config.find_unused_parameters,
+            **buffers,
+        )
+    elif config.dataparallel and world.device.type == "cuda":
+        model = nn.DataParallel(Autocast(model, config, world.device))
+    made: nn.Module = model
+    return made
+
+
+def only_norms_have_buffers(model: nn.Module) -> bool:
+    """Whether DistributedDataParallel may leave the buffers alone (broadcast_buffers=False).
+
+    It copies those of rank 0 before each step. Rank 0's running statistics, which are saved and evaluated, do
+    not depend on the others'.
+    """
+    norms = (module.buffers() for module in model.modules() if isinstance(module, _BatchNorm))
+    of_norms = {id(buffer) for buffer in itertools.chain.from_iterable(norms)}
+    return all(id(buffer) in of_norms for buffer in model.buffers())
+
+
+def try_out(session: Session) -> Task:
+    """Check the model with the smallest batch that there will be; returns the task with its metrics' names.
+
+    Raises:
+        UserError: If it cannot take the data set's images, or has no output for each class.
+    """
+    config, data, model = session.config, session.data, session.model
+    last = data.train.samples % session.batch or session.batch
+    part = session.batch // config.accumulate
+    least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
+    images = 1 if config.evaluate else min(least, 2)
+    x_BCHW, y_B = stand_in(session, images)
+    model.eval() if config.evaluate else train_mode(model)
+    try:
+        with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
+            outputs = model(set_memory_format(session, x_BCHW))
+    except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
+        if known := explain(error, session.world):
+            raise known from error
+        size = "x".join(map(str, data.shape_CHW))
+        what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
+        few = "another --batch-size: the last step of an epoch has one image per process"
+        raise UserError(what, fix=few if least == 1 else "another --model") from error
+    with torch.no_grad():
+        names = check_output(config, session.task, data, as_float32(outputs), y_B)
+    return dataclasses.replace(session.task, names=names)
+
+
+def warm_up(session: Session) -> None:
+    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled.
+
+    After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
+    round its first step differently from the uninterrupted one if that happened then.
+    """
+    config, world = session.config, session.world
+    x_BCHW, y_B = stand_in(session, session.images_at_once)
+    train_mode(session.trained)
+    with keep_buffers(session.model):
+        for _ in range(2):  # the buckets are rebuilt at the beginning of the second
+            with autocast(config, world.device):
+                outputs = session.trained(set_memory_format(session, x_BCHW))
+            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
+    session.model.zero_grad(set_to_none=True)
