@@ -43,7 +43,7 @@ _IN_DIRECTIVE = re.compile(
     r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b"
 )
 # What a person fills in, as <your account>, <N> or [budget code].
-_FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 
 
 @record
@@ -125,7 +125,7 @@ class JobScript(Job):
     def unfilled(self) -> dict[int, re.Match[str]]:
         """The directives in which a person has yet to put something, as <project id>, by number."""
         lines = sorted(self.directive_lines) if "<" in self.text or "[" in self.text else ()
-        searched = ((number, _FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
+        searched = ((number, FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
         return {} if self.is_template else {number: match for number, match in searched if match}
 
     @cached_property

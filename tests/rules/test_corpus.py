@@ -202,6 +202,12 @@ def test_pedantic_rules_run_only_on_request() -> None:
     assert ids("SB403", pedantic=True) == {"SB403"}
 
 
+def test_a_syntax_error_of_a_placeholder_says_what_to_fill_in() -> None:
+    source = whole(str(FOLDER / "syntax-to-fill-in.sh"))
+    fixes = [finding.problem.fix for finding in findings_of(source, no_cluster()) if finding.rule == "SB814"]
+    assert fixes == ["fill in <seedname>"]
+
+
 # --- Fixes ---
 
 
