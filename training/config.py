@@ -167,7 +167,10 @@ class Config:
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
     ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
-    channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
+    channels_last: bool = _option(
+        False,
+        "memory format channels_last: faster on many GPUs; on CPUs convnet and torchvision's models have it",
+    )
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
     deterministic: bool = _option(
         False, "only kernels that give the same bits each time; on GPUs slower, and some layers have none"
