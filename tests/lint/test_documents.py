@@ -76,7 +76,7 @@ def test_a_folder_of_pages_is_read_and_summed_up_by_page(command: Command) -> No
 
 def test_numbers_of_lines_in_messages_are_those_of_the_page(command: Command) -> None:
     page("jobs.md", "# Jobs\n\n```bash\n#!/bin/bash\n#SBATCH --time=1:00:00 -c 1\n#SBATCH -c 2\ntrue\n```\n")
-    assert "--cpus-per-task is already given in line 5: " in command("lint", "--no-shellcheck", "jobs.md").out
+    assert "--cpus-per-task is given in line 5 too: " in command("lint", "--no-shellcheck", "jobs.md").out
 
 
 @pytest.mark.parametrize(
