@@ -76,7 +76,7 @@ def test_a_stop_file_half_way_and_going_on_change_nothing(
     assert (half["state"], half["reason"], half["epoch"]) == ("preempted", "stop file", 0)
     assert 0 < half["step"] < 8
     assert (
-        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; remove "
+        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; without "
         in stopped.out
     )
 
