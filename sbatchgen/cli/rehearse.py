@@ -26,6 +26,7 @@ SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 @click.command(cls=JobCommand)
 @click.option(
     "--seconds",
+    metavar="SECONDS",
     type=click.FloatRange(min=1),
     default=120,
     show_default=True,
@@ -33,6 +34,7 @@ SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 )
 @click.option(
     "--stop-after",
+    metavar="SECONDS",
     type=click.FloatRange(min=1),
     default=30,
     show_default=True,
@@ -62,13 +64,15 @@ def rehearse(
     form: str,
     **job_options: Any,
 ) -> None:
-    """Run the job on this machine: start, time limit, requeue, scancel, end.
+    """Run a job on this machine, through its time limit and restarts.
 
-    In a sandbox, where it can write nothing but a run folder that is thrown away. This machine plays all
-    nodes. Shows what that proved and what it can't show. With --on, in a partition for short jobs, the
+    It starts, nears its limit, is requeued, is cancelled, and ends, in a sandbox where it can write nothing
+    but a run folder that is thrown away. This machine plays all nodes. Shows what that proved, and what it
+    can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
     from sbatchgen.rehearsal.outcome import rows
+    from sbatchgen.rehearsal.rehearsal import refuse_unfit
     from sbatchgen.rehearsal.rehearsal import rehearse as run
     from sbatchgen.rules.judge import check
     from sbatchgen.table import table
@@ -79,6 +83,7 @@ def rehearse(
         sys.exit(any(row.outcome == "failed" for row in tried))
     request = request_of(job, args, job_options)
     report(check(request.plan))
+    refuse_unfit(request.plan)
     note("note: this takes some minutes; the job runs in a sandbox on this machine")
     done = run(request, os.environ, here(), seconds=seconds, patience=stop_after, network=not offline)
     tried = list(rows(done))

@@ -85,10 +85,8 @@ def rehearse(
         network: Whether the job has the machine's network.
 
     Raises:
-        FitError: The job needs no Slurm, or has too many processes for this machine.
         NoSandboxError: This machine allows no sandbox.
     """
-    _refuse_unfit(request.plan)
     plan, unproven = _on_this_machine(request.plan, folder, environment)
     script = render_request(request._replace(plan=plan))
     job = JobScript(file="job.slurm", text=script, profile=plan.profile)
@@ -140,7 +138,8 @@ def processes_of(plan: Plan) -> int:
     return plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1
 
 
-def _refuse_unfit(plan: Plan) -> None:
+def refuse_unfit(plan: Plan) -> None:
+    """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
     if not plan.slurm:
         what = f"profile '{plan.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="run the job itself: sbatchgen submit")
