@@ -126,7 +126,8 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
     if start["requeued"] and following:
         yield _resumed("restart", "the script requeued itself", start, following)
     elif plan.max_restarts:
-        what = f"exit status {start['status']}, and no requeue: the trainer has not asked for it"
+        why = _why(start) if start["status"] else "the trainer has not asked for it"
+        what = f"exit status {start['status']}, and no requeue: {why}"
         yield Row("restart", FAILED, what, _PAGE)
 
 

@@ -124,6 +124,19 @@ def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
             "status 3",
         ),
         (('["RUN_DIR"]', '["RUN_DIRECTORY"]'), "start", "failed", "RUN_DIRECTORY"),
+        (("import json", "import json)"), "start", "failed", "unmatched ')'"),
+        (
+            ("kept = ", "import argparse; argparse.ArgumentParser().parse_args(['--lr'])\nkept = "),
+            "start",
+            "failed",
+            "--lr",
+        ),
+        (
+            ("kept.write_text(str(step))", "raise OSError(28, 'No space left on device')"),
+            "restart",
+            "failed",
+            "No space left",
+        ),
         (("kept = ", "open('/data/set')\nkept = "), "start", "failed", "/data/set"),
         (
             ("kept = ", "import socket; socket.create_connection(('1.2.3.4', 80))\nkept = "),
