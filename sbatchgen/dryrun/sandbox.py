@@ -218,9 +218,12 @@ def _first(
     _unshare(_USER | _MOUNTS)  # whose owner can't undo the mounts of the other
     _map_ids(ids[0], 0, ids[1], 0)
     _prctl(_DUMPABLE, 0)
+    waiting, started = os.pipe()  # closed once the program has begun: until then the memory is this one's
     program = os.fork()
     if program == 0:
-        _guarded(writing, lambda: _become(argv, environment, box))
+        _guarded(writing, lambda: _become(argv, environment, box, started))
+    os.close(started)
+    os.read(waiting, 1)
     status, limit, memory = _watch(program, box.limits)
     report = {"status": status, "limit": limit, "memory": memory, "files": _contents(PLACE)}
     with os.fdopen(writing, "wb") as stream:
@@ -228,26 +231,32 @@ def _first(
     os._exit(0)
 
 
-def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> None:
-    """Become the program, with its limits."""
+def _become(argv: Sequence[str], environment: Mapping[str, str], box: Box, started: int) -> None:
+    """Become the program, with its limits; `started` is a file that its start closes."""
     _prctl(_NO_NEW_PRIVS, 1)
+    words, variables = list(argv), dict(environment)
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, box.limits.file),
         (resource.RLIMIT_CPU, box.limits.cpu),
-        (resource.RLIMIT_AS, box.limits.each),
-        (resource.RLIMIT_NOFILE, 4096),
     ):
-        if most is not None:
-            resource.setrlimit(kind, (most, most))
+        _limit(kind, most)
     with contextlib.suppress(OSError):
         os.chdir(box.folder)
     for number, name in ((0, "/dev/null"), (1, f"{PLACE}/out"), (2, f"{PLACE}/err")):
         os.dup2(os.open(name, os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    os.closerange(3, 256)
+    os.closerange(3, started)
+    os.closerange(started + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    _limit(resource.RLIMIT_NOFILE, 4096)
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    os.execve(argv[0], list(argv), dict(environment))  # noqa: S606 - no shell
+    _limit(resource.RLIMIT_AS, box.limits.each)  # the last, as this process may have more already
+    os.execve(words[0], words, variables)  # noqa: S606 - no shell
+
+
+def _limit(kind: int, most: int | None) -> None:
+    if most is not None:
+        resource.setrlimit(kind, (most, most))
 
 
 def _watch(program: int, limits: BoxLimits) -> tuple[int, str, int]:
@@ -281,7 +290,7 @@ def _used() -> tuple[int, int]:
     """Return the bytes that all processes have in memory, and how many they are."""
     pages = count = 0
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdigit() and name != "1":
             count += 1
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pages += int(Path("/proc", name, "statm").read_text().split()[1])
