@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
-_MARKS = "{<@%!_[$"
+_MARKS = "{<@%!_[$X"
 # What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
-# (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}).
+# (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}, and RELION's
+# XXXnameXXX).
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
     r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
@@ -40,7 +41,7 @@ _IN_BODY = re.compile(
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
     r"|%%\w+%%|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
-    r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b"
+    r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
 )
 # What a person fills in, as <your account>, <N> or [budget code].
 FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")

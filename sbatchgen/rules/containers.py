@@ -131,7 +131,8 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
         for option, value, _ in container.uses:
-            if option != name or any(mark in value for mark in ("$(", "`", "<")):
+            # A variable of several options, as BINDS="-B /a:/x -B /b:/y", that bash splits into words later.
+            if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
                 continue
             before, plain = "", value
             while before != plain:  # ${DATA:-/data} and the like would divide the list

@@ -119,8 +119,9 @@ HARMLESS = {
     "scripts that write scripts": (
         "heredoc-writes-script heredoc-writes-script-in-a-job quoted-script echo-writes-script"
     ),
-    "templates": "template-jinja template-at template-percent template-braces not-a-template",
+    "templates": "template-jinja template-at template-percent template-braces template-relion not-a-template",
     "defaults in mounts": "apptainer-nested-default",
+    "mounts in a variable with a command": "apptainer-mounts-in-a-command",
     "nodes of one's own": "gpu-fixed-port-whole-node",
 }
 # What lint has missed, with what it says now.
