@@ -61,6 +61,8 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
     pieces = made.word.pieces if made and made.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
         return  # a single word: mostly a path
+    if made and script.body.option_at("nounset", made.line):
+        return  # bash ends there, and says which one
     for piece in pieces:
         is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | OF_SITES
         if piece.kind == "variable" and not (is_known or piece.operator or _BY_SLURM.match(piece.name)):

@@ -121,6 +121,7 @@ HARMLESS = {
     ),
     "templates": "template-jinja template-at template-percent template-braces template-relion not-a-template",
     "defaults in mounts": "apptainer-nested-default",
+    "a variable that ends bash where it is not set": "command-string-nounset",
     "mounts in a variable with a command": "apptainer-mounts-in-a-command",
     "nodes of one's own": "gpu-fixed-port-whole-node",
 }
