@@ -35,20 +35,24 @@ def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: s
     return completion.offered(RELEASES, incomplete)
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="FILE...", type=click.Path())
-@click.option(
+PROFILE = click.option(
     "--profile",
     metavar="NAME|FILE",
     shell_complete=completion.profiles,
     help="Profile of the cluster. [default: from sbatchgen.yaml]",
 )
-@click.option(
+SLURM = click.option(
     "--slurm",
     metavar="RELEASE",
     shell_complete=completed_releases,
     help="Release of Slurm that will read the scripts, as 23.11.",
 )
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="FILE...", type=click.Path())
+@PROFILE
+@SLURM
 @click.option(
     "--format",
     "form",
@@ -134,18 +138,8 @@ def lint(
 
 
 @click.command()
-@click.option(
-    "--profile",
-    metavar="NAME|FILE",
-    shell_complete=completion.profiles,
-    help="Profile of the cluster. [default: from sbatchgen.yaml]",
-)
-@click.option(
-    "--slurm",
-    metavar="RELEASE",
-    shell_complete=completed_releases,
-    help="Release of Slurm that will read the scripts, as 23.11.",
-)
+@PROFILE
+@SLURM
 def lsp(profile: str | None, slurm: str | None) -> None:
     """Check scripts, jobs and profiles while you type: for editors.
 

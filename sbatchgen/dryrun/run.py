@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
@@ -177,12 +177,19 @@ def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Map
 
 
 def _stand_ins(script: JobScript, grant: Grant) -> dict[str, tuple[bytes, int]]:
+    parts = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
+    job = (marshal.dumps(facts_of_steps(script, grant)), 0o644)
+    return {f"{PLACE}/{name}": part for name, part in {**parts, "job": job}.items()}
+
+
+def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
+    """Return what step.py knows of a job, in types that marshal takes."""
     syntax = {
         name: {**asdict(each), "values": set(each.values), "optional": set(each.optional)}
         for name, each in (SYNTAX | {"srun": SRUN, "podman run": PODMAN, "docker run": PODMAN}).items()
     }
     asked = script.resources
-    job = {
+    return {
         "nodes": list(grant.nodes),
         "tasks": list(grant.tasks),
         "cpus": list(grant.cpus),
@@ -192,8 +199,6 @@ def _stand_ins(script: JobScript, grant: Grant) -> dict[str, tuple[bytes, int]]:
         "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),
         "syntax": syntax,
     }
-    parts = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
-    return {f"{PLACE}/{name}": part for name, part in {**parts, "job": (marshal.dumps(job), 0o644)}.items()}
 
 
 def _absolute(name: str, folder: str) -> str:

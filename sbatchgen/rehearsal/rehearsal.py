@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import shutil
 import sys
@@ -12,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.bash.tools import SRUN
 from sbatchgen.dryrun.allocation import Grant, grant
+from sbatchgen.dryrun.run import facts_of_steps
 from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, run
 from sbatchgen.errors import FitError
 from sbatchgen.inputs.search import bundled
@@ -113,7 +114,7 @@ def rehearse(
             ),  # outer ones first
             over={"/etc/hosts": f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode()},
             kept={run_dir: outside},
-            devices=[name for name in _GPUS if Path("/dev", name).exists()],
+            devices=_gpus(),
             network="machine" if network else "loopback",
             limits=limits,
         )
@@ -164,7 +165,7 @@ def _on_this_machine(
         plan = replace(plan, runtime=RUNTIMES["host"], software={})
     if plan.trainer is None:
         args += ["--log-every", "1"]
-        if not any(Path("/dev", name).exists() for name in _GPUS):
+        if not _gpus():
             args += ["--device", "cpu"]
         data = here(plan.data, folder, environment)
         if not is_login_node and not (data and data.is_dir()):
@@ -175,6 +176,11 @@ def _on_this_machine(
 
 def _is_missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> bool:
     return any(plan.runtime.missing(plan, lambda path: here(path, folder, environment)))
+
+
+def _gpus() -> list[str]:
+    """Return the devices of GPUs that this machine has."""
+    return [name for name in _GPUS if Path("/dev", name).exists()]
 
 
 def _batch(plan: Plan) -> int:
@@ -188,10 +194,9 @@ def _batch(plan: Plan) -> int:
 
 def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
     """Return what no machine but the cluster shows."""
-    has_gpu = any(Path("/dev", name).exists() for name in _GPUS)
     rows = (
         [("GPUs", "this machine has none: the training runs on CPUs")]
-        if plan.gpus_per_node and not has_gpu
+        if plan.gpus_per_node and not _gpus()
         else []
     )
     if plan.nodes > 1:
@@ -233,19 +238,7 @@ def _job(
 
 def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
-    of_step = {
-        "nodes": list(held.nodes),
-        "tasks": list(held.tasks),
-        "cpus": list(held.cpus),
-        "gpus": held.gpus,
-        "gpus_per_task": sum(count for _, count in job.resources.gpus_per_task or ()),
-        "release": job.release,
-        "exact": False,
-        "syntax": {
-            name: list(value) if isinstance(value, frozenset) else value
-            for name, value in asdict(SRUN).items()
-        },
-    }
+    of_steps = facts_of_steps(job, held) | {"exact": False}  # this machine may have fewer CPUs
     scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
     programs = {
         "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.rehearsal.tasks "$@"\n'.encode(),
@@ -257,7 +250,7 @@ def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in programs.items()},
         f"{PLACE}/job.slurm": (script.encode(), 0o755),
-        f"{PLACE}/job.json": (json.dumps(of_step).encode(), 0o644),
+        f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
         f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
     }
 
