@@ -69,6 +69,7 @@ class Proof:
         examples: Which bad and which good example of the page it is, from 0.
         fix: What a person replaces by what, as the rule says; none where --fix does it.
         others: What is replaced in all three.
+        first: A command that runs before the others.
         see: What is noted of each program: variables, ARGUMENTS, GPUS (how many it sees), FOLDER,
             MASTER (MASTER_ADDR, or that it is the first node).
         at_once: Whether the outcome says how many programs ran at the same time; but for the bad script, they end when two
@@ -86,6 +87,7 @@ class Proof:
     examples: tuple[int, int] = (0, 0)
     fix: tuple[tuple[str, str], ...] = ()
     others: tuple[tuple[str, str], ...] = ()
+    first: str = ":"
     see: str = ""
     at_once: bool = False
     status: int = 0
@@ -354,7 +356,14 @@ _GETS = (
     ),
 )
 _ENDS = (
-    Proof(rule="SB309", bad="nothing", mended="python 1", examples=(1, 0), seconds=(LONG_S, 1)),
+    Proof(
+        rule="SB309",
+        bad="python 0",
+        mended="python 1",
+        examples=(1, 0),
+        first="trap 'until [ -e ../bin/record ]; do sleep 0.1; done' EXIT",  # else it may not start
+        seconds=(LONG_S, 1),
+    ),
     Proof(rule="SB311", bad="python 1", mended="python 1; FAILED 3", status=3),
     Proof(
         rule="SB312", bad="python 1", mended="python 1; FAILED 3", status=3, fix=(("srun", "set -e\nsrun"),)

@@ -114,16 +114,19 @@ def prepared(cluster: Cluster, number: int, proof: Proof, kind: str, text: str, 
     program = cluster.put(f"{name}/bin/program", PROGRAM, mode=0o755)
     for each in PROGRAMS:
         (program.parent / each).symlink_to(program)
-    for file, content in {**proof.files, "job.slurm": with_path(text, program.parent)}.items():
+    for file, content in {
+        **proof.files,
+        "job.slurm": with_start(text, f"export PATH={program.parent}:$PATH; {proof.first}"),
+    }.items():
         cluster.put(f"{name}/submission/{file}", content)
     return Run(proof=proof, kind=kind, text=text, wanted=wanted, folder=cluster.home / name / "submission")
 
 
-def with_path(text: str, programs: Path) -> str:
-    """A script whose first command makes it find the programs."""
+def with_start(text: str, command: str) -> str:
+    """A script with another first command."""
     lines = text.split("\n")
     first = next(at for at, line in enumerate(lines) if not line.startswith("#"))
-    return "\n".join([*lines[:first], f"export PATH={programs}:$PATH", *lines[first:]])
+    return "\n".join([*lines[:first], command, *lines[first:]])
 
 
 def ended(cluster: Cluster, runs: list[Run], ids: dict[str, str]) -> dict[str, dict[str, str]]:
