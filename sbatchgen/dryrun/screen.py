@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
@@ -65,7 +66,7 @@ def as_text(done: DryRun, *, process: int | None = None) -> str:
     if done.needed:
         lines.append("Needed, and not here:")
         lines += [
-            f"  {_needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
+            f"  {needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
             for need in done.needed
         ]
         lines.append("")
@@ -84,11 +85,13 @@ def headline(done: DryRun) -> str:
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
 
-def _needed(kind: str, name: str) -> str:
+def needed(kind: str, name: str) -> str:
+    """Return a line about what a script needs: of which kind it is, and how it is given."""
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
-        return f"variable {name}: --var {name}=VALUE"
+        option = option_of(name)
+        return f"variable {name}{f', of jobs with --{option}' if option else ''}: --var {name}=VALUE"
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
@@ -110,7 +113,7 @@ def _of_step(step: Step, chosen: int | None) -> Iterator[str]:
 def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
-    ranks = sorted(process.rank for process in group)
+    ranks = sorted({process.rank for process in group})
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
     on = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
     gpus = {process.gpus for process in group}

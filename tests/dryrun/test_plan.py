@@ -184,9 +184,16 @@ def test_a_script_without_a_mistake_has_no_finding(tmp_path: Path, text: str) ->
 
 
 def test_a_status_that_gets_lost_is_named(tmp_path: Path) -> None:
-    lost = "every program that this script starts failed, and it ended with 0: Slurm counts it as completed"
-    assert [each.problem.what for each in planned("srun python train.py\necho done\n", tmp_path)[1]] == [lost]
+    lost = "the job ends with 0 even if every program in it fails"
+    for end, last in (
+        ("\necho done", "echo comes last"),
+        (" | tee log", "the pipe to tee"),
+        (" &\nwait", "wait comes"),
+    ):
+        (finding,) = planned(f"srun python train.py{end}\n", tmp_path)[1]
+        assert finding.problem.what.startswith(f"{lost}: {last}")
     assert not planned("srun python train.py\n", tmp_path)[1]
+    assert not planned("srun python train.py || true\n", tmp_path)[1]
 
 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
