@@ -177,6 +177,16 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "MORE=$(echo)\npython plot.py --log-colour $MORE --width 3\n",
         'if [ "$NODES" -gt 1 ]; then SIZE=2; else SIZE=; fi\n: "${SIZE:=}"\npython train.py --size $SIZE --x 1\n',
         "until ray status; do sleep 5; done\npython train.py\n",
+        "ips=$(ssh node1 hostname -I)\nread -ra at <<<${ips}\nsrun python train.py --master_addr=${at[0]}\n",
+        "#SBATCH --image=site/torch:1\nsrun shifter python train.py\n",
+        "for lr in 1 2; do srun torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:$lr t.py; done\n",
+        "export WORLD_SIZE=8\nsrun bash -c 'RANK=$SLURM_PROCID python spawns_one_for_each_gpu.py'\n",
+        (
+            "for i in 0 1 2 3; do\nCUDA_VISIBLE_DEVICES=$i torchrun --nproc-per-node=1 --master-port=2950$i t.py & pids+=($!)\n"
+            "done\nfor pid in ${pids[@]}; do wait $pid || exit; done\n"
+        ),
+        "for i in 0 1; do torchrun --standalone --nproc-per-node=2 t.py & done\nwait\n",
+        "CUDA_VISIBLE_DEVICES=0 python a.py &\nCUDA_VISIBLE_DEVICES=0,1,2,3 python b.py &\nwait\n",
     ],
 )
 def test_a_script_without_a_mistake_has_no_finding(tmp_path: Path, text: str) -> None:
