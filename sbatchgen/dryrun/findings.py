@@ -158,7 +158,7 @@ def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
         if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
             continue
         given = value if equals else following
-        if not given:
+        if not given and not _may_follow(done):
             what = f"srun {name} has no value: the variable in it is empty here"
             yield found(done, step.line, what, "print the variable before this line, and see what sets it")
         elif "\n" in given.strip():
@@ -353,7 +353,7 @@ def _shares(done: DryRun, step: Step) -> bool:
     """Whether a step takes less than all of its nodes."""
     text = " ".join(step.command)
     names = {word.partition("=")[0] for word in step.command if word.startswith("-")}
-    if "--overlap" in names:
+    if {"--overlap", "--het-group", "--pack-group"} & names:
         return True
     exact = any(f"--{name}" in names for name in _SHARING) or re.search(r" -c ?\d", text) is not None
     of_gpus = any(f"--{name}" in names for name in _OF_GPUS) or re.search(r" -G ?\d", text) is not None

@@ -174,7 +174,9 @@ def _counts(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> I
         if len(alike) == 1 and len({each.process.node for each in launchers}) > 1:
             option = LAUNCHERS[first.name].nodes
             what = f"{first.name} is for {first.nodes} nodes (--{option}), and starts {step.tasks} times"
-            yield found(done, step.line, what, f"--{option}=$SLURM_JOB_NUM_NODES", rule="SB304")
+            on_node = step.tasks > len({each.process.node for each in launchers})
+            fix = "srun --ntasks-per-node=1" if on_node else f"--{option}=$SLURM_JOB_NUM_NODES"
+            yield found(done, step.line, what, fix, rule="SB302" if on_node else "SB304")
 
 
 def _absent(done: DryRun, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:

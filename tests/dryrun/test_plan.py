@@ -186,6 +186,8 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
             "done\nfor pid in ${pids[@]}; do wait $pid || exit; done\n"
         ),
         "for i in 0 1; do torchrun --standalone --nproc-per-node=2 t.py & done\nwait\n",
+        "srun -N $1 python train.py\n",
+        "srun --het-group=0 ray start --block &\nsrun --het-group=1 python train.py\n",
         "CUDA_VISIBLE_DEVICES=0 python a.py &\nCUDA_VISIBLE_DEVICES=0,1,2,3 python b.py &\nwait\n",
     ],
 )
