@@ -24,6 +24,7 @@ _UNREADABLE = re.compile(
     r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
     re.MULTILINE,
 )
+_SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
 _OF_SANDBOX = re.compile(r"/run/plan/|builtin |\(\(.*__plan|__plan")  # of prelude.sh
 _SHARING = ("overlap", "exact", "exclusive", "cpus-per-task")
@@ -63,6 +64,7 @@ def _lost(failing: DryRun) -> Iterator[Finding]:
 def _findings(done: DryRun) -> Iterator[Finding]:
     yield from _ending(done)
     yield from _spool(done)
+    yield from _strangers(done)
     for step in done.steps:
         if step.refusal:
             yield found(
@@ -241,6 +243,16 @@ def _spool(done: DryRun) -> Iterator[Finding]:
             what = f"Slurm runs a copy of the script in its spool folder, where there is no {need.name}"
             fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
             yield found(done, need.line, what, fix, rule="SB401")
+            return
+
+
+def _strangers(done: DryRun) -> Iterator[Finding]:
+    """Nodes that the script names, as it was written for another job, and connects to."""
+    for line, command, _ in done.trace:
+        match = _SSH.match(command)
+        if match and match[1] in done.script.text and match[1] not in done.script.option("nodelist"):
+            what = f"ssh goes to {match[1]}, which the script names: the job may run on other nodes"
+            yield found(done, line, what, "head=$(scontrol show hostnames | head -n 1)", severity="info")
             return
 
 

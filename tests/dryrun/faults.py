@@ -132,6 +132,8 @@ FAULTS = (
           "the nodes don't meet: --master-port is 20000 on node1, and 20001 on node2", 4),
     Fault("an address that differs between nodes", "static", "--master-addr=$MASTER_ADDR",
           "--master-addr=$(hostname)", "the nodes don't meet: --master-addr is node1 on node1, and node2 on node2", 4),
+    Fault("a node of another job", "static", "$(scontrol show hostnames | head -n 1)", "$(ssh gpu0123 hostname -I)",
+          "ssh goes to gpu0123, which the script names: the job may run on other nodes", 3),
     Fault("the same rank on all nodes", "static", "=$SLURM_NODEID", "='$SLURM_NODEID'",
           "all 4 nodes get --node-rank 0: the batch script expands it, not the tasks", 4),
     Fault("the same rank in all processes", "ranks", "'RANK=$SLURM_PROCID", "'RANK='$SLURM_PROCID'",
