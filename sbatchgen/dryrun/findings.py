@@ -49,10 +49,12 @@ def _lost(failing: DryRun) -> Iterator[Finding]:
         line, name = end.line, end.name  # its trace may come before that of a process in the background
     if name in ("true", ":"):  # of || true: who writes it wants it
         return
-    pipe = [each for each in failing.script.body.commands if each.line <= line <= each.end_line and each.pipe]
+    commands = failing.script.body.commands
+    pipe = next((each.pipe for each in commands if each.line <= line <= each.end_line and each.pipe), None)
     if pipe:
-        what = f"the job ends with 0 even if every program in it fails: the pipe to {pipe[-1].name} hides it"
-        yield found(failing, pipe[-1].line, what, "set -o pipefail", severity="info", rule="SB311")
+        hides = pipe.stages[-1][-1]
+        what = f"the job ends with 0 even if every program in it fails: the pipe to {hides.name} hides it"
+        yield found(failing, hides.line, what, "set -o pipefail", severity="info", rule="SB311")
         return
     what = f"the job ends with 0 even if every program in it fails: {name} comes last"
     fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
