@@ -138,7 +138,9 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
 
 
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
-    return f"{name} unset" if value is None else f"{name}={value if full else value[:_MOST]}"
+    if value is None:
+        return f"{name} unset"
+    return f"{name}={value if full or len(value) <= _MOST else f'{value[:_MOST]}...'}"
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:

@@ -36,6 +36,17 @@ def test_processes_that_differ_in_rank_only_are_shown_once(tmp_path: Path) -> No
     assert "--rank 5" in screen.as_text(planned(text, tmp_path)[0], process=5)
 
 
+def test_a_long_value_is_cut_with_a_mark_and_shown_whole_with_its_process(tmp_path: Path) -> None:
+    done, _ = planned(f"export WORDS={'a' * 70}\nsrun python train.py\n", tmp_path)
+    assert f"WORDS={'a' * 60}...\n" in screen.as_text(done)
+    assert f"WORDS={'a' * 70}\n" in screen.as_text(done, process=0)
+
+
+def test_a_variable_of_slurm_is_needed_with_its_option(tmp_path: Path) -> None:
+    done, _ = planned('srun python train.py "$SLURM_ARRAY_TASK_ID"\n', tmp_path)
+    assert "variable SLURM_ARRAY_TASK_ID, of jobs with --array: --var" in screen.as_text(done)
+
+
 def test_a_background_step_and_the_variables_of_a_process_are_named(tmp_path: Path) -> None:
     text = "export LR=0.1\nsrun python train.py &\nwait\n"
     (step,) = planned(text, tmp_path)[0].steps
