@@ -68,7 +68,7 @@ def _findings(done: DryRun) -> Iterator[Finding]:
     yield from _spool(done)
     yield from _strangers(done)
     for step in done.steps:
-        if step.refusal:
+        if step.refusal and not any(_node_lists(done, step)):
             yield found(
                 done, step.line, f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
             )

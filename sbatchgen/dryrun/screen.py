@@ -66,7 +66,7 @@ def as_text(done: DryRun, *, process: int | None = None) -> str:
     if done.needed:
         lines.append("Needed, and not here:")
         lines += [
-            f"  {needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
+            f"  {_needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
             for need in done.needed
         ]
         lines.append("")
@@ -85,8 +85,7 @@ def headline(done: DryRun) -> str:
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
 
-def needed(kind: str, name: str) -> str:
-    """Return a line about what a script needs: of which kind it is, and how it is given."""
+def _needed(kind: str, name: str) -> str:
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":

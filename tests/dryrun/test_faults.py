@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def _says(text: str, folder: Path) -> list[tuple[str, int]]:
     script = script_of("job.sh", text, profile=read_document(file, Profile).value, slurm="22.05")
     done, findings = plan_of(script, {"HOME": "/home/somebody"}, folder, given_by((), (), GIVEN))
     said = [(finding.problem.what, finding.place.line) for finding in findings]
-    return [*said, *((screen.needed(need.kind, need.name), need.line) for need in done.needed)]
+    needed = screen.as_text(done).partition("Needed, and not here:")[2]
+    return [*said, *((what, int(line)) for what, line in re.findall(r"  (.+) \(line (\d+)\)", needed))]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
