@@ -3,6 +3,7 @@
 
     python benchmarks/plan.py FOLDER          # whether each script reaches a program, or what it needs
     python benchmarks/plan.py FOLDER --show   # also each finding
+    python benchmarks/plan.py --healthy       # warnings of rendered jobs that are right: there must be none
     python benchmarks/plan.py --truth 300     # rendered scripts beside what their tasks see on a real Slurm
 
 A script counts as reached if it starts a program, and as needing if it starts none and the plan lists what
@@ -26,9 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sbatchgen.dryrun.call import is_planned, plan_of, script_of
 from sbatchgen.modes import MODES
+from sbatchgen.quoting import counted
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.dryrun import truth
+from tests.dryrun.healthy import jobs, planned
 from tests.scripts import plan, script
 
 ENVIRONMENT = {"HOME": "/home/somebody"}
@@ -78,6 +81,19 @@ def _at(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
 
 
+def healthy() -> int:
+    """Plan rendered jobs that are right, and print each warning."""
+    count = reached = warnings = 0
+    with tempfile.TemporaryDirectory() as empty:
+        for name, of in jobs():
+            done, findings = planned(name, of, Path(empty))
+            count, reached, warnings = count + 1, reached + bool(done.steps), warnings + len(findings)
+            for finding in findings:
+                print(f"{name}: {finding.problem.what}")
+    print(f"{count} jobs, of which {reached} start a program here: {counted(warnings, 'warning')}")
+    return int(warnings > 0)
+
+
 def compare(count: int, seed: int) -> int:
     """Render scripts of all modes, launchers and shapes, and compare each plan with its job."""
     source, failed, tasks = random.Random(seed), 0, 0  # noqa: S311
@@ -122,7 +138,10 @@ def main() -> int:
     parser.add_argument(
         "--truth", type=int, metavar="SCRIPTS", help="compare so many rendered scripts with their jobs"
     )
+    parser.add_argument("--healthy", action="store_true", help="plan rendered jobs of every kind")
     given = parser.parse_args()
+    if given.healthy:
+        return healthy()
     if given.folder:
         reach(given.folder, most=given.most, seed=given.seed, show=given.show)
     return compare(given.truth, given.seed) if given.truth else 0

@@ -3,149 +3,134 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.starts import StartedProcess, Step
-from sbatchgen.errors import Problem
-from sbatchgen.finding import Finding, Place, Severity
+from sbatchgen.dryrun.found import at_once, found
+from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
+from sbatchgen.dryrun.missing import option_of
+from sbatchgen.dryrun.run import SCRIPT, DryRun
+from sbatchgen.dryrun.starts import Step
+from sbatchgen.dryrun.step import CONTAINERS
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
 
-RULE = "plan"
-_RANKS = ("node-rank", "machine-rank")
-_ADDRESSES = ("rdzv-endpoint", "master-addr", "main-process-ip")
-_PORTS = ("master-port", "main-process-port")
-_MODULES = {  # of python -m
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-}
+_SPOOL = SCRIPT.rpartition("/")[0] + "/"
+_SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
+_UNREADABLE = re.compile(
+    r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
+    re.MULTILINE,
+)
+_SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
+_PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
+_OF_SANDBOX = re.compile(r"/run/plan/|builtin |\(\(.*__plan|__plan")  # of prelude.sh
 _SHARING = ("overlap", "exact", "exclusive", "cpus-per-task")
 _OF_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 
-class StartedLauncher:
-    """A launcher of PyTorch in a process: its name and its options."""
-
-    def __init__(self, process: StartedProcess) -> None:
-        """Read the words of a process; `name` is "" if it is not a launcher."""
-        words = list(process.argv)
-        self.process = process
-        program = words[0].rpartition("/")[2]
-        if program.startswith("python"):
-            rest = [word for word in words[1:] if word not in ("-u", "-m")]
-            first = rest[0] if rest else ""
-            program = _MODULES.get(first, "torchrun" if first.endswith("training/torchrun.py") else "")
-            words = rest
-        verb = f"{program} {words[1]}" if len(words) > 1 else program
-        self.name = next((name for name in (program, verb) if name in LAUNCHERS), "")
-        self.options: dict[str, str] = {}
-        self.rest: Sequence[str] = ()
-        if self.name:
-            self._read(words[1 + (self.name == verb and verb != program) :])
-
-    def _read(self, words: Sequence[str]) -> None:
-        syntax = SYNTAX[self.name]
-        at = 0
-        while at < len(words) and words[at].startswith("-") and words[at] != "--":
-            name, equals, value = words[at].lstrip("-").replace("_", "-", 3).partition("=")
-            name = name.replace("_", "-")
-            at += 1
-            if name in syntax.values and not equals and at < len(words):
-                value = words[at]
-                at += 1
-            self.options[name] = value
-        self.rest = words[at:]
-
-    @property
-    def nodes(self) -> int:
-        """The number of nodes for which it waits; 0 if its options do not say."""
-        if not self.name or "standalone" in self.options:
-            return 0
-        value = self.options.get(LAUNCHERS[self.name].nodes, "1")
-        return int(value) if value.isdecimal() and len(value) < 6 else 0
-
-    @property
-    def starts_nothing(self) -> bool:
-        """Whether its command ends before the program that it should start."""
-        shows = {"help", "h", "version"} & {*self.options}
-        return bool(self.name) and not self.rest and not shows
-
-    def first(self, names: Sequence[str]) -> tuple[str, str]:
-        """The first of these options that it has, and its value."""
-        return next(((name, self.options[name]) for name in names if name in self.options), ("", ""))
-
-
 def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]:
     """Return what is wrong with what a script starts; `failing` is its run when every program fails."""
-    every = (*_findings(done), *(_lost(done, failing) if failing else ()))
+    every = (*_findings(done), *(_lost(failing) if failing else ()))
     return tuple({finding.problem.what: finding for finding in reversed(every)}.values())[::-1]
 
 
-def _lost(done: DryRun, failing: DryRun) -> Iterator[Finding]:
+def _lost(failing: DryRun) -> Iterator[Finding]:
     """A job that ends with 0 although all that it started failed."""
-    if failing.ended.status == 0 and not failing.ended.limit and failing.steps:
-        line = done.steps[-1].line
-        what = (
-            "every program that this script starts failed, and it ended with 0: Slurm counts it as completed"
-        )
-        yield _finding(
-            done, line, what, "end the script with the status of the training: exit $?, or set -e", "info"
-        )
+    if failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
+        return
+    own = [entry for entry in failing.trace if not _OF_SANDBOX.match(entry.command)]
+    line, command, _ = own[-1] if own else failing.trace[-1]
+    name = command.partition(" ")[0].strip("'").rpartition("/")[2]
+    end = failing.script.body.last
+    if end and any(step.background and step.line == line for step in failing.steps):
+        line, name = end.line, end.name  # its trace may come before that of a process in the background
+    if name in ("true", ":"):  # of || true: who writes it wants it
+        return
+    commands = failing.script.body.commands
+    pipe = next((each.pipe for each in commands if each.line <= line <= each.end_line and each.pipe), None)
+    if pipe:
+        hides = pipe.stages[-1][-1]
+        what = f"the job ends with 0 even if every program in it fails: the pipe to {hides.name} hides it"
+        yield found(failing, hides.line, what, "set -o pipefail", severity="info", rule="SB311")
+        return
+    what = f"the job ends with 0 even if every program in it fails: {name} comes last"
+    fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
+    if name == "wait":
+        fix = "wait for each process by its id: wait $id || exit"
+    yield found(failing, line, what, fix, severity="info", rule="SB312")
 
 
 def _findings(done: DryRun) -> Iterator[Finding]:
     yield from _ending(done)
-    launchers = [StartedLauncher(process) for step in done.steps for process in step.processes]
-    launchers = [launcher for launcher in launchers if launcher.name]
+    yield from _spool(done)
+    yield from _strangers(done)
     for step in done.steps:
-        if step.refusal:
-            yield _finding(
+        if step.refusal and not any(_node_lists(done, step)):
+            yield found(
                 done, step.line, f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
             )
         yield from _empty(done, step)
-        of_step = [StartedLauncher(process) for process in step.processes]
-        yield from _apart(done, step, [launcher for launcher in of_step if launcher.nodes > 1])
-        yield from _gpus(done, step, of_step)
-        if bare := next((each for each in of_step if each.starts_nothing), None):
-            fix = f"print the words before this line: {bare.name} needs the program that it starts"
-            yield _finding(
-                done, step.line, f"{bare.name} has no program: its command ends with its options", fix
-            )
-    yield from _absent(done, launchers)
+        yield from _unreadable(done, step)
+        yield from _images(done, step)
+        yield from _ranks(done, step)
+        yield from _interfaces(done, step)
+    yield from of_launchers(done)
     yield from _waiting(done)
-
-
-def _finding(done: DryRun, line: int, what: str, fix: str = "", severity: Severity = "warning") -> Finding:
-    place = Place(f"{done.script.file}:{line}" if line else done.script.file, line, 1 if line else 0)
-    return Finding(severity, Problem(what, place.text, fix), rule=RULE, place=place)
+    yield from _same_gpu(done)
 
 
 def _ending(done: DryRun) -> Iterator[Finding]:
-    """The end before any program, and the end at a limit."""
+    """The end before any program, or in the middle, and the end at a limit."""
     line = done.trace[-1][0] if done.trace else 0
-    is_broken = re.search("syntax error|unexpected EOF", done.ended.files.get("err", "")) is not None
+    err = done.ended.files.get("err", "")
+    unread = re.search(
+        rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$",
+        err,
+        re.MULTILINE,
+    )
+    empty = re.search(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", err, re.MULTILINE)
     if done.ended.limit == "time":
         what = "the script still ran after some seconds here, where every program ends at once"
-        yield _finding(
-            done, line, what, "see the loop there: it waits for something that did not happen", "info"
-        )
+        fix = "see the loop there: it waits for something that did not happen"
+        yield found(done, line, what, fix, severity="info")
     elif done.ended.limit:
-        yield _finding(done, line, "the script needed more than 1 GiB of memory here, before any program", "")
-    elif not done.steps and done.ended.status and (is_broken or not done.needed):
+        yield found(done, line, "the script needed more than 1 GiB of memory here, before any program")
+    elif unread:
+        before = "before it starts a program" if not done.steps else "before its end"
+        what = f"the script ends with {done.ended.status} {before}: {unread[1]}"
+        yield found(
+            done, int(unread[2]), what, "close what is open, or fill in what is missing", rule="SB814"
+        )
+    elif not done.steps and done.ended.status and not done.needed:
         what = f"the script ends with {done.ended.status} before it starts a program"
-        severity: Severity = "warning" if is_broken else "info"
-        yield _finding(done, line, f"{what}: {done.said}" if done.said else what, "see this line", severity)
+        said = f"{what}: {done.said}" if done.said else what
+        yield found(done, line, said, "see this line", severity="info")
+    elif not done.steps and not done.needed and done.script.launches:
+        launch = done.script.launches[-1]
+        what = f"{launch.program.name} is never reached: the script ends with 0 at line {line}"
+        yield found(done, launch.command.line, what, "see the conditions around it", severity="info")
+    if empty and not _may_follow(done):
+        what = f"bash can't compute this: {empty[2]}"
+        yield found(done, int(empty[1]), what, "print its variables before this line: one of them is empty")
+
+
+def _may_follow(done: DryRun) -> bool:
+    """Whether an empty value may follow from arguments or variables that the script was not given."""
+    of_user = ("", "array")  # which sbatch gets on its command line
+    return any(
+        need.kind == "arguments" or (need.kind == "variable" and option_of(need.name) in of_user)
+        for need in done.needed
+    )
 
 
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
     """Options without the value that a variable should have given, and values with line breaks."""
     yield from _node_lists(done, step)
-    if any(need.kind in ("arguments", "variable") for need in done.needed):
-        return  # which what is empty may follow from
+    if _may_follow(done):
+        return
     said = set()
     for words in dict.fromkeys(process.argv for process in step.processes):
         for word, following in zip(words, (*words[1:], None), strict=True):
@@ -156,13 +141,18 @@ def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
                 continue
             if not given or (not equals and given.startswith("--")):
                 said.add(name)
-                what = f"{name} has no value: {variable} is empty here"
-                yield _finding(
-                    done, step.line, what, f"print {variable} before this line, and see what sets it"
-                )
+                yield _without(done, step, name, variable)
             elif "\n" in given.strip() and name.lstrip("-").replace("_", "-") in _ONE_LINE:
                 said.add(name)
                 yield _lines(done, step, name, given)
+
+
+def _without(done: DryRun, step: Step, name: str, variable: str) -> Finding:
+    if option := option_of(variable) if variable not in done.batch else "":
+        what = f"{name} has no value: {variable} is empty, because the job has no --{option}"
+        return found(done, step.line, what, f"add #SBATCH --{option}=...", rule="SB408")
+    what = f"{name} has no value: {variable} is empty here"
+    return found(done, step.line, what, f"print {variable} before this line, and see what sets it")
 
 
 def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
@@ -172,9 +162,9 @@ def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
         if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
             continue
         given = value if equals else following
-        if not given:
+        if not given and not _may_follow(done):
             what = f"srun {name} has no value: the variable in it is empty here"
-            yield _finding(done, step.line, what, "print the variable before this line, and see what sets it")
+            yield found(done, step.line, what, "print the variable before this line, and see what sets it")
         elif "\n" in given.strip():
             yield _lines(done, step, f"srun {name}", given)
 
@@ -182,17 +172,16 @@ def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
 def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
     first, second = value.strip().split("\n")[:2]
     what = f"{name} has a value of several lines: '{first}', then '{second}'"
-    return _finding(
-        done, step.line, what, "nodes=($(scontrol show hostnames ...)), without quotes, is an array"
-    )
+    fix = "nodes=($(scontrol show hostnames ...)), without quotes, is an array"
+    return found(done, step.line, what, fix, rule="SB331")
 
 
 _VALUES = frozenset(name for launcher in LAUNCHERS for name in SYNTAX[launcher].values)
 _ONE_LINE = frozenset(
     (
-        *_RANKS,
-        *_ADDRESSES,
-        *_PORTS,
+        *RANKS,
+        *ADDRESSES,
+        *PORTS,
         *(each.nodes for each in LAUNCHERS.values()),
         "nodelist",
         "nproc-per-node",
@@ -214,7 +203,7 @@ def _variable_of(done: DryRun, option: str) -> str:
 
 def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
     """Whether the script alone, with what Slurm says, computes the value of a variable."""
-    if name in done.batch:
+    if name in done.batch or option_of(name) not in ("", "array"):
         return True
     sets = [each for each in done.script.body.sets if each.name == name]
     needed = {need.name for need in done.needed}
@@ -224,6 +213,11 @@ def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
         text = each.source.text[each.at : each.end]
         programs = {command.name for command in done.script.body.commands if each.at <= command.at < each.end}
         own = each.word.variables if each.word else ()
+        if each.by in ("read", "readarray", "mapfile", "getopts"):  # the words after <<<, or a file
+            line = each.source.text[each.at :].partition("\n")[0]
+            own = tuple(re.findall(r"<<<[^$]*\$\{?(\w+)", line))
+            if not own:
+                return False
         if (
             not programs <= _COMPUTING
             or ":-" in text
@@ -244,54 +238,109 @@ _COMPUTING = frozenset(
 )
 
 
-def _apart(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
-    """Launchers of one step that have different places to meet, or the same number."""
-    if (
-        len({launcher.process.node for launcher in launchers}) < 2
-        or len({each.name for each in launchers}) > 1
-    ):
-        return
-    for names, variable in ((_ADDRESSES, "MASTER_ADDR"), (_PORTS, "MASTER_PORT")):
-        option = launchers[0].first(names)[0] or ""
-        values = {launcher.first(names)[1]: launcher.process.node for launcher in launchers}
-        if option and len(values) > 1:
-            (value, at), (other, there), *_ = values.items()
-            what = f"the nodes don't meet: --{option} is {value} on {at}, and {other} on {there}"
-            yield _finding(done, step.line, what, f"set {variable} in the batch script, before srun")
-    option, rank = launchers[0].first(_RANKS)
-    backend = launchers[0].options.get("rdzv-backend", "static")
-    if rank and backend == "static" and {launcher.first(_RANKS)[1] for launcher in launchers} == {rank}:
-        what = f"all {len(launchers)} nodes get --{option} {rank}: the batch script expands it, not the tasks"
-        fix = f"srun bash -c '... --{option} $SLURM_NODEID ...', in single quotes"
-        yield _finding(done, step.line, what, fix)
-
-
-def _gpus(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
-    """A launcher that starts more processes than it has GPUs."""
-    for launcher in launchers:
-        asked = launcher.first(("nproc-per-node", "num-gpus"))
-        has = len(launcher.process.gpus)
-        if has and asked[1].isdecimal() and int(asked[1]) > has:
-            what = f"--{asked[0]} {asked[1]}, but a process has {counted(has, 'GPU')}"
-            yield _finding(done, step.line, what, f"--{asked[0]}={has}, or ask for {asked[1]} GPUs on a node")
+def _spool(done: DryRun) -> Iterator[Finding]:
+    """What the script looks for beside itself, where Slurm's copy of it is alone."""
+    for need in done.needed:
+        if need.name.startswith(_SPOOL):
+            what = f"Slurm runs a copy of the script in its spool folder, where there is no {need.name}"
+            fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
+            yield found(done, need.line, what, fix, rule="SB401")
             return
 
 
-def _absent(done: DryRun, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
-    """Launchers that wait for more nodes than start one."""
-    if done.ended.limit:
+def _strangers(done: DryRun) -> Iterator[Finding]:
+    """Nodes that the script names, as it was written for another job, and connects to."""
+    for line, command, _ in done.trace:
+        match = _SSH.match(command)
+        if match and match[1] in done.script.text and match[1] not in done.script.option("nodelist"):
+            what = f"ssh goes to {match[1]}, which the script names: the job may run on other nodes"
+            yield found(done, line, what, "head=$(scontrol show hostnames | head -n 1)", severity="info")
+            return
+
+
+def _unreadable(done: DryRun, step: Step) -> Iterator[Finding]:
+    """Tasks of a step whose shell can't read its command."""
+    is_shell = any(_SHELLS.search(word) for word in step.command if not word.startswith("-"))
+    said = _UNREADABLE.search(done.ended.files.get("err", ""))
+    if step.is_srun and is_shell and not step.processes and said:
+        what = f"no task of this step starts a program: {said[1]}"
+        yield found(done, step.line, what, "the text in quotes is a script: close or fill in what is missing")
+
+
+def _images(done: DryRun, step: Step) -> Iterator[Finding]:
+    """Containers without an image, which take the next word for it."""
+    for process in step.processes:
+        image = process.container
+        needs = image in CONTAINERS and not (image == "shifter" and "image" in done.script.options)
+        if needs or image in _PROGRAMS:
+            taken = f"{image} has no image" if needs else f"the container takes '{image}' for its image"
+            what = f"{taken}: the variable before it is empty"
+            yield found(done, step.line, what, "print the variable of the image before this line")
+            return
+
+
+def _ranks(done: DryRun, step: Step) -> Iterator[Finding]:
+    """Processes without a launcher whose variables do not fit together."""
+    of = [process for process in step.processes if not StartedLauncher(process).name]
+    if not step.is_srun or len(of) < 2 or not all(process.env.get("WORLD_SIZE") for process in of):
         return
-    of = [launcher for launcher in launchers if launcher.nodes > 1 and launcher.name != "deepspeed"]
-    groups: dict[tuple[str, int, str], list[StartedLauncher]] = {}
-    for launcher in of:
-        groups.setdefault((launcher.name, launcher.nodes, launcher.first(_ADDRESSES)[1]), []).append(launcher)
-    for (name, nodes, _), members in groups.items():
-        if len(members) < nodes and len(of) < nodes:
-            line = next(s.line for s in done.steps if members[0].process in s.processes)
-            option = LAUNCHERS[name].nodes
-            what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
-            fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
-            yield _finding(done, line, what, fix)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        values = {str(process.env.get(name)): f"rank {process.rank}" for process in of}
+        if len(values) > 1:
+            yield found(done, step.line, *apart(name, values, name), rule="SB307")
+    ranks = {process.env.get("RANK") for process in of}
+    if len(ranks) == 1 and None not in ranks:
+        what = (
+            f"all {step.tasks} processes get RANK={ranks.pop()}: the batch script expands it, not the tasks"
+        )
+        fix = "srun bash -c 'RANK=$SLURM_PROCID ...', in single quotes"
+        yield found(done, step.line, what, fix, rule="SB308")
+    size = of[0].env["WORLD_SIZE"] or ""
+    each_is_rank = all(process.env.get("LOCAL_RANK") for process in of)
+    if size.isdecimal() and int(size) != step.tasks and (each_is_rank or int(size) < step.tasks):
+        what = f"WORLD_SIZE is {size}, and this step starts {counted(step.tasks, 'process')}"
+        yield found(done, step.line, what, "export WORLD_SIZE=$SLURM_NTASKS")
+
+
+def _interfaces(done: DryRun, step: Step) -> Iterator[Finding]:
+    """Interfaces of the network with other names than the profile has."""
+    profile, env = done.script.profile, step.processes[0].env if step.processes else {}
+    for fact in NETWORK_VARIABLES:
+        value = env.get(fact.upper()) or ""
+        settings = (profile, *profile.partitions.values())
+        known = {str(own) for each in settings if (own := getattr(each.network, fact))}
+        if not value or value[0] in "^=" or any(own[0] in "^=" for own in known):
+            continue
+        names = [name for own in known for name in own.split(",")]
+        wrong = [name for name in value.split(",") if not any(_alike(name, own) for own in names)]
+        if names and wrong:
+            has = " or ".join(sorted(known))
+            what = f"{fact.upper()} is {value}, but the profile '{profile.name}' says {has}"
+            yield found(done, step.line, what, f"{fact.upper()}={min(known)}", severity="info")
+
+
+def _alike(name: str, other: str) -> bool:
+    """Whether one of two names of interfaces is the start of the other, as NCCL compares them."""
+    return name.startswith(other) or other.startswith(name)
+
+
+def _same_gpu(done: DryRun) -> Iterator[Finding]:
+    """Programs that the script puts on the same GPU while another of its node is idle."""
+    chosen = [
+        (step, process.gpus)
+        for step in done.steps
+        for process in step.processes
+        if not step.is_srun and process.gpus and "CUDA_VISIBLE_DEVICES" in process.env
+    ]
+    for (first, mine), (second, other) in combinations(chosen, 2):
+        used = {gpu for step, gpus in chosen if step.waits == first.waits for gpu in gpus}
+        idle = {*range(done.grant.gpus)} - used
+        shared = {*mine} & {*other}
+        if at_once(first, second) and shared and idle:
+            what = f"this program and that of line {first.line} want GPU {min(shared)} at once"
+            fix = f"CUDA_VISIBLE_DEVICES={min(idle)} for one of them: this GPU is idle"
+            yield found(done, second.line, what, fix)
+            return
 
 
 def _waiting(done: DryRun) -> Iterator[Finding]:
@@ -304,21 +353,21 @@ def _waiting(done: DryRun) -> Iterator[Finding]:
         shared = {process.node for process in first.processes} & {
             process.node for process in second.processes
         }
-        if not (first.background and first.waits == second.waits and shared) or first.line in said:
+        if not (at_once(first, second) and shared) or first.line in said:
             continue
         if _shares(done, first) or _shares(done, second):
             continue
         said.add(first.line)
         what = f"this step waits until that of line {first.line} ends: each takes all of {min(shared)}"
         fix = "srun --overlap to share, or --exact with -n, -c and the GPUs of each step"
-        yield _finding(done, second.line, what, fix)
+        yield found(done, second.line, what, fix, rule="SB310")
 
 
 def _shares(done: DryRun, step: Step) -> bool:
     """Whether a step takes less than all of its nodes."""
     text = " ".join(step.command)
     names = {word.partition("=")[0] for word in step.command if word.startswith("-")}
-    if "--overlap" in names:
+    if {"--overlap", "--het-group", "--pack-group"} & names:
         return True
     exact = any(f"--{name}" in names for name in _SHARING) or re.search(r" -c ?\d", text) is not None
     of_gpus = any(f"--{name}" in names for name in _OF_GPUS) or re.search(r" -G ?\d", text) is not None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os.path
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.sbatch.option_table import specs
 
 _MOST = 40  # of one run
 _NONE = "(?:No such file or directory|Not a directory)"
 _OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): {_NONE}")
+_OF_TASKS = re.compile(rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.+): {_NONE}", re.MULTILINE)
 _OF_OTHERS = re.compile(
     r"^(\w[\w.-]*): (?:cannot (?:access|stat|open|create regular file) |can't (?:read|open) |error: )?"
     f"['\"\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading)?: {_NONE}",
@@ -63,21 +67,41 @@ def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
         err: What it printed to stderr, with "script" for its path.
         trace: The commands that it ran.
     """
+    left = next((int(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), 0)
+    for path, need in _missing(err, trace):
+        if path.startswith("/") or not left or need.line <= left:  # else it was looked for in another folder
+            yield need
+
+
+def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
+    """Yield each path as the script has it, and what it needs."""
     for match in [*_OF_BASH.finditer(err)][:_MOST]:
         line, path = int(match[1]), match[3]
         of_line = [entry for entry in trace if entry.line == line]
         if is_path(path):
-            yield _need(_kind(match[2] or "", path, of_line), path, line, of_line)
+            yield path, _need(_kind(match[2] or "", path, of_line), path, line, of_line)
+    for match in [*_OF_TASKS.finditer(err)][:_MOST]:
+        path = match[2]
+        if is_path(path):
+            of_path = [entry for entry in trace if path in entry.command]
+            kind = "folder" if match[1] in ("cd", "pushd") else "file"
+            yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
     for match in [*_OF_OTHERS.finditer(err)][:_MOST]:
         program, path = match[1], match[2].strip()
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
             kind = "folder" if program in _FOLDERS else "output" if program in ("tee", "touch") else "file"
-            yield _need(kind, path, of_path[0].line if of_path else 0, of_path)
-    for entry in trace:  # of which the message went elsewhere
-        name = entry.command.partition(" ")[0]
+            yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
+    programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
+    for need in absent(programs):  # of which the message went elsewhere
+        yield need.name, need
+
+
+def absent(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
+    """Yield the programs that are started by a path where nothing is: path, folder and line of each."""
+    for name, folder, line in programs:
         if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
-            need = _need("program", name, entry.line, [entry])
+            need = _need("program", name, line, [Traced(line, name, folder)])
             if not os.path.exists(need.name):  # noqa: PTH110 - a path of the job's nodes
                 yield need
 
@@ -105,6 +129,14 @@ def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
         if words and words[0] in ("source", ".") and path in entry.command:
             return "file"
     return "output"  # of a redirection: its folder is missing, or it is read
+
+
+def option_of(variable: str) -> str:
+    """Return the option of sbatch without which Slurm does not set a variable; "" for another variable."""
+    if variable.startswith("SLURM_ARRAY_"):
+        return "array"
+    name = variable.removeprefix("SLURM_").lower().replace("_", "-")
+    return name if variable.startswith("SLURM_") and name in specs(DEFAULT_SLURM) else ""
 
 
 def false_test(trace: Sequence[Traced]) -> Need | None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
-from sbatchgen.dryrun.missing import Need, Traced, false_test, missing, traced
+from sbatchgen.dryrun.missing import Need, Traced, absent, false_test, missing, traced
 from sbatchgen.dryrun.sandbox import PLACE, Box, Ended, run
 from sbatchgen.dryrun.starts import Step, read, steps
 from sbatchgen.job.script import JobScript
@@ -208,7 +208,14 @@ def _absolute(name: str, folder: str) -> str:
 def _lacking(done: DryRun, given: Given) -> list[Need]:
     """What the run lacked, if the next run can have it."""
     err = done.ended.files.get("err", "")
-    lacked = [*missing(err.replace(SCRIPT, "script"), done.trace)]
+    programs = [
+        (process.argv[0], process.cwd, step.line)
+        for step in done.steps
+        for process in step.processes
+        if not process.container
+    ]
+    lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *absent(programs)]
+    lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
         return lacked
     if need := false_test(done.trace):

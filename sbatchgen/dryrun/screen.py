@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
@@ -88,7 +89,8 @@ def _needed(kind: str, name: str) -> str:
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
-        return f"variable {name}: --var {name}=VALUE"
+        option = option_of(name)
+        return f"variable {name}{f', of jobs with --{option}' if option else ''}: --var {name}=VALUE"
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
@@ -110,7 +112,7 @@ def _of_step(step: Step, chosen: int | None) -> Iterator[str]:
 def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
-    ranks = sorted(process.rank for process in group)
+    ranks = sorted({process.rank for process in group})
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
     on = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
     gpus = {process.gpus for process in group}
@@ -135,7 +137,9 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
 
 
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
-    return f"{name} unset" if value is None else f"{name}={value if full else value[:_MOST]}"
+    if value is None:
+        return f"{name} unset"
+    return f"{name}={value if full or len(value) <= _MOST else f'{value[:_MOST]}...'}"
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:

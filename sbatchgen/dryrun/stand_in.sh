@@ -85,7 +85,7 @@ case $name in
         else
             record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
-    module|ml|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
     *) record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
 esac
 exit 0

@@ -44,7 +44,8 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
 
     Args:
         script: The script.
-        others: Findings of other tools in it, which comments turn off as well.
+        others: Findings of other tools in it, which comments turn off as well. Those of a rule that finds
+            something itself are left out: a plan finds the same mistake as the text does.
     """
     failures: _Failures = {}
     findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
@@ -54,7 +55,8 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     if findings and script.writes_jobs:
         findings = [finding for finding in findings if finding.rule not in _OF_JOBS]
     findings = _without_template(script, _dated(script, findings))
-    findings += others
+    said = {finding.rule for finding in findings}
+    findings += [finding for finding in others if finding.rule not in said]
     if "sbatchgen:" in script.text:
         findings = suppression.apply_suppressions(
             findings, script.file, script.lines, rules=[*rules()], certain=script.known

@@ -50,4 +50,4 @@ def planned(
 
 def said(findings: list[Finding]) -> list[str]:
     """What findings say, without the one about lost statuses."""
-    return [each.problem.what for each in findings if "it ended with 0" not in each.problem.what]
+    return [each.problem.what for each in findings if "the job ends with 0" not in each.problem.what]

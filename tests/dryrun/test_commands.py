@@ -50,11 +50,19 @@ def test_the_plans_of_two_scripts_are_compared(command: Command, folder: Path) -
 
 def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
     (folder / "job.slurm").write_text(MEETS)
+    (folder / "empty.slurm").write_text("#!/bin/bash\n#SBATCH -t 60\ncmd='accelerate launch'\nsrun $cmd\n")
     (folder / "tool.sh").write_text("#!/usr/bin/env python3\n#SBATCH -N1 -t 60\nprint()\n")
-    assert SAME_RANK not in command("lint", "job.slurm").out
-    reported = command("lint", "--plan", "--no-shellcheck", "job.slurm", "tool.sh")
-    assert f"job.slurm:3:1: warning plan: {SAME_RANK}" in reported.out
+    assert "has no program" not in command("lint", "empty.slurm").out
+    reported = command("lint", "--plan", "--no-shellcheck", "job.slurm", "empty.slurm", "tool.sh")
+    assert "empty.slurm:4:1: warning plan: accelerate launch has no program" in reported.out
     assert reported.status == 0
+
+
+def test_lint_says_once_what_the_text_and_the_plan_show(command: Command, folder: Path) -> None:
+    (folder / "job.slurm").write_text(MEETS + "echo done\n")
+    reported = command("lint", "--plan", "--no-shellcheck", "job.slurm").out
+    assert (reported.count("SB308"), reported.count("SB312")) == (1, 1)
+    assert SAME_RANK not in reported
 
 
 def test_a_review_shows_the_plan_if_it_is_asked_for(command: Command, folder: Path) -> None:

@@ -36,6 +36,17 @@ def test_processes_that_differ_in_rank_only_are_shown_once(tmp_path: Path) -> No
     assert "--rank 5" in screen.as_text(planned(text, tmp_path)[0], process=5)
 
 
+def test_a_long_value_is_cut_with_a_mark_and_shown_whole_with_its_process(tmp_path: Path) -> None:
+    done, _ = planned(f"export WORDS={'a' * 70}\nsrun python train.py\n", tmp_path)
+    assert f"WORDS={'a' * 60}...\n" in screen.as_text(done)
+    assert f"WORDS={'a' * 70}\n" in screen.as_text(done, process=0)
+
+
+def test_a_variable_of_slurm_is_needed_with_its_option(tmp_path: Path) -> None:
+    done, _ = planned('srun python train.py "$SLURM_ARRAY_TASK_ID"\n', tmp_path)
+    assert "variable SLURM_ARRAY_TASK_ID, of jobs with --array: --var" in screen.as_text(done)
+
+
 def test_a_background_step_and_the_variables_of_a_process_are_named(tmp_path: Path) -> None:
     text = "export LR=0.1\nsrun python train.py &\nwait\n"
     (step,) = planned(text, tmp_path)[0].steps
@@ -177,6 +188,18 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "MORE=$(echo)\npython plot.py --log-colour $MORE --width 3\n",
         'if [ "$NODES" -gt 1 ]; then SIZE=2; else SIZE=; fi\n: "${SIZE:=}"\npython train.py --size $SIZE --x 1\n',
         "until ray status; do sleep 5; done\npython train.py\n",
+        "ips=$(ssh node1 hostname -I)\nread -ra at <<<${ips}\nsrun python train.py --master_addr=${at[0]}\n",
+        "#SBATCH --image=site/torch:1\nsrun shifter python train.py\n",
+        "for lr in 1 2; do srun torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:$lr t.py; done\n",
+        "export WORLD_SIZE=8\nsrun bash -c 'RANK=$SLURM_PROCID python spawns_one_for_each_gpu.py'\n",
+        (
+            "for i in 0 1 2 3; do\nCUDA_VISIBLE_DEVICES=$i torchrun --nproc-per-node=1 --master-port=2950$i t.py & pids+=($!)\n"
+            "done\nfor pid in ${pids[@]}; do wait $pid || exit; done\n"
+        ),
+        "for i in 0 1; do torchrun --standalone --nproc-per-node=2 t.py & done\nwait\n",
+        "srun -N $1 python train.py\n",
+        "srun --het-group=0 ray start --block &\nsrun --het-group=1 python train.py\n",
+        "CUDA_VISIBLE_DEVICES=0 python a.py &\nCUDA_VISIBLE_DEVICES=0,1,2,3 python b.py &\nwait\n",
     ],
 )
 def test_a_script_without_a_mistake_has_no_finding(tmp_path: Path, text: str) -> None:
@@ -184,9 +207,16 @@ def test_a_script_without_a_mistake_has_no_finding(tmp_path: Path, text: str) ->
 
 
 def test_a_status_that_gets_lost_is_named(tmp_path: Path) -> None:
-    lost = "every program that this script starts failed, and it ended with 0: Slurm counts it as completed"
-    assert [each.problem.what for each in planned("srun python train.py\necho done\n", tmp_path)[1]] == [lost]
+    lost = "the job ends with 0 even if every program in it fails"
+    for end, last in (
+        ("\necho done", "echo comes last"),
+        (" | tee log", "the pipe to tee"),
+        (" &\nwait", "wait comes"),
+    ):
+        (finding,) = planned(f"srun python train.py{end}\n", tmp_path)[1]
+        assert finding.problem.what.startswith(f"{lost}: {last}")
     assert not planned("srun python train.py\n", tmp_path)[1]
+    assert not planned("srun python train.py || true\n", tmp_path)[1]
 
 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""Rendered jobs that are right: of every mode, launcher and runtime, on the profiles with Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbatchgen.dryrun.call import plan_of, script_of
+from sbatchgen.dryrun.run import DryRun
+from sbatchgen.finding import Finding
+from sbatchgen.modes import MODES
+from sbatchgen.plan.plan import Plan
+from sbatchgen.runtimes import RUNTIMES
+from tests.scripts import NEEDS, errors, plan, script
+
+PROFILES = ("msu", "princeton", "public_cluster", "torchrun", "troila")
+
+
+def jobs() -> Iterator[tuple[str, Plan]]:
+    """Each job, with a name; of ddp on one node and on two."""
+    for profile in PROFILES:
+        for mode in MODES:
+            for launcher in MODES[mode].launchers or (None,):
+                for runtime in RUNTIMES:
+                    for nodes in (1, 2) if mode == "ddp" and launcher != "spawn" else (1,):
+                        said = {"runtime": runtime, **NEEDS.get(runtime, {})}
+                        said |= {"launcher": launcher, "nodes": nodes} if launcher else {}
+                        of = plan(mode, profile, **said)
+                        if not errors(of):
+                            yield "-".join(map(str, (profile, mode, launcher, runtime, nodes))), of
+
+
+def planned(name: str, of: Plan, folder: Path) -> tuple[DryRun, list[Finding]]:
+    """The plan of a job, and its warnings and errors."""
+    done, findings = plan_of(script_of(name, script(of), profile=of.profile), {"HOME": "/home/user"}, folder)
+    return done, [finding for finding in findings if finding.severity != "info"]
