@@ -102,7 +102,7 @@ def _findings(done: DryRun) -> Iterator[Finding]:
     launchers = [StartedLauncher(process) for step in done.steps for process in step.processes]
     launchers = [launcher for launcher in launchers if launcher.name]
     for step in done.steps:
-        if step.refusal:
+        if step.refusal and not any(_node_lists(done, step)):
             yield _finding(
                 done, step.line, f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
             )

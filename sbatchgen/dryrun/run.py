@@ -194,6 +194,8 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "tasks": list(grant.tasks),
         "cpus": list(grant.cpus),
         "gpus": grant.gpus,
+        "asked_gpus": grant.asked_gpus,
+        "gpus_per_node": bool(asked.gpus_per_node),
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),

@@ -18,6 +18,15 @@ MOST_RECORDS = 512  # if their start is only recorded
 # What runs in the sandbox as it is, by name; of other programs only the start is recorded.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_OF_GPUS = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # which a step without GPUs lacks
+# Options that a task sees; 1 for those without a value.
+_OF_OPTIONS = {
+    "label": "SLURM_LABELIO",
+    "overcommit": "SLURM_OVERCOMMIT",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "job-name": "SLURM_JOB_NAME",
+    "network": "SLURM_NETWORK",
+}
 Options = dict[str, str]
 
 
@@ -82,7 +91,10 @@ def srun(
     if "version" in options:
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
+    kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     tasks, refusal = spread(options, job, environment)
+    if command and "/" not in command[0] and "PATH" not in kept:
+        refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = 0
     while os.path.exists(f"{PLACE}/step.{number}"):
         number += 1
@@ -94,13 +106,14 @@ def srun(
         return 1
     if options.get("chdir"):
         os.chdir(options["chdir"])
-    kept = exported(options.get("export", "ALL"), environment)
     commands = []
     program = _found(command[0], kept) if command else None
     most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
+        if not _step_gpus(options, job, len(task["names"])):
+            kept = {key: value for key, value in kept.items() if key not in _OF_GPUS}
         own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, kept | of_task | own))
@@ -109,6 +122,8 @@ def srun(
 
 def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:
     """The tasks of a step: rank, node, place on the node; or why Slurm refuses it."""
+    if "nodelist" in options and (not options["nodelist"].strip() or "\n" in options["nodelist"].strip()):
+        return [], "Requested node configuration is not available"
     names = _nodes(options, job)
     held = number_of(environment.get("SLURM_NTASKS"))
     per_node = number_of(options.get("ntasks-per-node"))
@@ -203,12 +218,18 @@ def variables(
         "SLURM_STEP_NODELIST": _listed(names, job),
         "SLURM_TASKS_PER_NODE": _counts(on),
         "SLURM_STEP_TASKS_PER_NODE": _counts(on),
-        "SLURM_DISTRIBUTION": options.get("distribution")
-        or ("cyclic" if len(tasks) <= len(names) else "block"),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{umask():04o}",
     }
+    if options.get("mem") != "0":
+        by_count = "cyclic" if len(tasks) <= len(names) else "block"
+        of["SLURM_DISTRIBUTION"] = options.get("distribution") or by_count
+    of |= {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
+    if options.get("hint") == "nomultithread":
+        of["SLURM_THREADS_PER_CORE"] = "1"
     later = job["release"] >= LATER
+    if later and options.get("gpus"):
+        of["SLURM_GPUS"] = options["gpus"]
     if each := number_of(options.get("cpus-per-task")):
         of["SLURM_CPUS_PER_TASK"] = str(each)
         of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
@@ -218,10 +239,9 @@ def variables(
         of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     if later and options.get("gpus-per-node"):
         of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
-    if job["gpus"]:
+    if held := _step_gpus(options, job, len(names)):
         of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), _gpus(task, options, job))
         per_task = _gpus_per_task(options, job)
-        held = _step_gpus(options, job)
         of["SLURM_GPUS_ON_NODE"] = str(min(held, per_task * len(mine)) if per_task else held)
     return of
 
@@ -233,19 +253,22 @@ def umask() -> int:
     return mask
 
 
-def _step_gpus(options: Options, job: dict[str, Any]) -> int:
+def _step_gpus(options: Options, job: dict[str, Any], nodes: int) -> int:
     """The GPUs that a step has on each of its nodes."""
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
             if option != "gres" or item.startswith("gpu"):
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else 1
                 return min(count, int(job["gpus"]))
-    return int(job["gpus"])
+    total = number_of(options.get("gpus", "").rpartition(":")[2])
+    if total and (job["release"] >= LATER or not job["gpus_per_node"]):
+        return min(max(total // nodes, 1), int(job["gpus"]))
+    return int(job["asked_gpus"])
 
 
 def _gpus(task: dict[str, Any], options: Options, job: dict[str, Any]) -> str:
     """The numbers of the GPUs that a task sees."""
-    has = _step_gpus(options, job)
+    has = _step_gpus(options, job, len(task["names"]))
     each = _gpus_per_task(options, job)
     if each and options.get("gpu-bind") != "none":
         first = task["local"] * each
