@@ -132,6 +132,8 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
     }
     if script.option("export") == "NONE":
         of |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
+    if order := script.option("distribution"):
+        of["SLURM_DISTRIBUTION"] = order
     if mode := script.option("open-mode"):
         of["SLURM_OPEN_MODE"] = mode[0]
     for option in ("account", "qos", "reservation", "constraint"):

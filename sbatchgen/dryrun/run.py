@@ -22,7 +22,8 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
-SCRIPT = "/var/spool/slurmd/job1000001/slurm_script"
+_SPOOL = "/var/spool/slurmd/job1000001/"
+SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"
 _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -257,6 +258,8 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
     """Give a run what the last one lacked: empty files, and names in place of values."""
     arguments, variables, files = given.arguments, dict(given.variables), dict(given.files)
     for need in needed:
+        if need.name.startswith(_SPOOL):  # where Slurm's copy of the script is alone
+            continue
         if need.kind == "arguments":
             arguments = tuple(f"ARG{number}" for number in range(1, int(need.name) + 1))
         elif need.kind == "variable":

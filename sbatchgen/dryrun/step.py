@@ -112,7 +112,7 @@ def srun(
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
-        if not _step_gpus(options, job, len(task["names"])):
+        if "SLURM_GPUS_ON_NODE" not in of_task:
             kept = {key: value for key, value in kept.items() if key not in _OF_GPUS}
         own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
@@ -221,17 +221,15 @@ def variables(
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{umask():04o}",
     }
-    if options.get("mem") != "0":
-        by_count = "cyclic" if len(tasks) <= len(names) else "block"
-        of["SLURM_DISTRIBUTION"] = options.get("distribution") or by_count
-    of |= {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
-    if options.get("hint") == "nomultithread":
-        of["SLURM_THREADS_PER_CORE"] = "1"
     later = job["release"] >= LATER
+    of |= _of_options(len(tasks), len(names), options, job, environment)
     if later and options.get("gpus"):
         of["SLURM_GPUS"] = options["gpus"]
     if each := number_of(options.get("cpus-per-task")):
         of["SLURM_CPUS_PER_TASK"] = str(each)
+    elif later:
+        each = number_of(environment.get("SLURM_CPUS_PER_TASK"))
+    if each:
         of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
@@ -239,11 +237,27 @@ def variables(
         of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     if later and options.get("gpus-per-node"):
         of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
-    if held := _step_gpus(options, job, len(names)):
-        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), _gpus(task, options, job))
-        per_task = _gpus_per_task(options, job)
-        of["SLURM_GPUS_ON_NODE"] = str(min(held, per_task * len(mine)) if per_task else held)
+    if held := _gpus_of_step(options, job, len(names), len(mine)):
+        seen = ",".join(map(str, _seen_gpus(task["local"], held, len(mine), options, job)))
+        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen)
+        of["SLURM_GPUS_ON_NODE"] = str(held)
     return of
+
+
+def _of_options(
+    tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
+) -> Options:
+    """What a task sees of the options of srun."""
+    of = {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
+    if options.get("hint") == "nomultithread":
+        of["SLURM_THREADS_PER_CORE"] = "1"
+    if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
+        return of | {"SLURM_DISTRIBUTION": order}
+    if options.get("mem") == "0":
+        return of
+    if job["release"] >= LATER and "ntasks" not in options and "SLURM_NTASKS" not in environment:
+        tasks = sum(job["cpus"][:nodes])
+    return of | {"SLURM_DISTRIBUTION": "cyclic" if tasks <= nodes else "block"}
 
 
 def umask() -> int:
@@ -253,27 +267,47 @@ def umask() -> int:
     return mask
 
 
-def _step_gpus(options: Options, job: dict[str, Any], nodes: int) -> int:
-    """The GPUs that a step has on each of its nodes."""
+def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int) -> int:
+    """How many GPUs a step has on a node on which it has so many tasks."""
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
-            if option != "gres" or item.startswith("gpu"):
-                count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else 1
+            if option != "gres" or item.startswith(("gpu", "none")):
+                count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else int(item != "none")
                 return min(count, int(job["gpus"]))
+    if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
+        return min(each * tasks, int(job["gpus"]))
     total = number_of(options.get("gpus", "").rpartition(":")[2])
-    if total and (job["release"] >= LATER or not job["gpus_per_node"]):
+    if total and not each and (job["release"] >= LATER or not job["gpus_per_node"]):
         return min(max(total // nodes, 1), int(job["gpus"]))
     return int(job["asked_gpus"])
 
 
-def _gpus(task: dict[str, Any], options: Options, job: dict[str, Any]) -> str:
-    """The numbers of the GPUs that a task sees."""
-    has = _step_gpus(options, job, len(task["names"]))
-    each = _gpus_per_task(options, job)
-    if each and options.get("gpu-bind") != "none":
-        first = task["local"] * each
-        return ",".join(map(str, range(min(first, has), min(first + each, has))))
-    return ",".join(map(str, range(has)))
+def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
+    """The numbers of the GPUs that a task sees, of those that its step holds on its node."""
+    later = job["release"] >= LATER
+    each = _gpus_per_task(options, job) if later or tasks > 1 else 0
+    kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
+    if kind in ("map_gpu", "mask_gpu"):
+        item = value.split(",")[local % (value.count(",") + 1)]
+        mask = _mask(item) if kind == "mask_gpu" else 1 << min(number_of(item), held)
+        return [number for number in range(held) if mask >> number & 1]
+    if kind == "single":
+        return [local // (number_of(value) or 1) % held]
+    if kind == "none" and each and not later:
+        return []
+    if kind == "per_task":
+        each = number_of(value)
+    elif kind:
+        each = 0
+    return [*range(held)][local * each : (local + 1) * each] if each else [*range(held)]
+
+
+def _mask(text: str) -> int:
+    """The number of a mask, decimal or with 0x."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0
 
 
 def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:

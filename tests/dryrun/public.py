@@ -43,10 +43,10 @@ MOST_TASKS = 32  # of a job, which this machine starts one by one
 _KEPT = """
     array cpus-per-gpu cpus-per-task distribution exclusive gpus gpus-per-node gpus-per-task gres job-name mem mem-per-cpu
     mem-per-gpu nodes ntasks ntasks-per-node open-mode overcommit requeue no-requeue signal
-""".split()  # noqa: SIM905
+""".split()
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 # What the system of every machine has; other folders at the top are made below the user's home.
-_OF_SYSTEM = "bin|boot|dev|etc|lib|lib64|proc|root|run|sbin|sys|tmp|usr|var"
+_OF_SYSTEM = "bin|boot|dev|etc|lib|lib64|proc|run|sbin|sys|usr|var"
 _PATH = re.compile(
     rf"(?<![\w/.:$}}~\\*^|)])/(?!(?:{_OF_SYSTEM})\b)(?=[A-Za-z][\w.-]*/?(?:[\w$.{{-]|[\s\"';]|$))"
 )
@@ -95,7 +95,7 @@ class Stage:
         self.cluster.put("plan/python", str(Path(sys.executable).resolve()))
         self.cluster.put("plan/bin/unknown", "")
         self.cluster.put("plan/starts/none", "").parent.chmod(0o777)
-        for name in dry._STAND_INS:  # noqa: SLF001
+        for name in dry._STAND_INS:
             if name not in _REAL:
                 (self.place / "bin" / name).unlink(missing_ok=True)
                 (self.place / "bin" / name).symlink_to(self.place / "stand_in.sh")
@@ -122,14 +122,16 @@ def fitted(text: str, on: Stage, home: Path) -> str:
     text = _GPU.sub(lambda match: f"{match[1]}{'a100:' if match[2] else ''}{min(int(match[3][:4]), 4)}", text)
     text = _PATH.sub(f"{home}/root/", _BY_PATH.sub(r"\1", re.sub(r"--mpi[= ]\w+", "", text)))
     script = on.script(text)
-    if not is_planned(script) or script.sbatch.refusal or script.placeholders:
-        return ""
+    if not is_planned(script) or script.sbatch.refusal or script.placeholders or "--container-" in text:
+        return ""  # --container-image is of a plugin that this cluster lacks
     asked = script.resources
     tasks = asked.ntasks or asked.tasks_per_node * asked.nodes
     wide = asked.tasks_per_node * (asked.cpus_per_task or 1) > 128
     if asked.nodes > len(on.cluster.nodes) or tasks > MOST_TASKS or wide:
         return ""
     options = {name: value for name, value in asked.options.items() if name in _KEPT}
+    if not options.keys() - {"nodes", "job-name", "array", "mem", "open-mode", "signal"}:
+        options["exclusive"] = ""  # its site gives whole nodes
     if "gres" in options:
         of_gpus = [item for item in options["gres"].split(",") if item.startswith("gpu")]
         options |= {"gres": of_gpus[0]} if of_gpus else {}
@@ -176,7 +178,7 @@ def provided(on: Stage, done: DryRun, home: Path) -> Given:
     """Make for the job what the plan made up; what it is given for a plan after the job."""
     for name, data in done.given.files.items():
         path = Path(name if name.startswith("/") else f"{home}/work/{name}")
-        if path.is_relative_to(home) and not path.exists():
+        if path.is_relative_to(on.cluster.home) and not path.exists():
             if name.endswith("/"):
                 on.cluster.put(str((path / ".made").relative_to(on.cluster.home)), "")
                 (path / ".made").unlink()
@@ -206,7 +208,13 @@ def really(
         "BASH_ENV": f"{on.place}/prelude.sh",
         **done.given.variables,
     }
-    command = ["/usr/bin/sbatch", "--parsable", f"--output={home}/log", job, *done.given.arguments]
+    command: list[str | Path] = [
+        "/usr/bin/sbatch",
+        "--parsable",
+        f"--output={home}/log",
+        job,
+        *done.given.arguments,
+    ]
     number = int(on.cluster.run(command, cwd=job.parent, env=env, check=True).stdout)
     on.cluster.wait(number, timeout=300)
     starts: list[StartRecord] = []
@@ -250,6 +258,12 @@ def differences(on: Stage, text: str) -> list[str] | None:
     first = planned(on, script, home, Given(variables=_USER)) if script.text else None
     if first is None or first.ended.limit or not any(step.processes for step in first.steps):
         return None
+    names = [need.name for need in first.needed if need.kind == "variable"]
+    if any(name.startswith("SLURM_") for name in names):
+        return None  # it is submitted with more options than it has
+    if names:
+        more = _USER | dict(first.given.variables) | {name: name for name in names}
+        first = planned(on, script, home, Given(variables=more))
     given = provided(on, first, home)
     starts, ids = really(on, script, home, first)
     on.tasks += len(starts)
@@ -273,7 +287,11 @@ def compared(own: DryRun, again: DryRun, real: tuple[Step, ...], cluster: Cluste
         for process, twin, task in zip(step, other, seen, strict=True):
             for what in sorted({*process, *task}):
                 values = [truth.named(each.get(what, ""), cluster) for each in (process, twin, task)]
-                if values[0] != values[2] and values[0] == values[1]:
+                is_user = (values[0], values[2]) in {
+                    ("root", cluster.user),
+                    ("0", "20001"),
+                }  # plans are of root
+                if values[0] != values[2] and values[0] == values[1] and not is_user:
                     yield f"{process['word 0']} {process['command']}: {what}: {values[0]!r}, really {values[2]!r}"
 
 
