@@ -8,7 +8,10 @@ from __future__ import annotations
 import marshal
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # loading typing takes longer than all the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
@@ -95,11 +98,11 @@ def srun(
     tasks, refusal = spread(options, job, environment)
     if command and "/" not in command[0] and "PATH" not in kept:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
-    number = 0
-    while os.path.exists(f"{PLACE}/step.{number}"):
+    number, kind = 0, "refused." if refusal else ""  # which has no number
+    while os.path.exists(f"{PLACE}/step.{kind}{number}"):
         number += 1
-    open(f"{PLACE}/step.{number}", "x").close()
-    own = {"__plan_step": str(number), "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    open(f"{PLACE}/step.{kind}{number}", "x").close()
+    own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     record("srun", words, environment | own)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
@@ -147,7 +150,8 @@ def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple
             if count_of * max(per_task, 1) > room[name]:
                 return [], "Unable to create step for job: More processors requested than permitted"
     places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
-    if options.get("distribution", "block").startswith(("cyclic", "*:", "plane=1")):
+    order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
+    if order.startswith(("cyclic", "*:", "plane=1")):
         places.sort(key=lambda place: (place[1], place[0]))
     tasks = [
         {"rank": rank, "node": node, "host": names[node], "local": local, "on": on, "names": names}
@@ -219,6 +223,7 @@ def variables(
         "SLURM_TASKS_PER_NODE": _counts(on),
         "SLURM_STEP_TASKS_PER_NODE": _counts(on),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "TMPDIR": environment.get("TMPDIR", "/tmp"),  # noqa: S108 - on the node
         "SLURM_UMASK": f"{umask():04o}",
     }
     later = job["release"] >= LATER
@@ -255,9 +260,10 @@ def _of_options(
         return of | {"SLURM_DISTRIBUTION": order}
     if options.get("mem") == "0":
         return of
-    if job["release"] >= LATER and "ntasks" not in options and "SLURM_NTASKS" not in environment:
-        tasks = sum(job["cpus"][:nodes])
-    return of | {"SLURM_DISTRIBUTION": "cyclic" if tasks <= nodes else "block"}
+    is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
+    has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
+    is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
+    return of | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
 def umask() -> int:
@@ -402,8 +408,8 @@ def record(name: str, words: list[str], environment: Options) -> None:
         *words,
     )
     texts = (*head, *(f"{key}={value}" for key, value in environment.items()))
-    number = 0
-    while os.path.exists(path := f"{PLACE}/starts/{os.getpid():09}.{number}"):
+    number, at = 0, number_of(environment.get("__plan_count"))
+    while os.path.exists(path := f"{PLACE}/starts/{at:09}.{os.getpid():09}.{number}"):
         number += 1
     with open(path, "xb") as stream:
         stream.write(b"".join(os.fsencode(text) + b"\0" for text in texts))

@@ -72,14 +72,11 @@ class Stage:
         """Put the stand-ins where all nodes see them."""
         self.place = self.cluster.home / "plan"
         here = Path(dry.__file__).parent
-        of_node = {
-            "stand_in.sh": (
-                "/starts/%09d' $$",
-                '/starts/%s.%09d\' "${SLURM_JOB_ID-}-${SLURMD_NODENAME-}" $$',
-            ),
+        of_node = {  # numbers of processes are those of a node
+            "stand_in.sh": ("/starts/%09d", "/starts/'\"${SLURM_JOB_ID-}-${SLURMD_NODENAME-}\"'.%09d"),
             "step.py": (
-                "/starts/{os.getpid():09}",
-                "/starts/{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURMD_NODENAME')}.{os.getpid():09}",
+                "/starts/{at",
+                "/starts/{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURMD_NODENAME')}.{at",
             ),
             "prelude.sh": ("if [[ ! -v __plan_line ]]", "if false"),  # no trace: it is the plan's alone
         }
@@ -140,8 +137,9 @@ def fitted(text: str, on: Stage, home: Path) -> str:
     for name in _GPUS:
         if name in options and name != "gres":
             options[name] = re.sub(r"^[A-Za-z][\w.-]*:(?=\d+$)", "a100:", options[name])
-            if options[name].isdigit():
-                options[name] = str(min(int(options[name]), 4 * (asked.nodes if name == "gpus" else 1)))
+            kind, colon, count = options[name].rpartition(":")
+            most = 4 * (asked.nodes if name == "gpus" else 1)
+            options[name] = f"{kind}{colon}{min(int(count), most) if count.isdigit() else count}"
     if script.array:
         options["array"] = ",".join(
             str(number) for number in [n for run in script.array for n in run[:2]][:2]
@@ -190,7 +188,7 @@ def provided(on: Stage, done: DryRun, home: Path) -> Given:
         if "/" not in name and not shutil.which(name) and not (on.place / "bin" / name).is_symlink():
             (on.place / "bin" / name).symlink_to(on.place / "stand_in.sh")
         path = Path(process.cwd, name)
-        if "/" in name and path.is_relative_to(home) and not path.exists():
+        if "/" in name and path.is_relative_to(home) and not (path.exists() and path.stat().st_size):
             text = (on.place / "stand_in.sh").read_text()
             on.cluster.put(str(path.relative_to(on.cluster.home)), text, mode=0o755)
     return done.given
@@ -206,7 +204,7 @@ def really(
         "HOME": str(home),
         "PATH": f"{on.place}/bin:/usr/local/bin:/usr/bin:/bin",
         "BASH_ENV": f"{on.place}/prelude.sh",
-        **done.given.variables,
+        **{name: value for name, value in done.given.variables.items() if name not in _IDS},
     }
     command: list[str | Path] = [
         "/usr/bin/sbatch",
@@ -228,7 +226,7 @@ def really(
             continue
         starts.append(start)
         ids |= {name: start.environment[name] for name in ids if name in start.environment}
-    return starts, ids if first else {name: ids[name] for name in ("SLURM_JOB_ID", "SLURM_JOBID")}
+    return starts, ids if first else {name: ids[name] for name in _IDS}
 
 
 def steps_of(starts: list[StartRecord], done: DryRun) -> tuple[Step, ...]:
@@ -255,14 +253,18 @@ def differences(on: Stage, text: str) -> list[str] | None:
     """
     home = on.home()
     script = on.script(fitted(text, on, home))
-    first = planned(on, script, home, Given(variables=_USER)) if script.text else None
-    if first is None or first.ended.limit or not any(step.processes for step in first.steps):
+    if not script.text:
+        return None
+    config = on.cluster.root(["scontrol", "show", "config"]).stdout
+    ids = dict.fromkeys(_IDS, re.findall(r"NEXT_JOB_ID *= (\d+)", config)[0])  # a name may hold it
+    first = planned(on, script, home, Given(variables=_USER | ids))
+    if first.ended.limit or not any(step.processes for step in first.steps):
         return None
     names = [need.name for need in first.needed if need.kind == "variable"]
     if any(name.startswith("SLURM_") for name in names):
         return None  # it is submitted with more options than it has
     if names:
-        more = _USER | dict(first.given.variables) | {name: name for name in names}
+        more = dict(first.given.variables) | {name: name for name in names}
         first = planned(on, script, home, Given(variables=more))
     given = provided(on, first, home)
     starts, ids = really(on, script, home, first)
@@ -272,6 +274,7 @@ def differences(on: Stage, text: str) -> list[str] | None:
     return [*compared(own, again, steps_of(starts, own), on.cluster)]
 
 
+_IDS = ("SLURM_JOB_ID", "SLURM_JOBID")
 _USER = {"USER": "alice", "LOGNAME": "alice"}
 
 
