@@ -96,9 +96,9 @@ def srun(
         return 0
     kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     tasks, refusal = spread(options, job, environment)
+    number, kind = 0, "refused." if refusal else ""  # which has no number
     if command and "/" not in command[0] and "PATH" not in kept:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
-    number, kind = 0, "refused." if refusal else ""  # which has no number
     while os.path.exists(f"{PLACE}/step.{kind}{number}"):
         number += 1
     open(f"{PLACE}/step.{kind}{number}", "x").close()
@@ -125,9 +125,9 @@ def srun(
 
 def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:
     """The tasks of a step: rank, node, place on the node; or why Slurm refuses it."""
-    if "nodelist" in options and (not options["nodelist"].strip() or "\n" in options["nodelist"].strip()):
-        return [], "Requested node configuration is not available"
     names = _nodes(options, job)
+    if not names:
+        return [], "Requested node configuration is not available"
     held = number_of(environment.get("SLURM_NTASKS"))
     per_node = number_of(options.get("ntasks-per-node"))
     count = number_of(options.get("nodes", "").partition("-")[0]) or min(len(names), len(job["nodes"]))
@@ -172,7 +172,11 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
     """The nodes that a step may get, in order."""
     names = list(job["nodes"])
     if "nodelist" in options:
-        wanted = expanded(options["nodelist"])
+        listed = options["nodelist"].strip()
+        wanted = expanded(listed.replace("\n", ",") if job["release"] >= LATER else listed)
+        most = number_of(options.get("nodes")) or len(names)
+        if not listed or len(wanted) > most or any("\n" in name for name in wanted):
+            return []
         names = [name for name in names if name in wanted] or names
     if "exclude" in options:
         without = expanded(options["exclude"])
@@ -223,9 +227,10 @@ def variables(
         "SLURM_TASKS_PER_NODE": _counts(on),
         "SLURM_STEP_TASKS_PER_NODE": _counts(on),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
-        "TMPDIR": environment.get("TMPDIR", "/tmp"),  # noqa: S108 - on the node
         "SLURM_UMASK": f"{umask():04o}",
     }
+    if not task["local"]:  # the first task of a node has it also if --export leaves it out
+        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
     of |= _of_options(len(tasks), len(names), options, job, environment)
     if later and options.get("gpus"):
