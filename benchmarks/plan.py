@@ -5,6 +5,7 @@
     python benchmarks/plan.py FOLDER --show   # also each finding
     python benchmarks/plan.py --healthy       # warnings of rendered jobs that are right: there must be none
     python benchmarks/plan.py --truth 300     # rendered scripts beside what their tasks see on a real Slurm
+    python benchmarks/plan.py FOLDER --truth-public 100   # scripts of others beside their jobs, on each Slurm
 
 A script counts as reached if it starts a program, and as needing if it starts none and the plan lists what
 it lacks. --truth needs root and Debian's packages of Slurm.
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,7 +32,7 @@ from sbatchgen.modes import MODES
 from sbatchgen.quoting import counted
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
-from tests.dryrun import truth
+from tests.dryrun import public, truth
 from tests.dryrun.healthy import jobs, planned
 from tests.scripts import plan, script
 
@@ -60,6 +62,9 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
             took.append(time.monotonic() - began)
             used.append(sum(os.times()[:4]) - before)
             kind = "reached" if done.steps else "needing" if done.needed else "neither"
+            if kind == "neither" and not done.ended.status:
+                kind = "of commands of the system alone, which run"
+            counts["runs until it had what it needs"] += done.runs
             counts[kind] += 1
             counts["at a limit"] += bool(done.ended.limit)
             for finding in findings:
@@ -71,7 +76,9 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
     for name, count in sorted(counts.items()):
         print(f"{count:6}  {name}")
     reached = counts["reached"] + counts["needing"]
+    whole = reached + counts["of commands of the system alone, which run"]
     print(f"reached or needing: {100 * reached / max(len(took), 1):.1f} %")
+    print(f"or of commands of the system alone: {100 * whole / max(len(took), 1):.1f} %")
     for name, values in (("wall", took), ("CPU", used)):
         middle, late = _at(values, 0.5), _at(values, 0.99)
         print(f"{name}: median {middle:.3f} s, 99 % {late:.3f} s, most {max(values):.3f} s")
@@ -126,6 +133,52 @@ def compare(count: int, seed: int) -> int:
     return int(failed > 0)
 
 
+def compare_public(folder: Path, count: int, seed: int) -> int:
+    """Run scripts of a folder as jobs of each Slurm, and compare each plan with its job."""
+    every = sorted(path for path in folder.rglob("*") if path.is_file())
+    random.Random(seed).shuffle(every)  # noqa: S311
+    texts = {path: path.read_bytes().decode("utf-8", "surrogateescape") for path in every}
+    kinds: dict[str, list[Path]] = {}
+    for path in every:
+        kinds.setdefault(public.kind(texts[path]), []).append(path)
+    drawn = [path for row in zip_longest(*(kinds[kind] for kind in sorted(kinds))) for path in row if path]
+    total = 0
+    for release, root in truth.RELEASES.items():
+        with (
+            tempfile.TemporaryDirectory() as profiles,
+            Cluster(visible=fixtures.VISIBLE, root=root, settings=public.CLUSTER) as cluster,
+        ):
+            on = public.stage(cluster, release, Path(profiles))
+            total += _compare_each(on, drawn, texts, count)
+    return int(total > 0)
+
+
+def _compare_each(on: public.Stage, drawn: Sequence[Path], texts: Mapping[Path, str], count: int) -> int:
+    """Compare until so many scripts have run; print each difference, and the counts."""
+    counts: Counter[str] = Counter()
+    for path in drawn:
+        if counts["compared"] == count:
+            break
+        try:
+            lines = public.differences(on, texts[path])
+        except (RuntimeError, TimeoutError) as error:
+            counts["refused by Slurm, or without end"] += 1
+            print(f"{on.release} {path.name}: {str(error).splitlines()[-1]}", flush=True)
+            continue
+        if lines is None:
+            counts["too large, of another language, or without a program"] += 1
+            continue
+        counts["compared"] += 1
+        counts[f"compared: {public.kind(texts[path])}"] += 1
+        counts["with differences"] += bool(lines)
+        for line in lines[:8]:
+            print(f"{on.release} {path.name}: {line}", flush=True)
+    print(f"Slurm {on.release}: {counts['compared']} scripts with {on.tasks} processes")
+    for name, number in sorted(counts.items()):
+        print(f"{number:6}  {name}", flush=True)
+    return counts["with differences"]
+
+
 def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -139,9 +192,17 @@ def main() -> int:
         "--truth", type=int, metavar="SCRIPTS", help="compare so many rendered scripts with their jobs"
     )
     parser.add_argument("--healthy", action="store_true", help="plan rendered jobs of every kind")
+    parser.add_argument(
+        "--truth-public",
+        type=int,
+        metavar="SCRIPTS",
+        help="compare so many scripts of FOLDER with their jobs",
+    )
     given = parser.parse_args()
     if given.healthy:
         return healthy()
+    if given.truth_public:
+        return compare_public(given.folder, given.truth_public, given.seed)
     if given.folder:
         reach(given.folder, most=given.most, seed=given.seed, show=given.show)
     return compare(given.truth, given.seed) if given.truth else 0

@@ -26,6 +26,7 @@ class Grant:
         tasks: How many tasks each may run.
         cpus: CPUs of each.
         gpus: GPUs of each.
+        asked_gpus: Those that the job asks for: a step sees no other, also where a whole node has more.
         environment: What Slurm sets in the batch script, on the first node.
     """
 
@@ -33,6 +34,7 @@ class Grant:
     tasks: tuple[int, ...]
     cpus: tuple[int, ...]
     gpus: int
+    asked_gpus: int
     environment: dict[str, str]
 
 
@@ -52,14 +54,15 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
     per_task = asked.cpus_per_task or 1
     tasks = _tasks(asked, count, nodes)
-    gpus = _gpus(asked, script, count)
+    few = _asked_gpus(asked, count)
+    gpus = max(few, *_whole(script, "gpus_per_node")) if "exclusive" in asked else few
     if tasks is None:
         on_node = max(_cpus_of_node(asked, script, gpus), per_task)
         cpus = (on_node,) * count
         tasks = (on_node // per_task,) * count
     else:
         cpus = tuple(max(_cpus_of_node(asked, script, gpus), number * per_task) for number in tasks)
-    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, environment={})
+    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
     held.environment.update(_of_job(script, held, user, uid, gid))
     held.environment.update(_of_tasks(asked, sum(tasks), script.release))
     held.environment.update(_of_gpus(asked, gpus))
@@ -77,16 +80,20 @@ def _tasks(asked: Resources, count: int, nodes: int | None) -> tuple[int, ...] |
     return None
 
 
-def _gpus(asked: Resources, script: JobScript, count: int) -> int:
+def _asked_gpus(asked: Resources, count: int) -> int:
     if asked.gpus and not asked.gpus_per_node and not asked.gres:
         return max(sum(number for _, number in asked.gpus) // count, 1)
-    whole = [part.gpus_per_node or 0 for part in script.partitions.values()] if "exclusive" in asked else []
-    return max([asked.gpu_count, *whole])
+    return asked.gpu_count
+
+
+def _whole(script: JobScript, what: str) -> list[int]:
+    """What the nodes of the partitions have."""
+    return [0, *(int(getattr(part, what) or 0) for part in script.partitions.values())]
 
 
 def _cpus_of_node(asked: Resources, script: JobScript, gpus: int) -> int:
     if "exclusive" in asked:
-        return max([int(part.cpus_per_node or 1) for part in script.partitions.values()], default=1)
+        return max(1, *_whole(script, "cpus_per_node"))
     return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
 
 
@@ -123,6 +130,10 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
+    if script.option("export") == "NONE":
+        of |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
+    if order := script.option("distribution"):
+        of["SLURM_DISTRIBUTION"] = order
     if mode := script.option("open-mode"):
         of["SLURM_OPEN_MODE"] = mode[0]
     for option in ("account", "qos", "reservation", "constraint"):
@@ -133,7 +144,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         ("SLURM_MEM_PER_CPU", asked.mem_per_cpu),
         ("SLURM_MEM_PER_GPU", asked.mem_per_gpu),
     ):
-        if amount is not None:
+        if amount:  # 0 is all of it
             of[variable] = str(amount)
     if script.release < _LATER:
         return of | {"SLURM_NODE_ALIASES": "(null)"}

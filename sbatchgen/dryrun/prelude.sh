@@ -1,13 +1,17 @@
 # Read by each bash in the sandbox at its start (BASH_ENV).
-command_not_found_handle() { __plan_at=${BASH_LINENO[0]} /run/plan/bin/unknown "$@"; }
+command_not_found_handle() {
+    local __plan_by=0
+    __plan_at=${BASH_LINENO[0]} /run/plan/bin/unknown "$@"
+}
 conda() { # a function of the shell, as the real one
     __plan_at=${BASH_LINENO[0]} /run/plan/bin/conda "$@" && [[ ${1-} != activate ]] || export CONDA_DEFAULT_ENV=${2-base} CONDA_PREFIX=$HOME/conda/envs/${2-base}
 }
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; } # the limits of a node may be others
 wait() { ((++__plan_waits)); builtin wait "$@"; } # what starts before a wait may run at the same time
 if [[ ! -v __plan_line ]]; then # the batch script's own
-    export __plan_line=0 __plan_waits=0
+    export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
+    __plan_by=1
     exec {BASH_XTRACEFD}>/run/plan/trace
-    PS4=$'+$((__plan_line = LINENO))\x1f$PWD\x1f'
+    PS4=$'+$((__plan_count += __plan_by, __plan_line = LINENO))\x1f$PWD\x1f'
     set -x
 fi

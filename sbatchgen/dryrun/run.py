@@ -22,7 +22,8 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
-SCRIPT = "/var/spool/slurmd/job1000001/slurm_script"
+_SPOOL = "/var/spool/slurmd/job1000001/"
+SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"
 _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -194,6 +195,8 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "tasks": list(grant.tasks),
         "cpus": list(grant.cpus),
         "gpus": grant.gpus,
+        "asked_gpus": grant.asked_gpus,
+        "gpus_per_node": bool(asked.gpus_per_node),
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),
@@ -262,6 +265,8 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
     """Give a run what the last one lacked: empty files, and names in place of values."""
     arguments, variables, files = given.arguments, dict(given.variables), dict(given.files)
     for need in needed:
+        if need.name.startswith(_SPOOL):  # where Slurm's copy of the script is alone
+            continue
         if need.kind == "arguments":
             arguments = tuple(f"ARG{number}" for number in range(1, int(need.name) + 1))
         elif need.kind == "variable":

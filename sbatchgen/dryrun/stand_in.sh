@@ -9,7 +9,7 @@ record() {
     local environment key value number=0 file
     mapfile -d '' -t environment </proc/self/environ
     while read -r key value; do [[ $key != SigIgn: ]] || break; done </proc/self/status
-    printf -v file '/run/plan/starts/%09d' $$
+    printf -v file '/run/plan/starts/%09d.%09d' "${__plan_count:-0}" $$
     while [[ -e $file.$number ]]; do ((number++)); done
     printf '%s\0' "$called" "${__plan_at:-${__plan_line:-0}}" "${__plan_waits:-0}" $((16#${value:-0} >> 1 & 1)) "$PWD" $# "$@" \
         "${environment[@]}" >"$file.$number"

@@ -8,7 +8,10 @@ from __future__ import annotations
 import marshal
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # loading typing takes longer than all the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
@@ -18,6 +21,15 @@ MOST_RECORDS = 512  # if their start is only recorded
 # What runs in the sandbox as it is, by name; of other programs only the start is recorded.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_OF_GPUS = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # which a step without GPUs lacks
+# Options that a task sees; 1 for those without a value.
+_OF_OPTIONS = {
+    "label": "SLURM_LABELIO",
+    "overcommit": "SLURM_OVERCOMMIT",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "job-name": "SLURM_JOB_NAME",
+    "network": "SLURM_NETWORK",
+}
 Options = dict[str, str]
 
 
@@ -82,25 +94,29 @@ def srun(
     if "version" in options:
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
+    kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     tasks, refusal = spread(options, job, environment)
-    number = 0
-    while os.path.exists(f"{PLACE}/step.{number}"):
+    number, kind = 0, "refused." if refusal else ""  # which has no number
+    if command and "/" not in command[0] and "PATH" not in kept:
+        refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
+    while os.path.exists(f"{PLACE}/step.{kind}{number}"):
         number += 1
-    open(f"{PLACE}/step.{number}", "x").close()
-    own = {"__plan_step": str(number), "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    open(f"{PLACE}/step.{kind}{number}", "x").close()
+    own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     record("srun", words, environment | own)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
         return 1
     if options.get("chdir"):
         os.chdir(options["chdir"])
-    kept = exported(options.get("export", "ALL"), environment)
     commands = []
     program = _found(command[0], kept) if command else None
     most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
+        if "SLURM_GPUS_ON_NODE" not in of_task:
+            kept = {key: value for key, value in kept.items() if key not in _OF_GPUS}
         own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, kept | of_task | own))
@@ -110,6 +126,8 @@ def srun(
 def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:
     """The tasks of a step: rank, node, place on the node; or why Slurm refuses it."""
     names = _nodes(options, job)
+    if not names:
+        return [], "Requested node configuration is not available"
     held = number_of(environment.get("SLURM_NTASKS"))
     per_node = number_of(options.get("ntasks-per-node"))
     count = number_of(options.get("nodes", "").partition("-")[0]) or min(len(names), len(job["nodes"]))
@@ -132,7 +150,8 @@ def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple
             if count_of * max(per_task, 1) > room[name]:
                 return [], "Unable to create step for job: More processors requested than permitted"
     places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
-    if options.get("distribution", "block").startswith(("cyclic", "*:", "plane=1")):
+    order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
+    if order.startswith(("cyclic", "*:", "plane=1")):
         places.sort(key=lambda place: (place[1], place[0]))
     tasks = [
         {"rank": rank, "node": node, "host": names[node], "local": local, "on": on, "names": names}
@@ -153,7 +172,11 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
     """The nodes that a step may get, in order."""
     names = list(job["nodes"])
     if "nodelist" in options:
-        wanted = expanded(options["nodelist"])
+        listed = options["nodelist"].strip()
+        wanted = expanded(listed.replace("\n", ",") if job["release"] >= LATER else listed)
+        most = number_of(options.get("nodes")) or len(names)
+        if not listed or len(wanted) > most or any("\n" in name for name in wanted):
+            return []
         names = [name for name in names if name in wanted] or names
     if "exclude" in options:
         without = expanded(options["exclude"])
@@ -203,14 +226,20 @@ def variables(
         "SLURM_STEP_NODELIST": _listed(names, job),
         "SLURM_TASKS_PER_NODE": _counts(on),
         "SLURM_STEP_TASKS_PER_NODE": _counts(on),
-        "SLURM_DISTRIBUTION": options.get("distribution")
-        or ("cyclic" if len(tasks) <= len(names) else "block"),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{umask():04o}",
     }
+    if not task["local"]:  # the first task of a node has it also if --export leaves it out
+        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
+    of |= _of_options(len(tasks), len(names), options, job, environment)
+    if later and options.get("gpus"):
+        of["SLURM_GPUS"] = options["gpus"]
     if each := number_of(options.get("cpus-per-task")):
         of["SLURM_CPUS_PER_TASK"] = str(each)
+    elif later:
+        each = number_of(environment.get("SLURM_CPUS_PER_TASK"))
+    if each:
         of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
@@ -218,12 +247,28 @@ def variables(
         of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     if later and options.get("gpus-per-node"):
         of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
-    if job["gpus"]:
-        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), _gpus(task, options, job))
-        per_task = _gpus_per_task(options, job)
-        held = _step_gpus(options, job)
-        of["SLURM_GPUS_ON_NODE"] = str(min(held, per_task * len(mine)) if per_task else held)
+    if held := _gpus_of_step(options, job, len(names), len(mine)):
+        seen = ",".join(map(str, _seen_gpus(task["local"], held, len(mine), options, job)))
+        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen)
+        of["SLURM_GPUS_ON_NODE"] = str(held)
     return of
+
+
+def _of_options(
+    tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
+) -> Options:
+    """What a task sees of the options of srun."""
+    of = {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
+    if options.get("hint") == "nomultithread":
+        of["SLURM_THREADS_PER_CORE"] = "1"
+    if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
+        return of | {"SLURM_DISTRIBUTION": order}
+    if options.get("mem") == "0":
+        return of
+    is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
+    has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
+    is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
+    return of | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
 def umask() -> int:
@@ -233,24 +278,47 @@ def umask() -> int:
     return mask
 
 
-def _step_gpus(options: Options, job: dict[str, Any]) -> int:
-    """The GPUs that a step has on each of its nodes."""
+def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int) -> int:
+    """How many GPUs a step has on a node on which it has so many tasks."""
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
-            if option != "gres" or item.startswith("gpu"):
-                count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else 1
+            if option != "gres" or item.startswith(("gpu", "none")):
+                count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else int(item != "none")
                 return min(count, int(job["gpus"]))
-    return int(job["gpus"])
+    if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
+        return min(each * tasks, int(job["gpus"]))
+    total = number_of(options.get("gpus", "").rpartition(":")[2])
+    if total and not each and (job["release"] >= LATER or not job["gpus_per_node"]):
+        return min(max(total // nodes, 1), int(job["gpus"]))
+    return int(job["asked_gpus"])
 
 
-def _gpus(task: dict[str, Any], options: Options, job: dict[str, Any]) -> str:
-    """The numbers of the GPUs that a task sees."""
-    has = _step_gpus(options, job)
-    each = _gpus_per_task(options, job)
-    if each and options.get("gpu-bind") != "none":
-        first = task["local"] * each
-        return ",".join(map(str, range(min(first, has), min(first + each, has))))
-    return ",".join(map(str, range(has)))
+def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
+    """The numbers of the GPUs that a task sees, of those that its step holds on its node."""
+    later = job["release"] >= LATER
+    each = _gpus_per_task(options, job) if later or tasks > 1 else 0
+    kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
+    if kind in ("map_gpu", "mask_gpu"):
+        item = value.split(",")[local % (value.count(",") + 1)]
+        mask = _mask(item) if kind == "mask_gpu" else 1 << min(number_of(item), held)
+        return [number for number in range(held) if mask >> number & 1]
+    if kind == "single":
+        return [local // (number_of(value) or 1) % held]
+    if kind == "none" and each and not later:
+        return []
+    if kind == "per_task":
+        each = number_of(value)
+    elif kind:
+        each = 0
+    return [*range(held)][local * each : (local + 1) * each] if each else [*range(held)]
+
+
+def _mask(text: str) -> int:
+    """The number of a mask, decimal or with 0x."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0
 
 
 def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
@@ -345,8 +413,8 @@ def record(name: str, words: list[str], environment: Options) -> None:
         *words,
     )
     texts = (*head, *(f"{key}={value}" for key, value in environment.items()))
-    number = 0
-    while os.path.exists(path := f"{PLACE}/starts/{os.getpid():09}.{number}"):
+    number, at = 0, number_of(environment.get("__plan_count"))
+    while os.path.exists(path := f"{PLACE}/starts/{at:09}.{os.getpid():09}.{number}"):
         number += 1
     with open(path, "xb") as stream:
         stream.write(b"".join(os.fsencode(text) + b"\0" for text in texts))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sbatchgen.dryrun.run import DryRun
+from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.dryrun.plans import planned
 
@@ -30,12 +31,13 @@ _UNKNOWN = {
     "of the site": r"SLURM_(CLUSTER_NAME|WORKING_CLUSTER|SUBMIT_HOST|PRIO_PROCESS|CONF|MEM_PER_CPU|JOB_GROUP|JOB_OVERSUBSCRIBE"
     r"|JOB_EXCLUSIVE)|(HYDRA|I_MPI|OMPI|PRTE)_\w+",
     "how srun and slurmd work": r"SLURM_(JOB_CPUS_PER_NODE_PACK_GROUP_0|TRES_(PER_TASK|BIND))"
-    r"|SLURMD_(DEBUG|TRES_BIND)|SRUN_DEBUG",
+    r"|SLURMD_(DEBUG|TRES_BIND)|SRUN_DEBUG|SLURM_CPU_BIND\w*",
     "of the shell": r"PATH|_|SHLVL|PWD|OLDPWD|HOSTNAME|LANG|SHELL|TERM|LC_CTYPE|BASH_ENV",
     "of these tests, which plan as root for another user": r"(SLURM_JOB_)?(USER|UID|GID)|LOGNAME",
 }
 _LEFT_OUT = re.compile("|".join(_UNKNOWN.values()))
 _OF_EACH_JOB = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "MASTER_PORT"}
+RELEASES = {fixtures.FIRST: None, fixtures.LATER: fixtures.CHECKOUT / "build" / "sid"}
 FIRST = "3"  # the element of an array that is compared
 # A program that leaves how it was started.
 _SPY = """#!/bin/bash
@@ -90,7 +92,7 @@ def differences(
         for process, task in zip(processes, tasks, strict=True):
             where = f"step {number}, rank {process.rank}"
             gpus = ",".join(map(str, process.gpus))
-            argv = [_named(word, cluster) for word in task["argv"]]
+            argv = [named(word, cluster) for word in task["argv"]]
             pairs.append((f"{where}: argv", list(process.argv), argv))
             pairs.append((f"{where}: folder", process.cwd, task["cwd"]))
             pairs.append((f"{where}: GPUs", gpus, task["env"].get("CUDA_VISIBLE_DEVICES", "")))
@@ -102,15 +104,20 @@ def _environments(
     where: str, own: Mapping[str, str | None], real: Mapping[str, str | None], cluster: Cluster
 ) -> Iterator[tuple[str, object, object]]:
     for name in sorted({*own, *real}):
-        if not _LEFT_OUT.fullmatch(name):
+        if not is_left_out(name):
             mine, theirs = (
-                value and ("of the job" if name in _OF_EACH_JOB else _named(value, cluster))
+                value and ("of the job" if name in _OF_EACH_JOB else named(value, cluster))
                 for value in (own.get(name), real.get(name))
             )
             yield f"{where}: {name}", mine, theirs
 
 
-def _named(text: str, cluster: Cluster) -> str:
+def is_left_out(name: str) -> bool:
+    """Whether a variable is one that no plan can know."""
+    return _LEFT_OUT.fullmatch(name) is not None
+
+
+def named(text: str, cluster: Cluster) -> str:
     """A text of the cluster with the names of a plan."""
     text = re.sub(r"\bn([1-4]|\[[1-4]-[1-4]\])(?!\w)", r"node\1", text)
     return text.replace(f"{cluster.home}/bin:", "")
