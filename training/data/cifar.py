@@ -21,14 +21,10 @@ CLASSES = 10
 
 
 def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """One part of CIFAR-10: images (N, 3, 32, 32) uint8 and labels (N,) int64, on the CPU.
+    """One part (train or test) of CIFAR-10: images (N, 3, 32, 32) uint8 and labels (N,) int64, on the CPU.
 
-    Args:
-        folder: Has the files of either version, or their folder as it is unpacked.
-        part: train or test.
-
-    Raises:
-        UserError: If a file is missing or wrong.
+    The folder has the files of either version, or their folder as it is unpacked. UserError if one is missing
+    or wrong.
     """
     root = folder.parent if folder.name == PYTHON else folder
     if (root / PYTHON).is_dir():

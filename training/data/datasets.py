@@ -39,7 +39,7 @@ class Data:
     train: Split
     validation: Split
     classes: int
-    shape_CHW: tuple[int, int, int]
+    shape_CHW: tuple[int, ...]
     target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of a sample: 0
     checksum: str = ""  # of the training labels, and of the names of classes and files
     # errors in reading samples, to be raised when the processes next synchronise
@@ -95,47 +95,32 @@ def _in_memory(
     train: Batch, validation: Batch, norm: Norm, device: torch.device, config: Config, *, shift: int
 ) -> Data:
     """Both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
-    for pair, part in ((train, "training"), (validation, "validation")):
-        _check_tensors(*pair, (train[0].shape[1:], train[1].shape[1:]), part, labels=not config.task)
-    splits = [
-        InMemory(
-            images_NCHW=images.to(device),
-            labels_N=labels.to(device) if config.task else labels.to(device).long(),
-            norm=norm,
-            shift=most,
-            seed=config.seed,
+    splits: list[InMemory] = []
+    shapes = [tensor.shape[1:] for tensor in train]
+    for (images, targets), part, most in ((train, "training", shift), (validation, "validation", 0)):
+        alike = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
+        if images.ndim != 4 or not alike:
+            what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
+            raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
+        if not len(targets):
+            raise UserError(f"there are no {part} images", fix="another data set")
+        if not config.task and (targets.is_floating_point() or int(targets.min()) < 0):
+            what = f"the labels of the {part} images are {targets.dtype}, from {targets.min().item()} on"
+            raise UserError(what, fix="whole numbers from 0 on")
+        labels_N = targets.to(device, None if config.task else torch.int64)
+        splits.append(
+            InMemory(
+                images_NCHW=images.to(device), labels_N=labels_N, norm=norm, shift=most, seed=config.seed
+            )
         )
-        for (images, labels), most in ((train, shift), (validation, 0))
-    ]
-    _, channels, height, width = train[0].shape
-    classes = 0 if config.task else max(int(labels_N.max()) for _, labels_N in (train, validation)) + 1
     return Data(
         train=splits[0],
         validation=splits[1],
-        classes=classes,
-        shape_CHW=(channels, height, width),
+        classes=0 if config.task else max(int(split.labels_N.max()) for split in splits) + 1,
+        shape_CHW=tuple(train[0].shape[1:]),
         target=torch.zeros_like(splits[0].labels_N[0], device="cpu"),
         checksum=_checksum(train[1].tolist()),
     )
-
-
-def _check_tensors(
-    images: torch.Tensor,
-    targets: torch.Tensor,
-    shapes: tuple[torch.Size, torch.Size],
-    part: str,
-    *,
-    labels: bool,
-) -> None:
-    alike = (images.shape[1:], targets.shape[1:]) == shapes
-    if images.ndim != 4 or not alike or len(images) != len(targets):
-        what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
-        raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
-    if not len(targets):
-        raise UserError(f"there are no {part} images", fix="another data set")
-    if labels and (targets.is_floating_point() or int(targets.min()) < 0):
-        what = f"the labels of the {part} images are {targets.dtype}, from {targets.min().item()} on"
-        raise UserError(what, fix="whole numbers from 0 on")
 
 
 def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
@@ -150,8 +135,8 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     if not isinstance(first, torch.Tensor) or first.ndim != 3:
         shape = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
         raise UserError(f"the first image is not a tensor (C, H, W), but {shape}", fix="give such tensors")
-    channels, height, width = first.shape
-    shape_CHW = (channels, height, width)
+    shape_CHW = tuple(first.shape)
+    side = config.eval_crop if config.dataset in FILES else 0
     classes = 0 if config.task else len(train.classes)
     splits = [
         FromLoaders(
@@ -166,7 +151,10 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
             device=device,
             workers=config.workers,
         )
-        for dataset, shape in ((train, shape_CHW), (validation, _validation_shape(config, shape_CHW)))
+        for dataset, shape in (
+            (train, shape_CHW),
+            (validation, (shape_CHW[0], side, side) if side else shape_CHW),
+        )
     ]
     samples = getattr(train, "samples", ())  # as torchvision's folders have them: (path, label)
     names = [(path.rpartition("/")[2], label) for path, label in samples] if _are_files(samples) else []
@@ -178,12 +166,6 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
         target=torch.zeros_like(target),
         checksum=_checksum([*getattr(train, "classes", ())], names),
     )
-
-
-def _validation_shape(config: Config, shape_CHW: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The shape of validation images: that of training images but for --eval-crop."""
-    side = config.eval_crop if config.dataset in FILES else 0
-    return (shape_CHW[0], side or shape_CHW[1], side or shape_CHW[2])
 
 
 def _are_files(samples: Any) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from training.config import Config
 from training.errors import UserError, one_line
 
+T = TypeVar("T")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
 
@@ -38,35 +40,34 @@ def import_torchvision(flag: str) -> Any:
 def image_folders(config: Config) -> tuple[Any, Any]:
     """Training and validation images with one folder per class, cropped to squares, as uint8."""
     import_torchvision("--dataset imagefolder")
-    train, validation = folders_of(config)
-    sets = (
-        _images(train, training_transform(config), "--data-dir"),
-        _images(validation, evaluation_transform(config), "--val-path"),
-    )
-    for first, other, ours, theirs in (
-        (*sets, train, validation),
-        (*reversed(sets), validation, train),
-    ):
-        missing = sorted(set(first.classes) - set(other.classes))
-        if missing:
+    sets = read_both(config, _images)
+    for first, other in (sets, sets[::-1]):
+        if missing := sorted(set(first.classes) - set(other.classes)):
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-            what = f"classes that are only in {ours}: {some}"
-            raise UserError(what, at=str(theirs), fix="the same class folders in both")
+            what = f"classes that are only in {first.root}: {some}"
+            raise UserError(what, at=other.root, fix="the same class folders in both")
     return sets
 
 
-def folders_of(config: Config) -> tuple[Path, Path]:
-    """The folders of training and validation images."""
+def read_both(config: Config, read: Callable[[Path, Any, str], T]) -> tuple[T, T]:
+    """Training and validation images, as `read` makes them from a folder, a transform and its flag."""
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
-    return train, Path(config.val_path) if config.val_path else root / "val"
+    validation = Path(config.val_path) if config.val_path else root / "val"
+    return (
+        read(train, training_transform(config), "--data-dir"),
+        read(validation, evaluation_transform(config), "--val-path"),
+    )
 
 
 def _images(folder: Path, transform: Any, flag: str) -> Any:
     from torchvision import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+    fix = "replace the file, or remove it"
     try:
-        return datasets.ImageFolder(str(folder), transform, loader=_open_image)
+        return datasets.ImageFolder(
+            str(folder), transform, loader=lambda path: decode(path, "the image", at=path, fix=fix)
+        )
     except OSError as error:  # no folder, none in it, or one without images
         reason = str(error).partition(" Supported")[0].strip().rstrip(".")
         fix = f"{flag} DIR with one folder of images per class"
@@ -101,12 +102,11 @@ def _middle(config: Config, side: int) -> Any:
     return v2.Compose([v2.Resize(shorter, antialias=True), v2.CenterCrop(side), v2.PILToTensor()])
 
 
-def _open_image(path: str) -> Any:
-    """An image, decoded by torchvision's own reader (Pillow)."""
-    from torchvision.datasets.folder import default_loader  # type: ignore[import-not-found,import-untyped,unused-ignore]
+def decode(file: Any, name: str, *, at: str, fix: str) -> Any:
+    """An image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
+    from PIL import Image
 
     try:
-        return default_loader(path)
+        return Image.open(file).convert("RGB")
     except Exception as error:  # Pillow raises many types for a damaged file
-        what = f"cannot read the image ({one_line(error)[:200]})"
-        raise UserError(what, at=path, fix="replace the file, or remove it") from error
+        raise UserError(f"cannot read {name} ({one_line(error)[:200]})", at=at, fix=fix) from error

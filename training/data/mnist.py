@@ -23,14 +23,9 @@ MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """One part of MNIST: images (N, 1, H, W) uint8 and labels (N,) int64, on the CPU.
+    """One part (train or test) of MNIST: images (N, 1, H, W) uint8 and labels (N,) int64, on the CPU.
 
-    Args:
-        folder: Holds the files, or has them in raw/ or MNIST/raw/; plain or with .gz.
-        part: train or test.
-
-    Raises:
-        UserError: If a file is missing or wrong.
+    The files are in one of FOLDERS in the folder, plain or with .gz. UserError if one is missing or wrong.
     """
     images_path, labels_path = (
         _find(folder, f"{PARTS[part]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
@@ -50,10 +45,9 @@ def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read_array(cast("IO[bytes]", file), dimensions)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read it ({error})", at=str(path), fix=_fix(path.parent)) from error
-    except ValueError as error:
-        raise UserError(str(error), at=str(path), fix=_fix(path.parent)) from error
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"cannot read it ({error})"
+        raise UserError(what, at=str(path), fix=_fix(path.parent)) from error
 
 
 def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from training.config import Config
-from training.data.images import evaluation_transform, folders_of, import_torchvision, training_transform
+from training.data.images import decode, import_torchvision, read_both
 from training.errors import UserError, one_line
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -24,11 +24,7 @@ FORMAT = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 def shards(config: Config) -> tuple[Shards, Shards]:
     """Training and validation images in tar files."""
     import_torchvision("--dataset shards")
-    train, validation = folders_of(config)
-    return (
-        Shards(train, training_transform(config), "--data-dir"),
-        Shards(validation, evaluation_transform(config), "--val-path"),
-    )
+    return read_both(config, Shards)
 
 
 class Shards:
@@ -45,9 +41,8 @@ class Shards:
             try:
                 self._read_index(path)
             except (OSError, tarfile.TarError, ValueError) as error:
-                raise UserError(
-                    f"cannot read it ({one_line(error)[:200]})", at=str(path), fix=FORMAT
-                ) from error
+                what = f"cannot read it ({one_line(error)[:200]})"
+                raise UserError(what, at=str(path), fix=FORMAT) from error
         self.classes = list(range(1 + max((label for _, label in self.samples), default=-1)))
 
     def _read_index(self, path: Path) -> None:
@@ -72,16 +67,10 @@ class Shards:
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """An image as the transform gives it, and its label."""
-        from PIL import Image
-
         path, first, size = self._places[index]
         key, label = self.samples[index]
-        data = os.pread(_open(path).fileno(), size, first)
-        try:
-            image = Image.open(io.BytesIO(data)).convert("RGB")
-        except Exception as error:  # Pillow raises many types for a damaged file
-            what = f"cannot read the image {key} ({one_line(error)[:200]})"
-            raise UserError(what, at=str(path), fix="make the file again") from error
+        data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
+        image = decode(data, f"the image {key}", at=str(path), fix="make the file again")
         return self._transform(image), label
 
 

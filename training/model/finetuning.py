@@ -21,14 +21,11 @@ def load_all_but_head(
     """Load weights, also of another number of classes; returns the names of those that it leaves.
 
     These are the head if the file has none, and each weight that differs only in the number of classes.
-
-    Raises:
-        UserError: If they are of another model.
+    UserError if they are of another model.
     """
     own = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}
-    head = set(head_of(model))
-    left = [name for name in own if name in head and name not in given]
+    left = [name for name in head_of(model) if name not in given]
     for name in own.keys() & given.keys():
         new, old = own[name].shape, given[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
@@ -39,19 +36,13 @@ def load_all_but_head(
 
 def head_of(model: nn.Module) -> list[str]:
     """The names of the head's weights."""
-    having = [
-        name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
-    ]
+    having = [name for name, module in model.named_modules() if [*module.parameters(recurse=False)]]
     last = having[-1] + "." if having and having[-1] else ""
     return [name for name, _ in model.named_parameters() if name.startswith(last)]
 
 
 def freeze(model: nn.Module, config: Config) -> None:
-    """Keep the weights that --freeze names as they are.
-
-    Raises:
-        UserError: If a pattern names no weight, or nothing is left to train.
-    """
+    """Keep the weights that --freeze names; UserError if a pattern names none, or all are frozen."""
     names = [name for name, _ in model.named_parameters()]
     for pattern in filter(None, config.freeze.split(",")):
         frozen = set(fnmatch.filter(names, pattern))

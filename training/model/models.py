@@ -20,13 +20,10 @@ CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the 
 def build_model(config: Config, data: Data) -> nn.Module:
     """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes).
 
-    PACKAGE.MODULE:FUNCTION is called with the configuration and returns such a model.
-
-    Raises:
-        UserError: If there is no such model, or it cannot take the data set's images.
+    PACKAGE.MODULE:FUNCTION is called with the configuration and returns such a model. UserError if there is
+    no such model, or it cannot take the data set's images.
     """
     torch.manual_seed(mix("weights", config.seed))
-    made: nn.Module
     if config.model == "convnet":
         made = _convnet(data.shape_CHW, data.classes)
     elif ":" in config.model:
@@ -46,26 +43,26 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
         raise UserError(what, at=origin, fix="the same --model") from error
 
 
-def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
+def _convnet(shape_CHW: tuple[int, ...], classes: int) -> nn.Module:
     """Two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
     channels, height, width = shape_CHW
     if min(height, width) < CONVNET_SIDE:
         what = f"--model convnet needs images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
         raise UserError(f"{what}, these are {height}x{width}", fix="another --model")
-    layers: dict[str, nn.Module] = {  # the names of pytorch/examples/mnist
-        "conv1": nn.Conv2d(channels, 32, 3),
-        "relu1": nn.ReLU(),
-        "conv2": nn.Conv2d(32, 64, 3),
-        "pool": nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
-        "relu2": nn.ReLU(),
-        "dropout1": nn.Dropout(0.25),
-        "flatten": nn.Flatten(),
-        "fc1": nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
-        "relu3": nn.ReLU(),
-        "dropout2": nn.Dropout(0.5),
-        "fc2": nn.Linear(128, classes),
-    }
-    return nn.Sequential(OrderedDict(layers))
+    layers = OrderedDict[str, nn.Module](  # the names of pytorch/examples/mnist
+        conv1=nn.Conv2d(channels, 32, 3),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(32, 64, 3),
+        pool=nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
+        relu2=nn.ReLU(),
+        dropout1=nn.Dropout(0.25),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+        relu3=nn.ReLU(),
+        dropout2=nn.Dropout(0.5),
+        fc2=nn.Linear(128, classes),
+    )
+    return nn.Sequential(layers)
 
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:

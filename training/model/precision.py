@@ -55,16 +55,11 @@ def choose_kernels(config: Config, device: torch.device) -> None:
 
 
 def build_scaler(config: Config, device: torch.device) -> Any:
-    """The loss scale of --precision fp16 (a torch.amp.GradScaler), else None.
-
-    Raises:
-        UserError: If this torch has none for the device.
-    """
+    """The loss scale of --precision fp16, else None; UserError if this torch has none for the device."""
     if config.precision != "fp16":
         return None
-    made = getattr(torch.amp, "GradScaler", None)  # before torch 2.3 only for GPUs
-    if made is not None:
-        return made(device.type)
+    if hasattr(torch.amp, "GradScaler"):  # before torch 2.3 only for GPUs
+        return torch.amp.GradScaler(device.type)
     if device.type == "cuda":
         return torch.cuda.amp.GradScaler()
     what = f"--precision fp16 on the CPU needs torch 2.3 or later, this is {torch.__version__}"
