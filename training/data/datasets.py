@@ -15,11 +15,9 @@ from typing import Any
 import torch
 
 from training.config import Config
-from training.data.cifar import read_cifar10
-from training.data.images import MEAN, STD, image_folders
-from training.data.mnist import read_mnist
+from training.data.arrays import read_cifar10, read_mnist
+from training.data.images import MEAN, STD, images_in_files
 from training.data.order import mix
-from training.data.shards import shards
 from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
 
@@ -28,7 +26,7 @@ IN_FILES = {
     "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
     "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
 }
-FILES = {"imagefolder": image_folders, "shards": shards}
+FILES = ("imagefolder", "shards")
 FAKE_VALIDATION = 256
 
 
@@ -66,7 +64,7 @@ def load_data(config: Config, device: torch.device) -> Data:
     elif config.dataset == "fake":
         train, validation = _fake(config)
     elif config.dataset in FILES:
-        train, validation = FILES[config.dataset](config)
+        train, validation = images_in_files(config)
         norm = Norm(mean=MEAN, std=STD)
     else:
         train, validation = import_function(config.dataset, "--dataset")(config)
@@ -182,11 +180,10 @@ def _fake(config: Config) -> tuple[Batch, Batch]:
     """Random images of MNIST's shape for convnet, else of ImageNet's: to measure speed."""
     shape, classes = ((1, 28, 28), 10) if config.model == "convnet" else ((3, 224, 224), 1000)
     generator = torch.Generator().manual_seed(mix("fake", config.seed))
-
-    def part(samples: int) -> Batch:
+    parts = []
+    for samples in (config.fake_samples, FAKE_VALIDATION):
         images_NCHW = torch.randint(256, (samples, *shape), dtype=torch.uint8, generator=generator)
         labels_N = torch.randint(classes, (samples,), generator=generator)
         labels_N[-1] = classes - 1  # the largest label tells how many classes there are
-        return images_NCHW, labels_N
-
-    return part(config.fake_samples), part(FAKE_VALIDATION)
+        parts.append((images_NCHW, labels_N))
+    return parts[0], parts[1]

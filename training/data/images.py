@@ -1,20 +1,29 @@
-"""Images in folders, one for each class, and what is done to them (`--dataset imagefolder`)."""
+"""Images in files, and what is done to them: `--dataset imagefolder`, a folder for each class, and shards.
+
+Shards are tar files as WebDataset lays them out: KEY.jpg and KEY.cls, the label as a number
+(https://github.com/webdataset/webdataset, "The WebDataset Format"). They are read by index, not as a stream:
+an epoch is the same permutation as of single files, and resumes at the sample.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+import io
+import os
+import tarfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from training.config import Config
 from training.errors import UserError, one_line
 
-T = TypeVar("T")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+ENDINGS = ("jpg", "jpeg", "png", "webp")
+SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str) -> Any:
@@ -37,27 +46,23 @@ def import_torchvision(flag: str) -> Any:
         raise UserError(what, fix="install both by one command, from one package index") from error
 
 
-def image_folders(config: Config) -> tuple[Any, Any]:
-    """Training and validation images with one folder per class, cropped to squares, as uint8."""
-    import_torchvision("--dataset imagefolder")
-    sets = read_both(config, _images)
-    for first, other in (sets, sets[::-1]):
+def images_in_files(config: Config) -> tuple[Any, Any]:
+    """Training and validation images, cropped to squares, as uint8."""
+    import_torchvision(f"--dataset {config.dataset}")
+    read: Any = Shards if config.dataset == "shards" else _images
+    root = Path(config.data_dir)
+    train = root / "train" if (root / "train").is_dir() else root
+    validation = Path(config.val_path) if config.val_path else root / "val"
+    sets = (
+        read(train, training_transform(config), "--data-dir"),
+        read(validation, evaluation_transform(config), "--val-path"),
+    )
+    for first, other in (sets, sets[::-1]) if read is _images else ():
         if missing := sorted(set(first.classes) - set(other.classes)):
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
             what = f"classes that are only in {first.root}: {some}"
             raise UserError(what, at=other.root, fix="the same class folders in both")
     return sets
-
-
-def read_both(config: Config, read: Callable[[Path, Any, str], T]) -> tuple[T, T]:
-    """Training and validation images, as `read` makes them from a folder, a transform and its flag."""
-    root = Path(config.data_dir)
-    train = root / "train" if (root / "train").is_dir() else root
-    validation = Path(config.val_path) if config.val_path else root / "val"
-    return (
-        read(train, training_transform(config), "--data-dir"),
-        read(validation, evaluation_transform(config), "--val-path"),
-    )
 
 
 def _images(folder: Path, transform: Any, flag: str) -> Any:
@@ -66,7 +71,7 @@ def _images(folder: Path, transform: Any, flag: str) -> Any:
     fix = "replace the file, or remove it"
     try:
         return datasets.ImageFolder(
-            str(folder), transform, loader=lambda path: decode(path, "the image", at=path, fix=fix)
+            str(folder), transform, loader=lambda path: _decode(path, "the image", at=path, fix=fix)
         )
     except OSError as error:  # no folder, none in it, or one without images
         reason = str(error).partition(" Supported")[0].strip().rstrip(".")
@@ -74,12 +79,65 @@ def _images(folder: Path, transform: Any, flag: str) -> Any:
         raise UserError(f"not a folder of images ({reason})", at=str(folder), fix=fix) from error
 
 
+class Shards:
+    """A map-style data set of all tar files in a folder."""
+
+    def __init__(self, folder: Path, transform: Any, flag: str) -> None:
+        self._transform = transform
+        self._places: list[tuple[Path, int, int]] = []  # file, first byte, bytes
+        self.samples: list[tuple[str, int]] = []  # key and label, as torchvision's folders have them
+        paths = sorted(folder.glob("*.tar"))
+        if not paths:
+            raise UserError("no .tar files", at=str(folder), fix=f"{flag} {SHARDS}")
+        for path in paths:
+            try:
+                self._read_index(path)
+            except (OSError, tarfile.TarError, ValueError) as error:
+                what = f"cannot read it ({one_line(error)[:200]})"
+                raise UserError(what, at=str(path), fix=SHARDS) from error
+        self.classes = list(range(1 + max((label for _, label in self.samples), default=-1)))
+
+    def _read_index(self, path: Path) -> None:
+        """Note where the images of a tar file are; ValueError for one without a label."""
+        images: dict[str, tuple[int, int]] = {}
+        labels: dict[str, int] = {}
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                ending = member.name.rpartition("/")[2].partition(".")[2]
+                key = member.name[: -len(ending) - 1]
+                if member.isfile() and ending.lower() in ENDINGS:
+                    images[key] = (member.offset_data, member.size)
+                elif member.isfile() and ending == "cls" and (file := archive.extractfile(member)):
+                    labels[key] = int(file.read(32))
+        if wrong := sorted(images.keys() ^ labels.keys()):
+            raise ValueError(f"{wrong[0]} has no {'label' if wrong[0] in images else 'image'}")
+        self._places += [(path, *images[key]) for key in images]
+        self.samples += [(f"{path.name}/{key}", labels[key]) for key in images]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """An image as the transform gives it, and its label."""
+        path, first, size = self._places[index]
+        key, label = self.samples[index]
+        data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
+        image = _decode(data, f"the image {key}", at=str(path), fix="make the file again")
+        return self._transform(image), label
+
+
+@functools.lru_cache(maxsize=64)
+def _open(path: Path) -> Any:
+    """A tar file, opened once in each loader."""
+    return path.open("rb")
+
+
 def training_transform(config: Config) -> Any:
     """What --augment does to a training image: from Pillow's to uint8 (3, side, side)."""
     from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if config.augment == "none":
-        return _middle(config, config.train_crop)
+        return evaluation_transform(config, config.train_crop)
     steps = [v2.RandomResizedCrop(config.train_crop, antialias=True), v2.RandomHorizontalFlip()]
     if config.augment in {"randaugment", "trivialaugment"}:
         policy = v2.RandAugment if config.augment == "randaugment" else v2.TrivialAugmentWide
@@ -90,19 +148,16 @@ def training_transform(config: Config) -> Any:
     return v2.Compose(steps)
 
 
-def evaluation_transform(config: Config) -> Any:
-    """The middle of a validation image."""
-    return _middle(config, config.eval_crop or config.train_crop)
-
-
-def _middle(config: Config, side: int) -> Any:
+def evaluation_transform(config: Config, side: int = 0) -> Any:
+    """The middle of an image, of `side` pixels or those of validation images."""
     from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+    side = side or config.eval_crop or config.train_crop
     shorter = config.eval_resize or side * 8 // 7
     return v2.Compose([v2.Resize(shorter, antialias=True), v2.CenterCrop(side), v2.PILToTensor()])
 
 
-def decode(file: Any, name: str, *, at: str, fix: str) -> Any:
+def _decode(file: Any, name: str, *, at: str, fix: str) -> Any:
     """An image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
     from PIL import Image
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from training.config import Config
-from training.model.finetuning import head_of
+from training.model.models import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 # What each optimizer keeps for a weight.
@@ -79,12 +79,10 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
         wanted = {name: () if name == "step" else weight.shape for name in KEPT[type(optimizer)]}
         if kept and not (plain and shapes == wanted and kept.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
-        if kept:
-            state[place] = kept
+        if kept:  # in the memory format of the weight: fused kernels don't look at strides
+            like = {name: torch.empty_like(weight, device="cpu") for name in kept if name != "step"}
+            state[place] = kept | {name: value.copy_(kept[name]) for name, value in like.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    for weight, kept in optimizer.state.items():  # in its memory format: fused kernels don't look at strides
-        laid_out = {name: torch.empty_like(weight).copy_(kept[name]) for name in kept.keys() - {"step"}}
-        kept.update(laid_out)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

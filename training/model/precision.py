@@ -68,11 +68,9 @@ def build_scaler(config: Config, device: torch.device) -> Any:
 
 def warn_of_bf16() -> str | None:
     """A warning if this CPU, as Linux describes it, cannot compute in bf16; None if it can, or is unknown."""
-    try:
+    with contextlib.suppress(OSError):
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return None
-    if not flags or set(BF16) & set(flags[1].split()):
-        return None
-    without = f"this processor has neither {BF16[0]} nor {BF16[1]}"
-    return f"Warning: {without}: --precision bf16 is slower than fp32 on it"
+        if flags and not set(BF16) & set(flags[1].split()):
+            without = f"this processor has neither {BF16[0]} nor {BF16[1]}"
+            return f"Warning: {without}: --precision bf16 is slower than fp32 on it"
+    return None

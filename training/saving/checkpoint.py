@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 import torch
 
 from training import files
-from training.errors import UserError, one_line
+from training.errors import UserError
 from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
 from training.saving.reading import FORMAT, CorruptError, State, load
 
@@ -58,7 +58,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it, or .safetensors"
     try:
         with files.open_regular(path, follow=True) as file:
-            state: Any = _safetensors(file) if path.suffix == ".safetensors" else load(file, checked=False)
+            state = load(file, checked=False, safetensors=path.suffix == ".safetensors")
     except (CorruptError, OSError) as error:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
@@ -70,21 +70,6 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     ):
         raise UserError("no weights found", at=str(path), fix=fix)
     return state
-
-
-def _safetensors(file: IO[bytes]) -> dict[str, torch.Tensor]:
-    """The tensors in a file of safetensors."""
-    try:
-        from safetensors.torch import load as load_tensors
-    except ImportError as error:
-        raise UserError(
-            ".safetensors needs the package safetensors", fix="pip install safetensors"
-        ) from error
-    try:
-        tensors: dict[str, torch.Tensor] = load_tensors(file.read())
-    except Exception as error:  # of a type of its own
-        raise CorruptError(one_line(error)[:200]) from error
-    return tensors
 
 
 def save(
@@ -106,10 +91,11 @@ def save(
                 raise
             _delete(list_checkpoints(folder)[1:])
             _write(path, fill)
+    size = path.stat().st_size
     for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
         _link(path, folder / other)
     _delete(list_checkpoints(folder)[keep:])
-    return path.name, path.stat().st_size
+    return path.name, size
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
