@@ -5,6 +5,7 @@ Shape suffixes: N samples, C channels, H height, W width.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Callable
@@ -135,24 +136,12 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
         raise UserError(f"the first image is not a tensor (C, H, W), but {shape}", fix="give such tensors")
     shape_CHW = tuple(first.shape)
     side = config.eval_crop if config.dataset in FILES else 0
+    evaluated_CHW = (shape_CHW[0], side, side) if side else shape_CHW
     classes = 0 if config.task else len(train.classes)
+    keyed = functools.partial(Keyed, seed=config.seed, classes=classes, target_shape=tuple(target.shape))
     splits = [
-        FromLoaders(
-            Keyed(
-                dataset=dataset,
-                seed=config.seed,
-                classes=classes,
-                shape_CHW=shape,
-                target_shape=tuple(target.shape),
-            ),
-            norm=norm,
-            device=device,
-            workers=config.workers,
-        )
-        for dataset, shape in (
-            (train, shape_CHW),
-            (validation, (shape_CHW[0], side, side) if side else shape_CHW),
-        )
+        FromLoaders(keyed(dataset=dataset, shape_CHW=shape), norm=norm, device=device, workers=config.workers)
+        for dataset, shape in ((train, shape_CHW), (validation, evaluated_CHW))
     ]
     samples = getattr(train, "samples", ())  # as torchvision's folders have them: (path, label)
     names = [(path.rpartition("/")[2], label) for path, label in samples] if _are_files(samples) else []

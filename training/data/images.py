@@ -68,11 +68,8 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
 def _images(folder: Path, transform: Any, flag: str) -> Any:
     from torchvision import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    fix = "replace the file, or remove it"
     try:
-        return datasets.ImageFolder(
-            str(folder), transform, loader=lambda path: _decode(path, "the image", at=path, fix=fix)
-        )
+        return datasets.ImageFolder(str(folder), transform, loader=lambda path: _decode(path, at=path))
     except OSError as error:  # no folder, none in it, or one without images
         reason = str(error).partition(" Supported")[0].strip().rstrip(".")
         fix = f"{flag} DIR with one folder of images per class"
@@ -122,8 +119,7 @@ class Shards:
         path, first, size = self._places[index]
         key, label = self.samples[index]
         data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
-        image = _decode(data, f"the image {key}", at=str(path), fix="make the file again")
-        return self._transform(image), label
+        return self._transform(_decode(data, f" {key}", at=str(path), fix="make the file again")), label
 
 
 @functools.lru_cache(maxsize=64)
@@ -157,11 +153,12 @@ def evaluation_transform(config: Config, side: int = 0) -> Any:
     return v2.Compose([v2.Resize(shorter, antialias=True), v2.CenterCrop(side), v2.PILToTensor()])
 
 
-def _decode(file: Any, name: str, *, at: str, fix: str) -> Any:
+def _decode(file: Any, key: str = "", *, at: str, fix: str = "replace the file, or remove it") -> Any:
     """An image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
     from PIL import Image
 
     try:
-        return Image.open(file).convert("RGB")
+        with Image.open(file) as image:
+            return image.convert("RGB")
     except Exception as error:  # Pillow raises many types for a damaged file
-        raise UserError(f"cannot read {name} ({one_line(error)[:200]})", at=at, fix=fix) from error
+        raise UserError(f"cannot read the image{key} ({one_line(error)[:200]})", at=at, fix=fix) from error
