@@ -48,11 +48,10 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     repeats                              started by job scripts, before a restart
 #     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
 #     processes/jobscript, processes/hang  the files by which script and trainer talk; what a hang leaves
-#     data/datasets, data/mnist, data/cifar    data sets and their files
-#     data/images, data/shards             images in folders and in tar files, and how they are augmented
+#     data/datasets, data/arrays           data sets, and those that are read into memory
+#     data/images                          images in folders and in tar files, and how they are augmented
 #     model/tasks                          loss and metrics
-#     model/models, model/optimizer        what is trained, and how
-#     model/finetuning                     weights without their head, frozen weights, the rate of the head
+#     model/models, model/optimizer        what is trained, from which weights, and how
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
 #     output/log, output/bar, output/curves    what is printed and recorded
 #     saving/reading                       what of a checkpoint is refused

@@ -52,7 +52,8 @@ def _load_s(path: Path) -> float:
     from training.saving import checkpoint
 
     began = time.perf_counter()
-    checkpoint.decode(path)
+    with path.open("rb") as file:
+        checkpoint.decode(file)
     return time.perf_counter() - began
 
 

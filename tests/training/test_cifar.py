@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.data.cifar import BINARY, PYTHON, VALUES, read_cifar10
+from training.data.arrays import BINARY, PYTHON, VALUES, read_cifar10
 from training.data.splits import InMemory, Norm, hash_indices, shift_and_flip
 from training.errors import UserError
 

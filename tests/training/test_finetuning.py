@@ -11,7 +11,7 @@ from torch import nn
 
 from training.config import parse
 from training.errors import UserError
-from training.model.finetuning import freeze, head_of, load_all_but_head, train_mode
+from training.model.models import freeze, head_of, load_all_but_head, train_mode
 from training.model.optimizer import build_optimizer, set_lr
 
 from . import vision

@@ -197,9 +197,9 @@ def test_a_mean_of_the_weights(tmp_path: Path) -> None:
     mean = Ema(model, 0.5)
     model.weight.data.fill_(3)
     mean.update(0)  # so early it forgets more: 1/10 stays
-    assert mean.state()["weight"].item() == pytest.approx(2.8)
+    assert mean.means["weight"].item() == pytest.approx(2.8)
     mean.update(1000)
-    assert mean.state()["weight"].item() == pytest.approx(2.9)
+    assert mean.means["weight"].item() == pytest.approx(2.9)
     with mean.in_place():
         assert model.weight.item() == pytest.approx(2.9)
     assert model.weight.item() == 3

@@ -21,7 +21,7 @@ import torch
 
 from training import files
 from training.config import Config
-from training.data.mnist import read_idx, read_mnist
+from training.data.arrays import read_idx, read_mnist
 from training.errors import UserError
 from training.output import log
 from training.output.log import mark_failed, read_events, read_status, write_json

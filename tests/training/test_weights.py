@@ -16,8 +16,8 @@ from torch.nn.parallel import DataParallel
 
 from sbatchgen.prepare import digits
 from training.config import parse
+from training.data.arrays import read_mnist
 from training.data.datasets import load_data
-from training.data.mnist import read_mnist
 from training.model import precision
 from training.model.models import build_model, load_weights
 from training.saving import checkpoint

@@ -5,6 +5,7 @@ Shape suffixes: N samples, C channels, H height, W width.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Callable
@@ -15,11 +16,9 @@ from typing import Any
 import torch
 
 from training.config import Config
-from training.data.cifar import read_cifar10
-from training.data.images import MEAN, STD, image_folders
-from training.data.mnist import read_mnist
+from training.data.arrays import read_cifar10, read_mnist
+from training.data.images import MEAN, STD, images_in_files
 from training.data.order import mix
-from training.data.shards import shards
 from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
 
@@ -28,7 +27,7 @@ IN_FILES = {
     "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
     "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
 }
-FILES = {"imagefolder": image_folders, "shards": shards}
+FILES = ("imagefolder", "shards")
 FAKE_VALIDATION = 256
 
 
@@ -39,7 +38,7 @@ class Data:
     train: Split
     validation: Split
     classes: int
-    shape_CHW: tuple[int, int, int]
+    shape_CHW: tuple[int, ...]
     target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of a sample: 0
     checksum: str = ""  # of the training labels, and of the names of classes and files
     # errors in reading samples, to be raised when the processes next synchronise
@@ -66,7 +65,7 @@ def load_data(config: Config, device: torch.device) -> Data:
     elif config.dataset == "fake":
         train, validation = _fake(config)
     elif config.dataset in FILES:
-        train, validation = FILES[config.dataset](config)
+        train, validation = images_in_files(config)
         norm = Norm(mean=MEAN, std=STD)
     else:
         train, validation = import_function(config.dataset, "--dataset")(config)
@@ -95,47 +94,32 @@ def _in_memory(
     train: Batch, validation: Batch, norm: Norm, device: torch.device, config: Config, *, shift: int
 ) -> Data:
     """Both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
-    for pair, part in ((train, "training"), (validation, "validation")):
-        _check_tensors(*pair, (train[0].shape[1:], train[1].shape[1:]), part, labels=not config.task)
-    splits = [
-        InMemory(
-            images_NCHW=images.to(device),
-            labels_N=labels.to(device) if config.task else labels.to(device).long(),
-            norm=norm,
-            shift=most,
-            seed=config.seed,
+    splits: list[InMemory] = []
+    shapes = [tensor.shape[1:] for tensor in train]
+    for (images, targets), part, most in ((train, "training", shift), (validation, "validation", 0)):
+        alike = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
+        if images.ndim != 4 or not alike:
+            what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
+            raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
+        if not len(targets):
+            raise UserError(f"there are no {part} images", fix="another data set")
+        if not config.task and (targets.is_floating_point() or int(targets.min()) < 0):
+            what = f"the labels of the {part} images are {targets.dtype}, from {targets.min().item()} on"
+            raise UserError(what, fix="whole numbers from 0 on")
+        labels_N = targets.to(device, None if config.task else torch.int64)
+        splits.append(
+            InMemory(
+                images_NCHW=images.to(device), labels_N=labels_N, norm=norm, shift=most, seed=config.seed
+            )
         )
-        for (images, labels), most in ((train, shift), (validation, 0))
-    ]
-    _, channels, height, width = train[0].shape
-    classes = 0 if config.task else max(int(labels_N.max()) for _, labels_N in (train, validation)) + 1
     return Data(
         train=splits[0],
         validation=splits[1],
-        classes=classes,
-        shape_CHW=(channels, height, width),
+        classes=0 if config.task else max(int(split.labels_N.max()) for split in splits) + 1,
+        shape_CHW=tuple(train[0].shape[1:]),
         target=torch.zeros_like(splits[0].labels_N[0], device="cpu"),
         checksum=_checksum(train[1].tolist()),
     )
-
-
-def _check_tensors(
-    images: torch.Tensor,
-    targets: torch.Tensor,
-    shapes: tuple[torch.Size, torch.Size],
-    part: str,
-    *,
-    labels: bool,
-) -> None:
-    alike = (images.shape[1:], targets.shape[1:]) == shapes
-    if images.ndim != 4 or not alike or len(images) != len(targets):
-        what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
-        raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
-    if not len(targets):
-        raise UserError(f"there are no {part} images", fix="another data set")
-    if labels and (targets.is_floating_point() or int(targets.min()) < 0):
-        what = f"the labels of the {part} images are {targets.dtype}, from {targets.min().item()} on"
-        raise UserError(what, fix="whole numbers from 0 on")
 
 
 def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
@@ -150,23 +134,14 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     if not isinstance(first, torch.Tensor) or first.ndim != 3:
         shape = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
         raise UserError(f"the first image is not a tensor (C, H, W), but {shape}", fix="give such tensors")
-    channels, height, width = first.shape
-    shape_CHW = (channels, height, width)
+    shape_CHW = tuple(first.shape)
+    side = config.eval_crop if config.dataset in FILES else 0
+    evaluated_CHW = (shape_CHW[0], side, side) if side else shape_CHW
     classes = 0 if config.task else len(train.classes)
+    keyed = functools.partial(Keyed, seed=config.seed, classes=classes, target_shape=tuple(target.shape))
     splits = [
-        FromLoaders(
-            Keyed(
-                dataset=dataset,
-                seed=config.seed,
-                classes=classes,
-                shape_CHW=shape,
-                target_shape=tuple(target.shape),
-            ),
-            norm=norm,
-            device=device,
-            workers=config.workers,
-        )
-        for dataset, shape in ((train, shape_CHW), (validation, _validation_shape(config, shape_CHW)))
+        FromLoaders(keyed(dataset=dataset, shape_CHW=shape), norm=norm, device=device, workers=config.workers)
+        for dataset, shape in ((train, shape_CHW), (validation, evaluated_CHW))
     ]
     samples = getattr(train, "samples", ())  # as torchvision's folders have them: (path, label)
     names = [(path.rpartition("/")[2], label) for path, label in samples] if _are_files(samples) else []
@@ -178,12 +153,6 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
         target=torch.zeros_like(target),
         checksum=_checksum([*getattr(train, "classes", ())], names),
     )
-
-
-def _validation_shape(config: Config, shape_CHW: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The shape of validation images: that of training images but for --eval-crop."""
-    side = config.eval_crop if config.dataset in FILES else 0
-    return (shape_CHW[0], side or shape_CHW[1], side or shape_CHW[2])
 
 
 def _are_files(samples: Any) -> bool:
@@ -200,11 +169,10 @@ def _fake(config: Config) -> tuple[Batch, Batch]:
     """Random images of MNIST's shape for convnet, else of ImageNet's: to measure speed."""
     shape, classes = ((1, 28, 28), 10) if config.model == "convnet" else ((3, 224, 224), 1000)
     generator = torch.Generator().manual_seed(mix("fake", config.seed))
-
-    def part(samples: int) -> Batch:
+    parts = []
+    for samples in (config.fake_samples, FAKE_VALIDATION):
         images_NCHW = torch.randint(256, (samples, *shape), dtype=torch.uint8, generator=generator)
         labels_N = torch.randint(classes, (samples,), generator=generator)
         labels_N[-1] = classes - 1  # the largest label tells how many classes there are
-        return images_NCHW, labels_N
-
-    return part(config.fake_samples), part(FAKE_VALIDATION)
+        parts.append((images_NCHW, labels_N))
+    return parts[0], parts[1]

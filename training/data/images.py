@@ -1,9 +1,18 @@
-"""Images in folders, one for each class, and what is done to them (`--dataset imagefolder`)."""
+"""Images in files, and what is done to them: `--dataset imagefolder`, a folder for each class, and shards.
+
+Shards are tar files as WebDataset lays them out: KEY.jpg and KEY.cls, the label as a number
+(https://github.com/webdataset/webdataset, "The WebDataset Format"). They are read by index, not as a stream:
+an epoch is the same permutation as of single files, and resumes at the sample.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
+import io
+import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +22,8 @@ from training.config import Config
 from training.errors import UserError, one_line
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+ENDINGS = ("jpg", "jpeg", "png", "webp")
+SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str) -> Any:
@@ -35,42 +46,86 @@ def import_torchvision(flag: str) -> Any:
         raise UserError(what, fix="install both by one command, from one package index") from error
 
 
-def image_folders(config: Config) -> tuple[Any, Any]:
-    """Training and validation images with one folder per class, cropped to squares, as uint8."""
-    import_torchvision("--dataset imagefolder")
-    train, validation = folders_of(config)
-    sets = (
-        _images(train, training_transform(config), "--data-dir"),
-        _images(validation, evaluation_transform(config), "--val-path"),
-    )
-    for first, other, ours, theirs in (
-        (*sets, train, validation),
-        (*reversed(sets), validation, train),
-    ):
-        missing = sorted(set(first.classes) - set(other.classes))
-        if missing:
-            some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-            what = f"classes that are only in {ours}: {some}"
-            raise UserError(what, at=str(theirs), fix="the same class folders in both")
-    return sets
-
-
-def folders_of(config: Config) -> tuple[Path, Path]:
-    """The folders of training and validation images."""
+def images_in_files(config: Config) -> tuple[Any, Any]:
+    """Training and validation images, cropped to squares, as uint8."""
+    import_torchvision(f"--dataset {config.dataset}")
+    read: Any = Shards if config.dataset == "shards" else _images
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
-    return train, Path(config.val_path) if config.val_path else root / "val"
+    validation = Path(config.val_path) if config.val_path else root / "val"
+    sets = (
+        read(train, training_transform(config), "--data-dir"),
+        read(validation, evaluation_transform(config), "--val-path"),
+    )
+    for first, other in (sets, sets[::-1]) if read is _images else ():
+        if missing := sorted(set(first.classes) - set(other.classes)):
+            some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+            what = f"classes that are only in {first.root}: {some}"
+            raise UserError(what, at=other.root, fix="the same class folders in both")
+    return sets
 
 
 def _images(folder: Path, transform: Any, flag: str) -> Any:
     from torchvision import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     try:
-        return datasets.ImageFolder(str(folder), transform, loader=_open_image)
+        return datasets.ImageFolder(str(folder), transform, loader=lambda path: _decode(path, at=path))
     except OSError as error:  # no folder, none in it, or one without images
         reason = str(error).partition(" Supported")[0].strip().rstrip(".")
         fix = f"{flag} DIR with one folder of images per class"
         raise UserError(f"not a folder of images ({reason})", at=str(folder), fix=fix) from error
+
+
+class Shards:
+    """A map-style data set of all tar files in a folder."""
+
+    def __init__(self, folder: Path, transform: Any, flag: str) -> None:
+        self._transform = transform
+        self._places: list[tuple[Path, int, int]] = []  # file, first byte, bytes
+        self.samples: list[tuple[str, int]] = []  # key and label, as torchvision's folders have them
+        paths = sorted(folder.glob("*.tar"))
+        if not paths:
+            raise UserError("no .tar files", at=str(folder), fix=f"{flag} {SHARDS}")
+        for path in paths:
+            try:
+                self._read_index(path)
+            except (OSError, tarfile.TarError, ValueError) as error:
+                what = f"cannot read it ({one_line(error)[:200]})"
+                raise UserError(what, at=str(path), fix=SHARDS) from error
+        self.classes = list(range(1 + max((label for _, label in self.samples), default=-1)))
+
+    def _read_index(self, path: Path) -> None:
+        """Note where the images of a tar file are; ValueError for one without a label."""
+        images: dict[str, tuple[int, int]] = {}
+        labels: dict[str, int] = {}
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                ending = member.name.rpartition("/")[2].partition(".")[2]
+                key = member.name[: -len(ending) - 1]
+                if member.isfile() and ending.lower() in ENDINGS:
+                    images[key] = (member.offset_data, member.size)
+                elif member.isfile() and ending == "cls" and (file := archive.extractfile(member)):
+                    labels[key] = int(file.read(32))
+        if wrong := sorted(images.keys() ^ labels.keys()):
+            raise ValueError(f"{wrong[0]} has no {'label' if wrong[0] in images else 'image'}")
+        self._places += [(path, *images[key]) for key in images]
+        self.samples += [(f"{path.name}/{key}", labels[key]) for key in images]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """An image as the transform gives it, and its label."""
+        path, first, size = self._places[index]
+        key, label = self.samples[index]
+        data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
+        return self._transform(_decode(data, f" {key}", at=str(path), fix="make the file again")), label
+
+
+@functools.lru_cache(maxsize=64)
+def _open(path: Path) -> Any:
+    """A tar file, opened once in each loader."""
+    return path.open("rb")
 
 
 def training_transform(config: Config) -> Any:
@@ -78,7 +133,7 @@ def training_transform(config: Config) -> Any:
     from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if config.augment == "none":
-        return _middle(config, config.train_crop)
+        return evaluation_transform(config, config.train_crop)
     steps = [v2.RandomResizedCrop(config.train_crop, antialias=True), v2.RandomHorizontalFlip()]
     if config.augment in {"randaugment", "trivialaugment"}:
         policy = v2.RandAugment if config.augment == "randaugment" else v2.TrivialAugmentWide
@@ -89,24 +144,21 @@ def training_transform(config: Config) -> Any:
     return v2.Compose(steps)
 
 
-def evaluation_transform(config: Config) -> Any:
-    """The middle of a validation image."""
-    return _middle(config, config.eval_crop or config.train_crop)
-
-
-def _middle(config: Config, side: int) -> Any:
+def evaluation_transform(config: Config, side: int = 0) -> Any:
+    """The middle of an image, of `side` pixels or those of validation images."""
     from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+    side = side or config.eval_crop or config.train_crop
     shorter = config.eval_resize or side * 8 // 7
     return v2.Compose([v2.Resize(shorter, antialias=True), v2.CenterCrop(side), v2.PILToTensor()])
 
 
-def _open_image(path: str) -> Any:
-    """An image, decoded by torchvision's own reader (Pillow)."""
-    from torchvision.datasets.folder import default_loader  # type: ignore[import-not-found,import-untyped,unused-ignore]
+def _decode(file: Any, key: str = "", *, at: str, fix: str = "replace the file, or remove it") -> Any:
+    """An image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
+    from PIL import Image
 
     try:
-        return default_loader(path)
+        with Image.open(file) as image:
+            return image.convert("RGB")
     except Exception as error:  # Pillow raises many types for a damaged file
-        what = f"cannot read the image ({one_line(error)[:200]})"
-        raise UserError(what, at=path, fix="replace the file, or remove it") from error
+        raise UserError(f"cannot read the image{key} ({one_line(error)[:200]})", at=at, fix=fix) from error

@@ -115,24 +115,21 @@ class FromLoaders:
     """Samples of a map-style data set, read by `workers` loader processes, or with 0 by this process."""
 
     def __init__(self, keyed: Keyed, *, norm: Norm, device: torch.device, workers: int) -> None:
-        self.samples = keyed.samples
+        self.samples = len(keyed)
         self.index_device = torch.device("cpu")
         self.started = not workers  # False: loader processes will be forked
         self._norm, self._device = norm, device
         self._lists: list[list[int]] = []
-        processes: dict[str, Any] = {
-            "worker_init_fn": _start_worker,
-            "persistent_workers": True,
-            "prefetch_factor": AHEAD,
-            "multiprocessing_context": "fork",  # data sets need not be picklable, and are not copied
-        }
         self._loader: DataLoader[Any] = DataLoader(
             keyed,
             batch_sampler=self._lists,
             collate_fn=_collate,
             num_workers=workers,
             pin_memory=device.type == "cuda",
-            **(processes if workers else {}),
+            worker_init_fn=_start_worker,
+            persistent_workers=workers > 0,
+            prefetch_factor=AHEAD if workers else None,
+            multiprocessing_context="fork" if workers else None,  # data sets need not be picklable
         )
         atexit.register(_end, weakref.ref(self._loader))
 
@@ -144,12 +141,19 @@ class FromLoaders:
         # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
         self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
+        normalise = self._norm.on(self._device)
+        for x_BCHW, y_B in move_to_device(self._read(index_lists), self._device):
+            yield normalise(x_BCHW), y_B
+
+    def _read(self, index_lists: Sequence[torch.Tensor]) -> Iterator[Batch]:
         loaded = iter(self._loader)
         self.started = True
-        empty = torch.empty(0), torch.empty(0, dtype=torch.int64)
-        read = (_check_batch(next(loaded)) if len(index_B) else empty for index_B in index_lists)
-        normalise = self._norm.on(self._device)
-        return ((normalise(x_BCHW), y_B) for x_BCHW, y_B in move_to_device(read, self._device))
+        for index_B in index_lists:
+            batch = next(loaded) if len(index_B) else (torch.empty(0), torch.empty(0, dtype=torch.int64))
+            if isinstance(batch, UserError):
+                raise batch
+            x_BCHW, y_B = batch
+            yield x_BCHW, y_B
 
 
 def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
@@ -194,53 +198,43 @@ class Keyed(Dataset[Any]):
 
     For a sample that cannot be read it returns a UserError: an exception in a loader process would become a
     text with a traceback.
-
-    Args:
-        dataset: Of (x_CHW uint8 or float32, label).
-        seed: Of random augmentation.
-        classes: How many; 0: targets of any kind.
-        shape_CHW, target_shape: Of all images and targets; () of labels.
     """
 
-    dataset: Any
-    seed: int
-    classes: int
-    shape_CHW: tuple[int, ...]
-    target_shape: tuple[int, ...] = ()
+    dataset: Any  # of (x_CHW uint8 or float32, label)
+    seed: int  # of random augmentation
+    classes: int  # 0: targets of any kind
+    shape_CHW: tuple[int, ...]  # of all images
+    target_shape: tuple[int, ...] = ()  # of all targets; () of labels
 
-    @property
-    def samples(self) -> int:
-        """The number of samples."""
+    def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, key: int) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
-        epoch, index = divmod(key, self.samples)
+        epoch, index = divmod(key, len(self))
         _seed(mix("sample", self.seed, epoch, index))
         try:
             x_CHW, label = self.dataset[index]
+            return x_CHW, self._target(index, x_CHW, label)
         except UserError as error:
             return error
         except OSError as error:
             return UserError(f"cannot read sample {index} ({one_line(error)})", fix="repair the data set")
+
+    def _target(self, index: int, x_CHW: torch.Tensor, label: Any) -> int | torch.Tensor:
+        """The label or target; raises a UserError if it or the image is not as the others."""
         if tuple(x_CHW.shape) != self.shape_CHW:
             what = f"sample {index} has the shape {tuple(x_CHW.shape)}, the first one {self.shape_CHW}"
-            return UserError(what, fix="make all images of one shape")
-        return self._target(index, x_CHW, label)
-
-    def _target(
-        self, index: int, x_CHW: torch.Tensor, label: Any
-    ) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
-        """The sample, if its label or target is right."""
-        if not self.classes:
-            target = as_target(label)
-            if target.shape != self.target_shape:
-                what = f"the target of sample {index} has the shape {tuple(target.shape)}"
-                return UserError(f"{what}, the first one {self.target_shape}", fix="make all of one shape")
-            return x_CHW, target
-        if not 0 <= label < self.classes:
+            raise UserError(what, fix="make all images of one shape")
+        if self.classes and 0 <= label < self.classes:
+            return int(label)
+        if self.classes:
             what = f"the label of sample {index} is {label}, but there are {self.classes} classes"
-            return UserError(what, fix="labels from 0 on, each below the number of classes")
-        return x_CHW, int(label)
+            raise UserError(what, fix="labels from 0 on, each below the number of classes")
+        target = as_target(label)
+        if target.shape != self.target_shape:
+            what = f"the target of sample {index} has the shape {tuple(target.shape)}"
+            raise UserError(f"{what}, the first one {self.target_shape}", fix="make all of one shape")
+        return target
 
 
 def as_target(value: Any) -> torch.Tensor:
@@ -261,13 +255,6 @@ def _collate(samples: list[Any]) -> Any:
     """A batch, or the first error among its samples."""
     errors = (sample for sample in samples if isinstance(sample, UserError))
     return next(errors, None) or default_collate(samples)
-
-
-def _check_batch(batch: Any) -> Batch:
-    if isinstance(batch, UserError):
-        raise batch
-    x_BCHW, y_B = batch
-    return x_BCHW, y_B
 
 
 def _start_worker(_worker: int) -> None:

@@ -7,12 +7,9 @@ statistics are not updated by the second pass.
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -28,10 +25,7 @@ def checkpoint_activations(model: nn.Module) -> nn.Module:
     """The model with activation checkpointing, and the same names of weights.
 
     A model with its own method for this (OWN) uses that. In others each outermost nn.Sequential is
-    checkpointed: the stages of ResNets and most other models.
-
-    Raises:
-        UserError: If it has neither.
+    checkpointed: the stages of ResNets and most other models. UserError if it has neither.
     """
     method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
     if method is not None:
@@ -65,32 +59,26 @@ class Stages(nn.Sequential):
     def forward(self, x: Any) -> Any:
         """Call the modules in turn."""
         if not torch.is_grad_enabled():
-            return _run(list(self), x)
+            return super().forward(x)  # type: ignore[no-untyped-call,unused-ignore]
         modules = list(self)
         pieces = math.isqrt(len(modules) - 1) + 1
         size = -(-len(modules) // pieces)
         for first in range(0, len(modules), size):
-            piece = modules[first : first + size]
-            again = functools.partial(_passes, piece)
-            x = checkpoint(_run, piece, x, use_reentrant=False, context_fn=again)
+            x = _checkpointed(nn.Sequential(*modules[first : first + size]), x)
         return x
 
 
-def _run(modules: list[nn.Module], x: Any) -> Any:
-    for module in modules:
-        x = module(x)
-    return x
-
-
-def _passes(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of the first and the second pass through the modules."""
-    return contextlib.nullcontext(), keep_buffers(*modules)
+def _checkpointed(piece: nn.Module, x: Any) -> Any:
+    """Call a part, and keep nothing for the backward pass; the second pass leaves the statistics alone."""
+    return checkpoint(
+        piece, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), keep_buffers(piece))
+    )
 
 
 @contextlib.contextmanager
-def keep_buffers(*modules: nn.Module) -> Iterator[None]:
-    """Restore the modules' buffers (running statistics of norms) at the end."""
-    buffers = list(itertools.chain.from_iterable(module.buffers() for module in modules))
+def keep_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore the module's buffers (running statistics of norms) at the end."""
+    buffers = list(module.buffers())
     before = [buffer.clone() for buffer in buffers]
     try:
         yield

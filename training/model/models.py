@@ -1,7 +1,11 @@
-"""Models: what `--model` names."""
+"""Models: what `--model` names, the weights they start with, and which of them are trained.
+
+The head is the last module that has weights of its own, in the order in which the model makes them.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 from collections import OrderedDict
 
 import torch
@@ -20,13 +24,10 @@ CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the 
 def build_model(config: Config, data: Data) -> nn.Module:
     """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes).
 
-    PACKAGE.MODULE:FUNCTION is called with the configuration and returns such a model.
-
-    Raises:
-        UserError: If there is no such model, or it cannot take the data set's images.
+    PACKAGE.MODULE:FUNCTION is called with the configuration and returns such a model. UserError if there is
+    no such model, or it cannot take the data set's images.
     """
     torch.manual_seed(mix("weights", config.seed))
-    made: nn.Module
     if config.model == "convnet":
         made = _convnet(data.shape_CHW, data.classes)
     elif ":" in config.model:
@@ -46,26 +47,26 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
         raise UserError(what, at=origin, fix="the same --model") from error
 
 
-def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
+def _convnet(shape_CHW: tuple[int, ...], classes: int) -> nn.Module:
     """Two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
     channels, height, width = shape_CHW
     if min(height, width) < CONVNET_SIDE:
         what = f"--model convnet needs images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
         raise UserError(f"{what}, these are {height}x{width}", fix="another --model")
-    layers: dict[str, nn.Module] = {  # the names of pytorch/examples/mnist
-        "conv1": nn.Conv2d(channels, 32, 3),
-        "relu1": nn.ReLU(),
-        "conv2": nn.Conv2d(32, 64, 3),
-        "pool": nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
-        "relu2": nn.ReLU(),
-        "dropout1": nn.Dropout(0.25),
-        "flatten": nn.Flatten(),
-        "fc1": nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
-        "relu3": nn.ReLU(),
-        "dropout2": nn.Dropout(0.5),
-        "fc2": nn.Linear(128, classes),
-    }
-    return nn.Sequential(OrderedDict(layers))
+    layers = OrderedDict[str, nn.Module](  # the names of pytorch/examples/mnist
+        conv1=nn.Conv2d(channels, 32, 3),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(32, 64, 3),
+        pool=nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
+        relu2=nn.ReLU(),
+        dropout1=nn.Dropout(0.25),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+        relu3=nn.ReLU(),
+        dropout2=nn.Dropout(0.5),
+        fc2=nn.Linear(128, classes),
+    )
+    return nn.Sequential(layers)
 
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:
@@ -79,3 +80,53 @@ def _from_torchvision(name: str, data: Data) -> nn.Module:
         fix = "convnet, or one of torchvision.models.list_models()"
         raise UserError(f"--model {name} is not known", fix=fix) from error
     return model
+
+
+def load_all_but_head(
+    model: nn.Module, weights: dict[str, torch.Tensor], origin: str, *, classes: int
+) -> list[str]:
+    """Load weights, also of another number of classes; returns the names of those that it leaves.
+
+    These are the head if the file has none, and each weight that differs only in the number of classes.
+    UserError if they are of another model.
+    """
+    own = model.state_dict()
+    given = {name.removeprefix("module."): value for name, value in weights.items()}
+    left = [name for name in head_of(model) if name not in given]
+    for name in own.keys() & given.keys():
+        new, old = own[name].shape, given[name].shape
+        if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
+            left.append(name)
+    load_weights(model, given | {name: own[name] for name in left}, origin)
+    return sorted(left)
+
+
+def head_of(model: nn.Module) -> list[str]:
+    """The names of the head's weights."""
+    having = [name for name, module in model.named_modules() if [*module.parameters(recurse=False)]]
+    last = having[-1] + "." if having and having[-1] else ""
+    return [name for name, _ in model.named_parameters() if name.startswith(last)]
+
+
+def freeze(model: nn.Module, config: Config) -> None:
+    """Keep the weights that --freeze names; UserError if a pattern names none, or all are frozen."""
+    weights = dict(model.named_parameters())
+    for pattern in filter(None, config.freeze.split(",")):
+        frozen = fnmatch.filter(weights, pattern)
+        if not frozen:
+            some = ", ".join([*weights][:1] + [*weights][-1:])
+            what = f"--freeze {pattern} names no weight of --model {config.model}"
+            raise UserError(what, fix=f"a pattern for names such as {some}")
+        for name in frozen:
+            weights[name].requires_grad_(False)
+    if config.freeze and not any(weight.requires_grad for weight in model.parameters()):
+        raise UserError(f"--freeze {config.freeze} leaves nothing to train", fix="another pattern")
+
+
+def train_mode(model: nn.Module) -> None:
+    """Set the modules to training, but frozen ones to evaluation: a frozen norm keeps its statistics."""
+    model.train()
+    for module in model.modules():
+        weights = list(module.parameters(recurse=False))
+        if weights and not any(weight.requires_grad for weight in weights):
+            module.eval()

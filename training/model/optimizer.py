@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from training.config import Config
-from training.model.finetuning import head_of
+from training.model.models import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 # What each optimizer keeps for a weight.
@@ -31,19 +31,16 @@ KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of a model on its device; biases and norms (1-D) come last."""
     head = head_of(model) if config.head_lr else ()
+    alike = config.weight_decay_on == "all" or not config.weight_decay
     groups = []
     for of_head in (False, True)[: 1 + bool(head)]:
         weights = [p for name, p in model.named_parameters() if p.requires_grad and (name in head) == of_head]
-        scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
-        alike = config.weight_decay_on == "all" or not config.weight_decay
-        of_others = config.weight_decay if config.weight_decay_on == "all" else 0.0
         matrices, others = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
         if alike:  # one kernel for all: the second group is empty
             matrices, others = matrices + others, []
-        groups += [
-            {"params": matrices, "weight_decay": config.weight_decay, **scale},
-            {"params": others, "weight_decay": of_others, **scale},
-        ]
+        scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
+        for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * alike)):
+            groups.append({"params": params, "weight_decay": decay, **scale})
     if config.optimizer == "sgd":
         return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "adamw":
@@ -82,12 +79,10 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
         wanted = {name: () if name == "step" else weight.shape for name in KEPT[type(optimizer)]}
         if kept and not (plain and shapes == wanted and kept.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
-        if kept:
-            state[place] = kept
+        if kept:  # in the memory format of the weight: fused kernels don't look at strides
+            like = {name: torch.empty_like(weight, device="cpu") for name in kept if name != "step"}
+            state[place] = kept | {name: value.copy_(kept[name]) for name, value in like.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    for weight, kept in optimizer.state.items():  # in its memory format: fused kernels don't look at strides
-        laid_out = {name: torch.empty_like(weight).copy_(kept[name]) for name in kept.keys() - {"step"}}
-        kept.update(laid_out)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,14 +98,11 @@ class Updater:
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
-            "ema": self.ema.state() if self.ema else {},
+            "ema": self.ema.means if self.ema else {},
         }
 
     def load(self, state: dict[str, Any], *, optimizer: bool) -> None:
-        """Load what `state` gave, with that of the optimizer if it is the same kind.
-
-        If it is not for these weights, an error of any type is raised.
-        """
+        """Load what `state` gave, perhaps that of the optimizer; an error of any type if it does not fit."""
         if self.ema:
             self.ema.load(state.get("ema") or {})
         if self.scaler and state.get("scaler"):
@@ -162,30 +154,27 @@ class Ema:
         saved = model.state_dict().keys()
         tensors = itertools.chain(model.named_parameters(), model.named_buffers())
         meant = {name: t.detach() for name, t in tensors if name in saved and t.is_floating_point()}
-        self._names, self._weights = list(meant), list(meant.values())
-        self._means = [weight.clone() for weight in self._weights]
+        self._weights = list(meant.values())
+        self.means = {name: weight.clone() for name, weight in meant.items()}
 
     def update(self, step: int) -> None:
         """Add the weights after a step, counted from 0."""
         decay = min(self.decay, (1 + step) / (EMA_WARM_UP + step))
-        torch._foreach_lerp_(self._means, self._weights, 1 - decay)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """The means by the names of the weights."""
-        return dict(zip(self._names, self._means, strict=True))
+        torch._foreach_lerp_([*self.means.values()], self._weights, 1 - decay)
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """Restore the means, a weight without one from its present value; ValueError if one does not fit."""
-        for name, mean, weight in zip(self._names, self._means, self._weights, strict=True):
-            if state.get(name, weight).shape != weight.shape:
+        for (name, mean), weight in zip(self.means.items(), self._weights, strict=True):
+            new = state.get(name, weight)
+            if new.shape != weight.shape:
                 raise ValueError(f"the mean of {name} has another shape")
-            mean.copy_(state.get(name, weight))
+            mean.copy_(new)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the model the means as its weights within this context."""
         own = [weight.clone() for weight in self._weights]
-        torch._foreach_copy_(self._weights, self._means)
+        torch._foreach_copy_(self._weights, [*self.means.values()])
         try:
             yield
         finally:

@@ -55,16 +55,11 @@ def choose_kernels(config: Config, device: torch.device) -> None:
 
 
 def build_scaler(config: Config, device: torch.device) -> Any:
-    """The loss scale of --precision fp16 (a torch.amp.GradScaler), else None.
-
-    Raises:
-        UserError: If this torch has none for the device.
-    """
+    """The loss scale of --precision fp16, else None; UserError if this torch has none for the device."""
     if config.precision != "fp16":
         return None
-    made = getattr(torch.amp, "GradScaler", None)  # before torch 2.3 only for GPUs
-    if made is not None:
-        return made(device.type)
+    if hasattr(torch.amp, "GradScaler"):  # before torch 2.3 only for GPUs
+        return torch.amp.GradScaler(device.type)
     if device.type == "cuda":
         return torch.cuda.amp.GradScaler()
     what = f"--precision fp16 on the CPU needs torch 2.3 or later, this is {torch.__version__}"
@@ -73,11 +68,9 @@ def build_scaler(config: Config, device: torch.device) -> Any:
 
 def warn_of_bf16() -> str | None:
     """A warning if this CPU, as Linux describes it, cannot compute in bf16; None if it can, or is unknown."""
-    try:
+    with contextlib.suppress(OSError):
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return None
-    if not flags or set(BF16) & set(flags[1].split()):
-        return None
-    without = f"this processor has neither {BF16[0]} nor {BF16[1]}"
-    return f"Warning: {without}: --precision bf16 is slower than fp32 on it"
+        if flags and not set(BF16) & set(flags[1].split()):
+            without = f"this processor has neither {BF16[0]} nor {BF16[1]}"
+            return f"Warning: {without}: --precision bf16 is slower than fp32 on it"
+    return None

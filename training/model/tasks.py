@@ -26,23 +26,15 @@ Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """Functions of a batch of outputs and targets; each gives a value for each sample, losses_B and so on.
+    """Functions of a batch of outputs and targets; each gives a value for each sample, losses_B and so on."""
 
-    Attributes:
-        loss: Of the validation.
-        trained: The loss of the training steps.
-        metrics: Of the validation, by name. The first one decides on the best weights: the higher the better.
-        score: The first one, of the training steps.
-        mix: What --mixup and --cutmix make of images and targets.
-        names: Of the metrics.
-    """
-
-    loss: Loss
-    trained: Loss
-    metrics: Metrics
-    score: Loss
+    loss: Loss  # of the validation
+    trained: Loss  # of the training steps
+    metrics: Metrics  # of the validation. The first one decides on the best weights: the higher the better
+    score: Loss  # the first metric, of the training steps
+    # what --mixup and --cutmix make of images and targets
     mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
-    names: tuple[str, ...] = ("accuracy",)
+    names: tuple[str, ...] = ("accuracy",)  # of the metrics
 
 
 def build_task(config: Config, data: Data) -> Task:
@@ -50,9 +42,8 @@ def build_task(config: Config, data: Data) -> Task:
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
-        return Task(
-            loss=_cross_entropy, trained=smooth, metrics=metrics, score=_correct, mix=_build_mix(config, data)
-        )
+        mix = _build_mix(config, data)
+        return Task(loss=_cross_entropy, trained=smooth, metrics=metrics, score=_correct, mix=mix)
     loss, metrics = import_function(config.task, "--task")(config)
     return Task(
         loss=loss, trained=loss, metrics=metrics, score=lambda x, y: next(iter(metrics(x, y).values()))
@@ -87,9 +78,8 @@ def check_output(
             what = f"--task {config.task}: {name} is {shape} for {images} images"
             raise UserError(what, fix=f"a value for each image: a tensor of the shape ({images},)")
     if not metrics:
-        raise UserError(
-            f"--task {config.task} has no metric", fix="one or more; the first decides on best.pt"
-        )
+        what = f"--task {config.task} has no metric"
+        raise UserError(what, fix="one or more; the first decides on best.pt")
     return tuple(metrics)
 
 

@@ -15,7 +15,7 @@ import torch
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
 from training.errors import UserError
-from training.model.finetuning import train_mode
+from training.model.models import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
 from training.model.tasks import as_float32

@@ -22,8 +22,7 @@ from training.config import Config
 from training.data.datasets import load_data
 from training.errors import UserError, one_line
 from training.model.activation_checkpointing import keep_buffers
-from training.model.finetuning import freeze, load_all_but_head, train_mode
-from training.model.models import build_model
+from training.model.models import build_model, freeze, load_all_but_head, train_mode
 from training.model.optimizer import Ema, Updater, build_optimizer
 from training.model.precision import Autocast, autocast, build_scaler, choose_kernels, warn_of_bf16
 from training.model.tasks import Task, as_float32, build_task, check_output

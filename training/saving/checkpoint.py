@@ -15,14 +15,14 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, cast
 
 import torch
 
 from training import files
-from training.errors import UserError, one_line
+from training.errors import UserError
 from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
 from training.saving.reading import FORMAT, CorruptError, State, load
 
@@ -42,21 +42,14 @@ def encode(state: State, file: IO[bytes]) -> None:
 
 
 def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Write only the weights, for `model.load_state_dict(torch.load(PATH))`.
-
-    Raises:
-        OSError: If it cannot be written; an older file is unchanged then.
-    """
+    """Write only the weights; an older file is unchanged if that raises an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, lambda file: _dump(weights, file))
 
 
-def decode(source: Path | IO[bytes]) -> State:
+def decode(file: IO[bytes]) -> State:
     """The state in a checkpoint, tensors on the CPU; raises as `load` does."""
-    if isinstance(source, Path):
-        with files.open_regular(source, follow=True) as file:
-            return decode(file)
-    state: State = load(source)
+    state: State = load(file)
     return state
 
 
@@ -65,7 +58,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it, or .safetensors"
     try:
         with files.open_regular(path, follow=True) as file:
-            state: Any = _safetensors(file) if path.suffix == ".safetensors" else load(file, checked=False)
+            state = load(file, checked=False, safetensors=path.suffix == ".safetensors")
     except (CorruptError, OSError) as error:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
@@ -79,45 +72,26 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def _safetensors(file: IO[bytes]) -> dict[str, torch.Tensor]:
-    """The tensors in a file of safetensors."""
-    try:
-        from safetensors.torch import load as load_tensors
-    except ImportError as error:
-        raise UserError(
-            ".safetensors needs the package safetensors", fix="pip install safetensors"
-        ) from error
-    try:
-        tensors: dict[str, torch.Tensor] = load_tensors(file.read())
-    except Exception as error:  # of a type of its own
-        raise CorruptError(one_line(error)[:200]) from error
-    return tensors
-
-
 def save(
     folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0
 ) -> tuple[str, int]:
     """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch if given.
 
-    Without a state the file is there, and gets the other names.
-
-    All but the `keep` newest are deleted, except best.pt and those of epochs. On a full disk all but the
-    newest old one are deleted first.
-
-    Returns:
-        Its name, and its size in bytes.
-
-    Raises:
-        OSError: If it could not be written; the newest old one, and the best, are unchanged then.
+    Without a state the file is there, and gets the other names. All but the `keep` newest are deleted, except
+    best.pt and those of epochs. On a full disk all but the newest old one are deleted first: that one and the
+    best are unchanged after an OSError. Returns the file's name, and its size in bytes.
     """
     path = folder / name_of(step)
-    try:
-        size = _write(path, functools.partial(encode, state)) if state else path.stat().st_size
-    except OSError as error:
-        if error.errno not in NO_ROOM or not state:
-            raise
-        _delete(list_checkpoints(folder)[1:])
-        size = _write(path, functools.partial(encode, state))
+    if state:
+        fill = functools.partial(encode, state)
+        try:
+            _write(path, fill)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _delete(list_checkpoints(folder)[1:])
+            _write(path, fill)
+    size = path.stat().st_size
     for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
         _link(path, folder / other)
     _delete(list_checkpoints(folder)[keep:])
@@ -125,16 +99,9 @@ def save(
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
-    """Check that there is room for checkpoints, before the training; a quota is not seen.
+    """Raise a UserError if there is no room for a checkpoint of about `size` bytes; a quota is not seen.
 
-    Args:
-        folder: The folder of the run's checkpoints.
-        size: About the bytes of one.
-        keep: How many are kept, in addition to the best and the one being written.
-        tell: Called with a line if not all of them fit.
-
-    Raises:
-        UserError: If there is no room for one.
+    `tell` is called with a line if not all fit: `keep`, the best and the one being written.
     """
     disk = shutil.disk_usage(folder)
     if not disk.total:
@@ -169,12 +136,10 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
 def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state, _: (path, state)) -> Any:
     """The checkpoint to resume from, as `take` returns it, or None to start from scratch.
 
-    Args:
-        folder: The folder of the run's checkpoints.
-        resume: auto: the newest good one; off: none; else a path, or a name in the folder.
-        tell: Called with a line for each corrupt file, which is renamed to *.corrupt.
-        take: Called with the path, the state and the open file; raises MisfitError if the state is of another
-            model. If that of an older one is not, the file is corrupt; else the model has changed.
+    `resume` is auto (the newest good one), off, a path, or a name in the folder. `tell` is called with a line
+    for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the state and the
+    open file, and raises MisfitError if the state is of another model. If that of an older one is not, the
+    file is corrupt; else the model has changed.
 
     Raises:
         UserError: If all are corrupt, or the file asked for is missing or corrupt.
@@ -213,8 +178,7 @@ def drop_after(folder: Path, step: int, tell: Tell) -> None:
 
 
 def _chosen(folder: Path, wanted: Path, take: Take) -> Any:
-    inside = [folder / wanted] if wanted.name == str(wanted) else []  # a name alone is one in the run, first
-    path = next((path for path in (*inside, wanted) if path.is_file()), None)
+    path = next((path for path in (folder / wanted, wanted) if path.is_file()), None)  # first in the run
     if path is None:
         fix = "--resume auto, or the path of a checkpoint"
         raise UserError(f"--resume {wanted} was not found", at=str(folder), fix=fix)
@@ -265,11 +229,8 @@ def _link(path: Path, other: Path) -> None:
     _sync_folder(other.parent)
 
 
-def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
-    """Replace a file as a whole, also in a crash: its bytes are on disk before it gets its name.
-
-    Returns the number of its bytes.
-    """
+def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> None:
+    """Replace a file as a whole, also in a crash: its bytes are on disk before it gets its name."""
 
     def fill_and_sync(file: IO[bytes]) -> None:
         fill(file)
@@ -278,33 +239,23 @@ def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
 
     files.replace(path, fill_and_sync)
     _sync_folder(path.parent)
-    return path.stat().st_size
 
 
 def _dump(value: Any, file: IO[bytes]) -> None:
-    watched = _Watched(file)
-    try:
-        torch.save(value, cast("IO[bytes]", watched))
-    except Exception as error:
-        raise watched.error or error from error
+    """Call torch.save; raises the OSError of a failed write, not torch's, which is without a number."""
+    errors: list[OSError] = []
 
-
-@dataclass
-class _Watched:
-    """A file for torch.save that keeps the OSError of a failed write: torch raises one without a number."""
-
-    file: IO[bytes]
-    error: OSError | None = None
-
-    def write(self, data: Any) -> int:
+    def write(data: Any) -> int:
         try:
-            return self.file.write(data)
+            return file.write(data)
         except OSError as error:
-            self.error = error
+            errors.append(error)
             raise
 
-    def flush(self) -> None:
-        """Done by `_write`."""
+    try:
+        torch.save(value, cast("IO[bytes]", SimpleNamespace(write=write, flush=file.flush)))
+    except Exception as error:
+        raise (errors[0] if errors else error) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -42,9 +42,7 @@ class RunLock:
     def take(self, tell: Callable[[str], None]) -> None:
         """Take the lock, also from a dead holder; `tell` is given a line if that takes long or was needed.
 
-        Raises:
-            FolderError: If another job has it.
-            OSError: If the folder cannot be written.
+        Raises a FolderError if another job has it, and an OSError if the folder cannot be written.
         """
         while not self._create():
             holder, seen = _read(self.path)
@@ -63,11 +61,7 @@ class RunLock:
         self._beating.start()
 
     def check(self) -> None:
-        """Check before a write that this process still has the lock.
-
-        Raises:
-            FolderError: If another job took it over, for example while this one was suspended.
-        """
+        """Raise a FolderError before a write if another job took over, as while this one was suspended."""
         if self._beating is None:
             return  # never taken: nothing is recorded
         with contextlib.suppress(OSError):  # an unreachable file system says nothing about the lock
@@ -103,15 +97,14 @@ class RunLock:
             return "it is an earlier start of this job"
         if holder.get("machine") == me["machine"]:
             return "" if _is_alive(holder) else "its process is gone"
-        beat: float | None = seen
         if self._age(seen) <= STALE_S:
             tell(f"Waiting up to {STALE_S:.0f} s to see whether {_name(holder)} still runs in this folder")
-        while beat == seen:
-            if self._age(seen) > STALE_S:
-                return f"no sign of life for {STALE_S:.0f} s"
+        while self._age(seen) <= STALE_S:
             time.sleep(WATCH_EVERY_S)
             _, beat = _read(self.path)
-        return "" if beat is not None else "it has ended"
+            if beat != seen:
+                return "" if beat is not None else "it has ended"
+        return f"no sign of life for {STALE_S:.0f} s"
 
     def _age(self, beat: float) -> float:
         """Seconds since an update, by the file system's clock."""

@@ -25,8 +25,8 @@ class CorruptError(Exception):
     """The file is not a checkpoint, or was changed after it was written."""
 
 
-def load(file: IO[bytes], *, checked: bool = True) -> Any:
-    """What torch.save wrote, tensors on the CPU; with `checked` only a state whose checksums are right.
+def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) -> Any:
+    """What torch.save or safetensors wrote, on the CPU; if `checked` only a state with right checksums.
 
     Raises:
         CorruptError: If it is damaged, there are other values than tensors and plain ones, or no training
@@ -35,6 +35,10 @@ def load(file: IO[bytes], *, checked: bool = True) -> Any:
         OSError: If it cannot be read.
     """
     try:
+        if safetensors:
+            from safetensors.torch import load as load_tensors
+
+            return load_tensors(file.read())
         if checked or zipfile.is_zipfile(file):
             _check_parts(file, sums=checked)
         file.seek(0)
@@ -44,10 +48,13 @@ def load(file: IO[bytes], *, checked: bool = True) -> Any:
         return _checked(loaded) if checked else loaded
     except (CorruptError, UserError):
         raise
+    except ImportError as error:
+        what = ".safetensors needs the package safetensors"
+        raise UserError(what, fix="pip install safetensors") from error
     except pickle.UnpicklingError as error:
         # torch's own text advises to load it anyway, which would run its code
         raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
-    except Exception as error:  # torch.load raises many types for a corrupt file
+    except Exception as error:  # many types for a corrupt file
         if isinstance(error, OSError) and error.errno not in BROKEN:
             raise
         raise CorruptError(one_line(error)[:200]) from error

@@ -5,10 +5,10 @@ The training waits only for the copy, and for the previous save: there is never 
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -77,29 +77,18 @@ class Copies:
         Tensors that share memory (tied weights) still do so. The previous copy becomes invalid.
         """
         made: dict[Any, torch.Tensor] = {}
-        copied = self._copy(value, made)
+        copies: dict[int, Any] = {}  # what copy.deepcopy takes in place of an object, by its id
+        for tensor in _tensors(value):
+            key: Any = id(tensor)
+            if tensor.numel():
+                key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if key not in made:
+                made[key] = self._copy_tensor(tensor.detach(), len(made))
+            copies[id(tensor)] = made[key]
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
             torch.cuda.synchronize()  # the copies from the GPUs are asynchronous
-        self._before, self.last = list(made.values()), copied
-        return copied
-
-    def _copy(self, value: Any, made: dict[Any, torch.Tensor]) -> Any:
-        if isinstance(value, torch.Tensor):
-            key: Any = id(value)
-            if value.numel():
-                key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-            if key not in made:
-                made[key] = self._copy_tensor(value.detach(), len(made))
-            return made[key]
-        if isinstance(value, dict):
-            copy = type(value)() if isinstance(value, OrderedDict) else {}
-            copy.update((key, self._copy(item, made)) for key, item in value.items())
-            if hasattr(value, "_metadata"):  # module versions, part of a state_dict
-                copy._metadata = value._metadata  # type: ignore[attr-defined,union-attr,unused-ignore]  # noqa: SLF001
-            return copy
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._copy(item, made) for item in value)
-        return value
+        self._before, self.last = list(made.values()), copy.deepcopy(value, copies)
+        return self.last
 
     def _copy_tensor(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         on_gpu = tensor.device.type == "cuda"
@@ -108,3 +97,12 @@ class Copies:
         if old is None or (old.shape, old.dtype, old.stride()) != form:
             old = torch.empty_like(tensor, device="cpu", pin_memory=on_gpu)
         return old.copy_(tensor, non_blocking=on_gpu)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in dictionaries, lists and tuples, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)

@@ -1,0 +1,128 @@
+"""MNIST's and CIFAR-10's files, which are read into memory.
+
+MNIST's are in IDX format: a magic number, the sizes as big-endian 32-bit numbers, then uint8 values
+(http://yann.lecun.com/exdb/mnist/, section "file formats"). CIFAR-10's binary version is read here, its
+Python version by torchvision (https://www.cs.toronto.edu/~kriz/cifar.html, section "Dataset layout").
+
+Shape suffixes: N images, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import IO, cast
+
+import torch
+
+from training.data.images import import_torchvision
+from training.errors import UserError, one_line
+
+CLASSES = 10
+MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
+MNIST_PARTS = {"train": "train", "test": "t10k"}
+MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
+CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+VALUES = 3 * 32 * 32
+
+
+def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """One part (train or test) of MNIST: images (N, 1, H, W) uint8 and labels (N,) int64, on the CPU.
+
+    The files are in the folder or one of MNIST_FOLDERS there, plain or with .gz. UserError if one is wrong.
+    """
+    images_path, labels_path = (
+        _find(folder, f"{MNIST_PARTS[part]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
+    )
+    images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
+    if len(images_NHW) != len(labels_N) or not len(labels_N):
+        what = f"{len(images_NHW)} images but {len(labels_N)} labels"
+        raise UserError(what, at=str(labels_path), fix=_fix(folder))
+    if int(labels_N.max()) >= CLASSES:
+        what = f"a label is {int(labels_N.max())}, and MNIST has {CLASSES} classes"
+        raise UserError(what, at=str(labels_path), fix=_fix(folder))
+    return images_NHW.unsqueeze(1), labels_N.long()
+
+
+def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
+    """The uint8 array in an IDX file; raises UserError if it cannot be read or has another format."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read_array(cast("IO[bytes]", file), dimensions)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"cannot read it ({error})"
+        raise UserError(what, at=str(path), fix=_fix(path.parent)) from error
+
+
+def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
+    """The array; reads no more than the header says. Raises ValueError if the format or size is wrong."""
+    header = file.read(4 + 4 * dimensions)
+    if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
+        raise ValueError(f"not an IDX file of {dimensions} dimensions")
+    sizes = struct.unpack(f">{dimensions}I", header[4:])
+    values = math.prod(sizes)
+    if values > MOST:
+        raise ValueError(f"its header says {values} values, more than {MOST}")
+    data = bytearray(file.read(values + 1))
+    if len(data) != values:
+        held = f"more than {values}" if len(data) > values else len(data)
+        raise ValueError(f"holds {held} values where its header says {values}")
+    if not values:
+        return torch.empty(sizes, dtype=torch.uint8)
+    return torch.frombuffer(data, dtype=torch.uint8).view(sizes)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for place in MNIST_FOLDERS:
+        for path in (folder / place / name, folder / place / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise UserError(f"{name} was not found", at=str(folder), fix=_fix(folder))
+
+
+def _fix(folder: Path) -> str:
+    return f"sbatchgen data mnist --to {folder} (downloads it; with --synthetic it is made here)"
+
+
+def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of CIFAR-10: images (N, 3, 32, 32). The folder has the files, or their folder as unpacked."""
+    root = folder.parent if folder.name == PYTHON else folder
+    if (root / PYTHON).is_dir():
+        return _from_python(root, part)
+    inside = folder / BINARY if (folder / BINARY).is_dir() else folder
+    read = [_from_binary(inside / f"{name}.bin") for name in CIFAR_PARTS[part]]
+    images_NCHW = torch.cat([images for images, _ in read]).view(-1, 3, 32, 32)
+    return images_NCHW, torch.cat([labels for _, labels in read]).long()
+
+
+def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (N, 3072) and labels (N,), both uint8."""
+    try:
+        data = bytearray(path.read_bytes())
+    except OSError as error:
+        fix = f"unpack cifar-10-binary.tar.gz in {path.parent}"
+        raise UserError(f"cannot read CIFAR-10 ({one_line(error)})", at=str(path), fix=fix) from error
+    whole = bool(data) and not len(data) % (1 + VALUES)
+    rows = torch.frombuffer(data, dtype=torch.uint8).view(-1, 1 + VALUES) if whole else torch.empty(0, 1)
+    if not whole or int(rows[:, 0].max()) >= CLASSES:
+        what = f"not a file of CIFAR-10: {len(data)} bytes" + ", with other labels" * whole
+        raise UserError(what, at=str(path), fix="unpack its archive again")
+    return rows[:, 1:], rows[:, 0]
+
+
+def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the Python version, which is of pickles: torchvision loads only those that it knows."""
+    import_torchvision("CIFAR-10's Python version")
+    from torchvision.datasets import CIFAR10  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    try:
+        read = CIFAR10(str(root), train=part == "train")
+    except (RuntimeError, OSError) as error:
+        what, fix = f"not the files of CIFAR-10 ({one_line(error)[:200]})", "unpack their archive again"
+        raise UserError(what, at=str(root / PYTHON), fix=fix) from error
+    images_NHWC = torch.from_numpy(read.data)
+    return images_NHWC.permute(0, 3, 1, 2).contiguous(), torch.tensor(read.targets)
