@@ -28,43 +28,35 @@ REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
 PLACE = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
 
 
-class Start:
-    """A start of the job, as the log shows it.
-
-    Attributes:
-        places: The epochs and steps that it has printed, each once, in their order.
-        returns: Whether its first one came again, as with steps that are counted in each epoch.
-        requeued: Whether it was started again at its time limit.
-    """
-
-    def __init__(self) -> None:
-        self.places: dict[str, None] = {}
-        self.returns = self.requeued = False
-
-    def read(self, line: bytes) -> None:
-        """Read a line of the log."""
-        self.requeued |= bool(REQUEUED.match(line))
-        for part in line.split(b"\r"):
-            place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
-            if place:
-                self.returns |= len(self.places) > FEW and place == next(iter(self.places))
-                self.places[place] = None
-
-
 def repeated(log: Iterable[bytes]) -> str:
     """Return with what the last start in a log began, if it has repeated the one before; else ""."""
-    count, old, new = 0, Start(), Start()
+    starts: list[list[bytes]] = [[]]
     for line in log:
         if START.match(line):
-            count, old, new = count + 1, new, Start()
+            starts.append([])
         else:
-            new.read(line)
-    if count < 2 or not old.requeued or old.returns or new.returns:
+            starts[-1].append(line)
+    if len(starts) < 3 or not any(map(REQUEUED.match, starts[-2])):
         return ""
-    before, now = [*old.places], [*new.places]
+    before, now = _places(starts[-2]), _places(starts[-1])
     both = min(len(before), len(now)) - 1  # the last line may have been cut
     is_same = both >= FEW and before[:both] == now[:both] and len(now) <= LONGER * len(before)
     return ", ".join(now[:FEW]) if is_same else ""
+
+
+def _places(lines: Iterable[bytes]) -> list[str]:
+    """The epochs and steps that a start has printed, each once, in their order.
+
+    Empty if the first one came again, as with steps that are counted in each epoch.
+    """
+    places: dict[str, None] = {}
+    for part in b"\r".join(lines).split(b"\r"):
+        place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
+        if len(places) > FEW and place == next(iter(places)):
+            return []
+        if place:
+            places[place] = None
+    return [*places]
 
 
 def repeated_in_log() -> str:
