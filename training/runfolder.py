@@ -16,53 +16,36 @@ from training.saving.names import BEST, CHECKPOINTS, list_checkpoints, step_of
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint as the events describe it; None or empty if they do not.
+    """A checkpoint as the events describe it; None or empty if they do not."""
 
-    Attributes:
-        name: Its path in the run folder.
-        step: Steps done.
-        epoch: Epochs done.
-        job: The Slurm job that saved it.
-        settings: The settings it depends on (config.critical_settings).
-        consumed: Images of the next epoch that are done.
-        samples: Training images.
-    """
-
-    name: str
-    step: int | None = None
-    epoch: int | None = None
-    job: str = ""
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    consumed: int | None = None
-    samples: int | None = None
+    name: str  # its path in the run folder
+    step: int | None = None  # steps done
+    epoch: int | None = None  # epochs done
+    job: str = ""  # the Slurm job that saved it
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # on which it depends
+    consumed: int | None = None  # images of the next epoch that are done
+    samples: int | None = None  # training images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """What a start would do.
 
-    Attributes:
-        state: "new": start in an empty folder. "afresh": start from scratch, beside old checkpoints.
-            "resume": resume from a checkpoint. "done": no epoch is left. "evaluate": train nothing. Or be
-            refused: "changed": other settings than the checkpoint's; "missing": no such checkpoint;
-            "used": another job has the folder.
-        checkpoint: The one to resume from.
-        step, steps: Steps done, of how many; None if unknown.
-        epoch, epochs: Epochs done, of how many; None if unknown.
-        job: The Slurm job that saved the checkpoint, or "".
-        holder: Who has the folder.
-        changed: The old and the new value of each changed setting.
+    It starts in an empty folder ("new"), from scratch beside old checkpoints ("afresh"), resumes from a
+    checkpoint ("resume"), has no epoch left ("done") or trains nothing ("evaluate"); or is refused because
+    of other settings than the checkpoint's ("changed"), because there is no such checkpoint ("missing"), or
+    because another job has the folder ("used").
     """
 
     state: str
-    checkpoint: str = ""
-    step: int | None = None
-    steps: int | None = None
+    checkpoint: str = ""  # the one to resume from
+    step: int | None = None  # steps done; here and below None if unknown
+    steps: int | None = None  # steps in all
     epoch: int | None = None
     epochs: int | None = None
-    job: str = ""
-    holder: str = ""
-    changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    job: str = ""  # the Slurm job that saved the checkpoint
+    holder: str = ""  # who has the folder
+    changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)  # old and new values
 
 
 def look(config: Config, processes: int) -> Start:
@@ -91,18 +74,15 @@ def look(config: Config, processes: int) -> Start:
 
 
 def _resume(config: Config, batch: int, old: Saved) -> Start:
-    state, changed = "resume", {}
+    changed = {}
     if old.settings and not config.allow_config_change:
         of_data = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
         known = {name: old.settings.get(name, unknown) for name, unknown in of_data.items()}
         now = critical_settings(config, batch=batch, **known)
         changed = changed_settings(now, old.settings)
-    if changed:
-        state = "changed"
-    elif old.epoch is not None and old.epoch >= config.epochs:
-        state = "done"
+    is_done = old.epoch is not None and old.epoch >= config.epochs
     return Start(
-        state=state,
+        state="changed" if changed else "done" if is_done else "resume",
         checkpoint=old.name,
         step=old.step,
         steps=_all_steps(config, batch, old),
@@ -131,10 +111,10 @@ def read_saved(run_dir: Path, path: Path) -> Saved:
     for event in read_events(run_dir):
         if event.get("event") == "start":
             start = event
-        elif event.get("event") == "save" and _is_of(event, known.name):
+        elif event.get("event") == "save" and _is_of(event, path.name):
             settings = start.get("settings")
-            known = dataclasses.replace(
-                known,
+            known = Saved(
+                name=known.name,
                 step=_count(event.get("step")) or known.step,
                 epoch=_count(event.get("epoch")),
                 job=str(start.get("job") or ""),
@@ -151,7 +131,7 @@ def _count(value: Any) -> int | None:
 
 
 def _is_of(save: dict[str, Any], name: str) -> bool:
-    """Whether this save wrote the file, under one of its names."""
-    if name == f"{CHECKPOINTS}/{BEST}":
+    """Whether this save wrote the checkpoint of that name."""
+    if name == BEST:
         return save.get("best") is True
-    return name in {save.get("checkpoint"), f"{CHECKPOINTS}/{save.get('also')}"}
+    return name == save.get("also") or f"{CHECKPOINTS}/{name}" == save.get("checkpoint")

@@ -10,6 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from training.errors import FAILED, UserError, complain
 from training.files import open_regular, read_small
 
 STOP = "stop"  # the stop file in the run folder, also without a script
@@ -28,11 +29,6 @@ def read_stop_file(path: Path) -> str:
     return ""
 
 
-def may_ask_again() -> bool:
-    """Whether the script can start the job again."""
-    return bool(os.environ.get(AGAIN_FILE))
-
-
 def ask_again() -> None:
     """Ask the script to start the job again; raises OSError if the file cannot be made."""
     open_regular(Path(os.environ[AGAIN_FILE]), "ab").close()
@@ -48,7 +44,14 @@ def leave_status(status: int) -> None:
 
     The first process that fails knows the cause. A full disk is ignored.
     """
-    if not reads_status():
-        return
-    with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
-        file.write(f"{status}\n".encode())
+    with contextlib.suppress(OSError):
+        if reads_status():
+            with Path(os.environ[EXIT_FILE]).open("xb") as file:
+                file.write(f"{status}\n".encode())
+
+
+def refuse(error: UserError) -> int:
+    """Print why this process cannot start; returns its exit status, and leaves it for the script."""
+    complain(f"error: {error}")
+    leave_status(FAILED)
+    return FAILED

@@ -14,25 +14,18 @@ from training.files import own_folder
 from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes import hang
-from training.processes.jobscript import STOP, ask_again, may_ask_again
+from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop
-from training.processes.world import (
-    broadcast_bytes,
-    join,
-    leave,
-    on_rank0,
-)
+from training.processes.world import broadcast_bytes, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
-from training.run.evaluation import Score, evaluate, show
-from training.run.export import export
+from training.run.evaluation import evaluate, show
 from training.run.faults import explain
 from training.run.loop import time_left_s, train_epoch
-from training.run.profile import profile
-from training.run.resume import checkpoint_folder, restore, save
+from training.run.resume import checkpoint_folder, export, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
-from training.run.usage import Usage, add_up, gpus_of
+from training.run.usage import Usage, add_up, gpus_of, trace
 from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
@@ -131,7 +124,7 @@ def _train(session: Session) -> int:
         warm_up(session)
     usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
     try:
-        with profile(session) as profiler:
+        with trace(config, log) as profiler:
             meter = Meter(usage=usage, profiler=profiler)
             return _train_on(dataclasses.replace(session, meter=meter), progress)
     finally:
@@ -170,7 +163,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         if str(stopped) == STOP_FILE_REASON:
             line += f"; without sbatchgen, remove {Path(config.run_dir) / STOP} before the next start"
         log.say(line)
-        if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
+        if str(stopped) in OUT_OF_TIME and log.speaks and os.environ.get(AGAIN_FILE):
             _ask_again(session, gained=progress.step - began)
         _tell_usage(session, progress)
         return PREEMPTED
@@ -194,7 +187,7 @@ def _ask_again(session: Session, *, gained: int) -> None:
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
     """Validate, log and save."""
-    score = _score(session)
+    score = evaluate(session)
     loss, _, samples = progress.sums
     best = progress.validated(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
@@ -217,11 +210,6 @@ def _tell_usage(session: Session, progress: Progress) -> None:
     session.log.event("resources", step=progress.step, samples=session.meter.trained, **used)
 
 
-def _score(session: Session) -> Score:
-    with session.log.live("Validation", total=session.data.validation.samples):
-        return evaluate(session)
-
-
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
     """Write the state to status.json and the events."""
     session.log.status(
@@ -239,7 +227,7 @@ def _evaluate_only(session: Session) -> int:
         place, fix = str(checkpoint_folder(config)), "--resume FILE or --init-from FILE"
         raise UserError("there are no weights to evaluate", at=place, fix=fix, shared=True)
     try:
-        score = _score(session)
+        score = evaluate(session)
     except StoppedError as stopped:
         session.log.say(f"Stopped by {stopped} during the evaluation")
         return PREEMPTED

@@ -57,7 +57,8 @@ def evaluate(session: Session) -> Score:
     began = time.perf_counter()
     model.eval()
     session.meter.begin()
-    with torch.no_grad(), session.updater.evaluated():
+    live = session.log.live("Validation", total=split.samples)
+    with torch.no_grad(), session.updater.evaluated(), live:
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):

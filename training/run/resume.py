@@ -1,4 +1,4 @@
-"""Saves the state of a run, and restores it."""
+"""Saves the state of a run, restores it, and exports its weights."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from training.saving.names import CHECKPOINTS, EPOCH_NAME, name_of
 from training.saving.reading import State
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
+WEIGHTS = "model.pt"
 # the position in an epoch is kept if these are unchanged
 SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")
 # a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
@@ -204,3 +205,27 @@ def _load(session: Session, state: State, name: str, changed: dict[str, Any]) ->
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress
+
+
+def export(session: Session) -> None:
+    """Write the evaluated weights to --export's file; raises UserError if that fails."""
+    config = session.config
+    name = config.export or ("off" if config.evaluate else WEIGHTS)
+    if name == "off":
+        return
+    path = Path(config.run_dir) / name if Path(name).name == name else Path(name)
+
+    def write() -> None:
+        with session.updater.evaluated():
+            weights = {name: value.cpu().contiguous() for name, value in session.model.state_dict().items()}
+            try:
+                checkpoint.export(path, weights)
+            except OSError as error:
+                what, fix = (
+                    f"cannot write the weights ({one_line(error)})",
+                    "make room, another --export, or --export off",
+                )
+                raise UserError(what, at=str(path), fix=fix) from error
+
+    on_rank0(session.world, write)
+    session.log.say(f"Weights saved to {path}")
