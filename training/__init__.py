@@ -54,7 +54,7 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     model/models, model/optimizer        what is trained, and how
 #     model/finetuning                     weights without their head, frozen weights, the rate of the head
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
-#     output/log, output/bar, output/curves    what is printed and recorded
+#     output/log, output/bar               what is printed and recorded
 #     saving/reading                       what of a checkpoint is refused
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
 #     run/setup                            builds what a run works with, and tries it out

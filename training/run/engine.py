@@ -137,8 +137,8 @@ def _by_whom(session: Session) -> str:
         return ""
     run_dir = Path(session.config.run_dir)
     newest = list_checkpoints(checkpoint_folder(session.config))[:1]
-    job = read_saved(run_dir, newest[0]).job if newest else ""
-    if job in {"", os.environ.get("SLURM_JOB_ID", "")}:
+    job = read_saved(run_dir, newest[0].name).get("job") if newest else ""
+    if not job or job == os.environ.get("SLURM_JOB_ID", ""):
         return ""
     return f" by job {job}; for a new run: another --run-dir, or --resume off; to train longer: more --epochs"
 

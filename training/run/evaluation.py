@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from training.data.order import evaluation_share
-from training.model.precision import autocast
-from training.model.tasks import as_float32
 from training.processes.world import copy_from_rank0
 from training.run.agreement import StoppedError, agree, total
-from training.run.loop import batches_of, set_memory_format, sums_of
+from training.run.loop import batches_of, forward, sums_of
 from training.run.session import Session
 
 SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # as percents
@@ -62,9 +60,7 @@ def evaluate(session: Session) -> Score:
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
-                with autocast(session.config, world.device):
-                    outputs = model(set_memory_format(session, x_BCHW))
-                outputs = as_float32(outputs)
+                outputs = forward(session, model, x_BCHW)
                 scores = session.task.metrics(outputs, y_B)
                 sums += sums_of(session.task.loss(outputs, y_B), *scores.values())
             if session.meter.due(done, session.config.sync_every):

@@ -102,10 +102,6 @@ class Meter:
         self.window_began, self.window_steps = time.perf_counter(), 0
         self.window, self.window_waited = [0.0, 0.0, 0.0], self.usage.data_s
 
-    def window_rate(self) -> float:
-        """Samples per second in this window."""
-        return self.window[2] / max(time.perf_counter() - self.window_began, 1e-9)
-
     def rate(self) -> float:
         """Samples per second since the beginning, validation and saving included."""
         return self.trained / max(time.perf_counter() - self.began, 1e-9)

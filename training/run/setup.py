@@ -25,14 +25,14 @@ from training.model.activation_checkpointing import keep_buffers
 from training.model.finetuning import freeze, load_all_but_head, train_mode
 from training.model.models import build_model
 from training.model.optimizer import Ema, Updater, build_optimizer
-from training.model.precision import Autocast, autocast, build_scaler, choose_kernels, warn_of_bf16
-from training.model.tasks import Task, as_float32, build_task, check_output
+from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
+from training.model.tasks import Task, build_task, check_output
 from training.output.log import Log
 from training.processes.jobscript import STOP
 from training.processes.stop import Stop, parse_deadline
 from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
 from training.run.faults import explain
-from training.run.loop import set_memory_format, stand_in
+from training.run.loop import forward, stand_in
 from training.run.session import Session
 from training.saving import checkpoint
 from training.saving.lock import RunLock
@@ -170,8 +170,8 @@ def try_out(session: Session) -> Task:
     x_BCHW, y_B = stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
     try:
-        with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            outputs = model(set_memory_format(session, x_BCHW))
+        with torch.no_grad(), keep_buffers(model):
+            outputs = forward(session, model, x_BCHW)
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
         if known := explain(error, session.world):
             raise known from error
@@ -180,7 +180,7 @@ def try_out(session: Session) -> Task:
         few = "another --batch-size: the last step of an epoch has one image per process"
         raise UserError(what, fix=few if least == 1 else "another --model") from error
     with torch.no_grad():
-        names = check_output(config, session.task, data, as_float32(outputs), y_B)
+        names = check_output(config, session.task, data, outputs, y_B)
     return dataclasses.replace(session.task, names=names)
 
 
@@ -190,12 +190,10 @@ def warm_up(session: Session) -> None:
     After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
     round its first step differently from the uninterrupted one if that happened then.
     """
-    config, world = session.config, session.world
     x_BCHW, y_B = stand_in(session, session.images_at_once)
     train_mode(session.trained)
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
-            with autocast(config, world.device):
-                outputs = session.trained(set_memory_format(session, x_BCHW))
-            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
+            outputs = forward(session, session.trained, x_BCHW)
+            torch.autograd.backward(session.task.trained(outputs, y_B).mean())
     session.model.zero_grad(set_to_none=True)
