@@ -24,12 +24,9 @@ def record(run_dir: Path) -> None:
 
     Call it before the process group is made. torch 2.9 renamed two of the variables.
     """
-    renamed = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
-    size, file = (
-        ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
-        if renamed
-        else ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    )
+    size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
+        size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
     os.environ.setdefault(size, CALLS)
     os.environ.setdefault(file, f"{run_dir.resolve()}/nccl-rank-")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")

@@ -14,7 +14,8 @@ from training.errors import FAILED, UserError, complain
 from training.files import open_regular, read_small
 
 STOP = "stop"  # the stop file in the run folder, also without a script
-LIMIT, CANCELLED = "limit", "cancelled"  # what the script writes into it
+LIMIT, CANCELLED = "time limit", "cancelled"  # reasons to stop
+WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # what the script writes into it
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
 PARENT = "SBATCHGEN_PARENT"  # for ranks: the process that started them
@@ -24,8 +25,7 @@ LONGEST = 64  # bytes that are read of a stop file
 def read_stop_file(path: Path) -> str:
     """LIMIT or CANCELLED if the script made the stop file, else ""."""
     with contextlib.suppress(OSError):
-        word = read_small(path, most=LONGEST).strip().decode("ascii", errors="replace")
-        return word if word in {LIMIT, CANCELLED} else ""
+        return WORDS.get(read_small(path, most=LONGEST).strip(), "")
     return ""
 
 

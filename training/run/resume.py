@@ -42,9 +42,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
 
     The validation changes no weight: what was saved of this step before it only gets its other names then.
 
-    Raises:
-        UserError: If it cannot be written, with `must`.
-        FolderError: If another job took the run folder over.
+    UserError if it cannot be written, with `must`; FolderError if another job took the run folder over.
     """
     if session.world.rank != 0:
         return
@@ -95,8 +93,7 @@ def _write(
 def restore(session: Session) -> Progress:
     """Load the checkpoint that --resume names, on every process; only rank 0 reads the file.
 
-    Raises:
-        UserError: If it is missing or corrupt, or has other settings.
+    UserError if it is missing or corrupt, or has other settings.
     """
     config, world = session.config, session.world
     restored = on_rank0(world, lambda: _find(session))
@@ -111,8 +108,8 @@ def restore(session: Session) -> Progress:
     if world.rank == 0:
         checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
     if progress.unvalidated:
-        score = _noted_score(session, progress) if world.rank == 0 and name.startswith(CHECKPOINTS) else None
-        if known := broadcast_bytes(world, score):
+        reads = world.rank == 0 and name.startswith(CHECKPOINTS)
+        if known := broadcast_bytes(world, _noted_score(session, progress) if reads else None):
             progress.validated(float(known))
     if state["world"] != world.size:
         session.log.say(
@@ -122,9 +119,8 @@ def restore(session: Session) -> Progress:
     if config.schedule == "cosine" and state["epochs"] != config.epochs:
         epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
         session.log.say(f"{epochs}: the cosine schedule changes from here on")
-    session.log.event(
-        "resume", step=progress.step, epoch=progress.done, consumed=progress.consumed, checkpoint=name
-    )
+    facts = {"step": progress.step, "epoch": progress.done, "consumed": progress.consumed}
+    session.log.event("resume", **facts, checkpoint=name)
     session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.done + 1}, step {progress.step}")
     return progress
 
@@ -175,15 +171,13 @@ def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
 def _apply(session: Session, state: State, name: str) -> Progress:
     """Load a state into the model and the optimizer; of one that is refused, they may have a part.
 
-    Raises:
-        UserError: If it has other settings.
-        MisfitError: If it has the same, and does not fit.
+    UserError if it has other settings, MisfitError if it has the same and does not fit.
     """
     changed = changed_settings(session.settings, state["config"])
     if changed and not (session.config.evaluate or session.config.allow_config_change):
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
-        fix = "the old ones, or --allow-config-change"
-        raise UserError(f"other settings than the checkpoint's: {what}", at=name, fix=fix)
+        what = f"other settings than the checkpoint's: {what}"
+        raise UserError(what, at=name, fix="the old ones, or --allow-config-change")
     try:
         return _load(session, state, name, changed)
     except UserError as error:
@@ -216,16 +210,14 @@ def export(session: Session) -> None:
     path = Path(config.run_dir) / name if Path(name).name == name else Path(name)
 
     def write() -> None:
-        with session.updater.evaluated():
-            weights = {name: value.cpu().contiguous() for name, value in session.model.state_dict().items()}
-            try:
-                checkpoint.export(path, weights)
-            except OSError as error:
-                what, fix = (
-                    f"cannot write the weights ({one_line(error)})",
-                    "make room, another --export, or --export off",
-                )
-                raise UserError(what, at=str(path), fix=fix) from error
+        try:
+            with session.updater.evaluated():
+                state = session.model.state_dict()
+                checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
+        except OSError as error:
+            what = f"cannot write the weights ({one_line(error)})"
+            fix = "make room, another --export, or --export off"
+            raise UserError(what, at=str(path), fix=fix) from error
 
     on_rank0(session.world, write)
     session.log.say(f"Weights saved to {path}")

@@ -115,10 +115,7 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def trace(config: Config, log: Log) -> Iterator[Any]:
-    """Record steps of rank 0 meanwhile, `step` is called after each; None without --profile-steps.
-
-    The trace is as Perfetto and Chrome show it.
-    """
+    """Record steps of rank 0 meanwhile, `step` is called after each; None without --profile-steps."""
     steps, path = config.profile_steps, log.run_dir / TRACE
     if not steps or not log.speaks:
         yield None
