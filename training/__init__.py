@@ -59,5 +59,5 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
 #     run/setup                            builds what a run works with, and tries it out
 #     run/usage                            what is used of CPUs, GPUs and memory; a trace of some steps
-#     errors, run/faults                   errors that end a run, and those of torch in one line
+#     errors                               errors that end a run, and those of torch in one line
 #     files                                the run folder, which is its user's alone, and its files

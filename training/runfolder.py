@@ -36,11 +36,7 @@ class Start:
 
 
 def look(config: Config, processes: int) -> Start:
-    """What a start with this configuration would do. A checkpoint is not opened, so not checked.
-
-    Raises:
-        UserError: If the batch cannot be divided among the processes.
-    """
+    """What a start with this configuration would do. A checkpoint is not opened, so not checked."""
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:

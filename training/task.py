@@ -51,9 +51,6 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
     """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers.
 
     Ranks that pyxis or an image has set are removed; with `none`, MASTER_ADDR and MASTER_PORT too.
-
-    Raises:
-        UserError: For launcher srun, if a variable is missing.
     """
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}

@@ -37,9 +37,8 @@ def watch(world: World, timeout_s: float) -> None:
     _within[:] = [SHARE * timeout_s] if world.size > 1 else []
 
     def show(_number: int, frame: FrameType | None) -> None:
-        where = f"rank {world.rank} of {world.size} on {world.host}"
         stack = "".join(traceback.format_stack(frame))
-        complain(f"{where} has not met the other ranks for {_within[0]:.0f} s; it is here:\n{stack}")
+        complain(f"{world.name} has not met the other ranks for {_within[0]:.0f} s; it is here:\n{stack}")
         for loader in multiprocessing.active_children():
             os.kill(loader.pid or os.getpid(), signal.SIGALRM)
 

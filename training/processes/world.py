@@ -38,6 +38,11 @@ class World:
     threads: int
     host: str
 
+    @property
+    def name(self) -> str:
+        """This process in messages."""
+        return f"rank {self.rank} of {self.size} on {self.host}"
+
 
 def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
     """Choose the device, set the number of threads, and join the process group.

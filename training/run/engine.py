@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from training.config import Config, global_batch
-from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
+from training.errors import DONE, PREEMPTED, FolderError, UserError, explain, one_line
 from training.files import own_folder
 from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
@@ -20,7 +20,6 @@ from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
 from training.processes.world import World, broadcast_bytes, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
-from training.run.faults import explain
 from training.run.loop import time_left_s, train_epoch
 from training.run.resume import checkpoint_folder, export, restore, save
 from training.run.session import Meter, Progress, Session
@@ -46,7 +45,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
             session = prepare(config, world, log, stop, lock)
             status = _evaluate_only(session) if config.evaluate else _train(session)
         except (RuntimeError, ValueError) as error:
-            if (known := explain(error, world)) is None:
+            if (known := explain(error, world.name)) is None:
                 raise
             raise known from error
         leave(world)

@@ -43,9 +43,7 @@ def show(metrics: dict[str, float], colon: str = ":") -> str:
 def evaluate(session: Session) -> Score:
     """The model's score on the validation split; each image is counted once.
 
-    Raises:
-        StoppedError: If a stop was requested meanwhile.
-        UserError: If an image cannot be read.
+    StoppedError if a stop was requested meanwhile, UserError if an image cannot be read.
     """
     world, split, model = session.world, session.data.validation, session.model
     chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it

@@ -28,13 +28,7 @@ from training.run.session import Progress, Session
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
-    """Train on the rest of the epoch; `progress` is updated after each step.
-
-    Raises:
-        StoppedError: If a stop was requested.
-        NotFiniteError: If the loss is not finite.
-        UserError: If an image cannot be read.
-    """
+    """Train on the rest of the epoch; `progress` is updated after each step. Errors are `synchronise`'s."""
     config, world, split = session.config, session.world, session.data.train
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch

@@ -109,12 +109,7 @@ class Meter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """The objects that the loop works with.
-
-    Args:
-        model: The model without a wrapper: it is saved, and evaluated.
-        trained: The same model for training steps, perhaps wrapped for several GPUs.
-    """
+    """The objects that the loop works with."""
 
     config: Config
     world: World
@@ -122,8 +117,8 @@ class Session:
     stop: Stop
     data: Data
     task: Task
-    model: nn.Module
-    trained: nn.Module
+    model: nn.Module  # without a wrapper: it is saved, and evaluated
+    trained: nn.Module  # the same for training steps, perhaps wrapped for several GPUs
     updater: Updater
     meter: Meter = field(default_factory=Meter)
     writer: Writer = field(default_factory=Writer)

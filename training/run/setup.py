@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.config import Config
 from training.data.datasets import load_data
-from training.errors import UserError, one_line
+from training.errors import UserError, explain, one_line
 from training.model.activation_checkpointing import keep_buffers
 from training.model.finetuning import freeze, load_all_but_head, train_mode
 from training.model.models import build_model
@@ -31,7 +31,6 @@ from training.output.log import Log
 from training.processes.jobscript import STOP
 from training.processes.stop import Stop, parse_deadline
 from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
-from training.run.faults import explain
 from training.run.loop import forward, stand_in
 from training.run.session import Session
 from training.saving import checkpoint
@@ -55,8 +54,8 @@ def announce(config: Config, world: World, log: Log) -> None:
         log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
     if config.precision == "bf16" and on_cpu and (warning := warn_of_bf16()):
         log.say(warning)
-    mine = f"rank {world.rank} of {world.size} on {world.host}, local rank {world.local_rank}"
-    for line in gather_text(world, f"{mine}, device {world.device}, {world.threads} threads"):
+    mine = f"{world.name}, local rank {world.local_rank}, device {world.device}, {world.threads} threads"
+    for line in gather_text(world, mine):
         log.say(line)
 
 
@@ -157,11 +156,7 @@ def only_norms_have_buffers(model: nn.Module) -> bool:
 
 
 def try_out(session: Session) -> Task:
-    """Check the model with the smallest batch that there will be; returns the task with its metrics' names.
-
-    Raises:
-        UserError: If it cannot take the data set's images, or has no output for each class.
-    """
+    """Check the model with the smallest batch that there will be; returns the task with names of metrics."""
     config, data, model = session.config, session.data, session.model
     last = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
@@ -173,7 +168,7 @@ def try_out(session: Session) -> Task:
         with torch.no_grad(), keep_buffers(model):
             outputs = forward(session, model, x_BCHW)
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
-        if known := explain(error, session.world):
+        if known := explain(error, session.world.name):
             raise known from error
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
