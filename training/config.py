@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from typing import Any, NoReturn, TypeVar
 
 from training import __doc__ as how_to_start
 from training.errors import UserError
@@ -233,20 +233,17 @@ def parse(argv: list[str]) -> Config:
         usage="%(prog)s [OPTIONS]",
         description=how_to_start,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    types = get_type_hints(Config)
     for field in dataclasses.fields(Config):
-        text = field.metadata["help"]
+        name, text, choices = _flag(field.name), field.metadata["help"], field.metadata["choices"] or None
         if field.default and "default:" not in text and text != argparse.SUPPRESS:
             text = f"{text} (default: {field.default})".strip()
-        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
-        if types[field.name] is bool:
-            how["action"] = "store_true"
+        if isinstance(field.default, bool):
+            parser.add_argument(name, action="store_true", help=text)
         else:
-            how |= {"type": types[field.name], "choices": field.metadata["choices"] or None}
-            how["metavar"] = None if field.metadata["choices"] else field.name.upper()
-        parser.add_argument(_flag(field.name), **how)
+            parser.add_argument(name, type=type(field.default), choices=choices, help=text)
     said = vars(parser.parse_args(argv))
     config = Config(**_with_defaults(said))
     _check(config)

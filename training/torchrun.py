@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
@@ -102,7 +102,7 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _run(options: Namespace) -> None:
-    """Run torchrun to its end; the first node leaves last."""
+    """Run torchrun to its end; the first node, whose store counts the nodes that have left, leaves last."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 
@@ -119,19 +119,12 @@ def _run(options: Namespace) -> None:
     run(options)  # type: ignore[no-untyped-call]
     with contextlib.suppress(Exception):  # the training itself has succeeded
         for meeting in met:
-            _leave(meeting)
-
-
-def _leave(meeting: StaticTCPRendezvous) -> None:
-    """Count the nodes that have left; the first one, which holds the count, leaves last."""
-    store = meeting._store  # noqa: SLF001 - there is no public access
-    if store is None:
-        return
-    gone = store.add("left", 1)
-    deadline = time.monotonic() + LEAVE_S
-    while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:
-        time.sleep(0.05)
-        gone = store.add("left", 0)
+            store: Any = meeting._store  # noqa: SLF001 - there is no public access
+            gone = store.add("left", 1)
+            deadline = time.monotonic() + LEAVE_S
+            while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:
+                time.sleep(0.05)
+                gone = store.add("left", 0)
 
 
 if __name__ == "__main__":

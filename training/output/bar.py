@@ -13,9 +13,13 @@ import sys
 import threading
 from typing import Any
 
-SHAPE = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} images{postfix}"
-ROWS = 2  # enough for one line; by default tqdm draws nothing if the terminal does not tell its size
-REDRAW_S = 0.1  # at most so often, for slow connections
+LOOK: dict[str, Any] = {
+    "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} images{postfix}",
+    "nrows": 2,  # enough for one line; by default tqdm draws nothing if the terminal does not tell its size
+    "mininterval": 0.1,  # seconds, for slow connections
+    "miniters": 0,
+    "leave": False,
+}
 
 
 class Bar:
@@ -41,13 +45,8 @@ class Bar:
             monitor_interval = 0  # no thread: loader processes are forked
 
         Live.set_lock(threading.RLock())  # no lock between processes either
-        size: dict[str, Any] = {
-            "ncols": shutil.get_terminal_size().columns,
-            "nrows": ROWS,
-            "bar_format": SHAPE,
-        }
-        how = size | {"file": sys.stdout, "leave": False, "mininterval": REDRAW_S, "miniters": 0}
-        line: Any = Live(desc=title, total=total, initial=done, **how)
+        columns = shutil.get_terminal_size().columns
+        line: Any = Live(desc=title, total=total, initial=done, file=sys.stdout, ncols=columns, **LOOK)
         self._line = None if line.disable else line
 
     def show(self, done: int, facts: str) -> None:

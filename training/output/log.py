@@ -29,14 +29,8 @@ CURVES = "tensorboard"  # the folder
 FLUSH_S = 10  # a killed run loses the points of so long a time
 PARTS = {"train": "train", "epoch": "validation"}  # events that have curves; the ending of a tag
 NO_CURVES = {"epoch", "step", "samples", "train_loss"}
-ALIKE = {
-    "lr",
-    "samples_per_s",
-    "grad_norm",
-    "step_s",
-    "data_wait",
-    "gpu_allocated_bytes",
-}  # of training alone
+# of training alone, so without an ending
+ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 # A full disk or a closed pipe does not end the run: the line is lost.
 LOST = contextlib.suppress(OSError)
 

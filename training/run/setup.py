@@ -123,9 +123,7 @@ def wrap(session: Session) -> nn.Module:
     """The model for training steps."""
     world, config = session.world, session.config
     model: Any = session.model
-    if (
-        config.compile
-    ):  # around DistributedDataParallel it compiles nothing of an nn.Sequential (pytorch#140416)
+    if config.compile:  # around DistributedDataParallel it compiles no nn.Sequential (pytorch#140416)
         model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
