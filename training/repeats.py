@@ -12,6 +12,7 @@ and with 1 if not, or if that can't be seen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -59,31 +60,21 @@ def _places(lines: Iterable[bytes]) -> list[str]:
     return [*places]
 
 
-def repeated_in_log() -> str:
-    """Return what `repeated` says of this job's log; "" if stdout is not a file that can be read."""
-    try:
-        with open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
-            status = os.fstat(log.fileno())
-            log.seek(max(0, status.st_size - MOST))
-            return repeated(log) if stat.S_ISREG(status.st_mode) else ""
-    except OSError:
-        return ""
-
-
-def saved(checkpoints: Iterable[str], seconds: float) -> bool:
-    """Whether one of these files is newer than a start of this many seconds ago."""
-    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
-    return newest > time.time() - seconds - CLOCKS_S
-
-
 def main(argv: list[str]) -> int:
     """Print an error and return 0 if the job should not be started again, else return 1."""
     restarts, seconds, *checkpoints = argv
-    began = repeated_in_log()
+    began = ""
+    with contextlib.suppress(OSError), open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
+        status = os.fstat(log.fileno())
+        if stat.S_ISREG(status.st_mode):
+            log.seek(max(0, status.st_size - MOST))
+            began = repeated(log)
+    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
+    is_saved = newest > time.time() - float(seconds) - CLOCKS_S
     if began:
         what = f"this start has trained the same as the one before ({began}, ...)"
         fix = "load the newest checkpoint when the trainer starts"
-    elif int(restarts) and checkpoints and not saved(checkpoints, float(seconds)):
+    elif int(restarts) and checkpoints and not is_saved:
         what = f"this start has left no newer checkpoint ({checkpoints[-1]})"
         fix = "save more often than jobs end, or correct `checkpoint` in the job file"
     else:

@@ -91,16 +91,11 @@ def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
     for event in read_events(run_dir):
         if event.get("event") == "start":
             start = {key: event.get(key) for key in ("job", "settings", "train_samples")}
-        elif event.get("event") == "save" and _is_of(event, name):
-            known = start | {key: event.get(key) for key in ("step", "epoch", "consumed")}
+        elif event.get("event") == "save":
+            names = [event.get("also"), str(event.get("checkpoint")).removeprefix(f"{CHECKPOINTS}/")]
+            if name in (names if event.get("best") is not True else [*names, BEST]):
+                known = start | {key: event.get(key) for key in ("step", "epoch", "consumed")}
     return known
-
-
-def _is_of(save: dict[str, Any], name: str) -> bool:
-    """Whether this save wrote the checkpoint of that name."""
-    if name == BEST:
-        return save.get("best") is True
-    return name == save.get("also") or f"{CHECKPOINTS}/{name}" == save.get("checkpoint")
 
 
 def _count(value: Any) -> int | None:

@@ -61,7 +61,9 @@ def spawn_environments(
         require(environ, MEETING, fix=MEETING_FIX)
     shared = {**environ, "WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     if nodes == 1:  # replaces what a container image may set
-        shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(_free_port())
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(probe.getsockname()[1])
     return [{**shared, "RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
 
 
@@ -99,9 +101,3 @@ def _number(environ: Mapping[str, str], name: str, *, default: int | None = None
     if not text.isdecimal():
         raise UserError(f"{name} is {text!r}, not a number", at="environment")
     return int(text)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])

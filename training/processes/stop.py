@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 from training.errors import UserError
 from training.processes.jobscript import CANCELLED, LIMIT, PARENT, read_stop_file
@@ -38,13 +37,9 @@ class Stop:
         self._end = float("inf")
         self.save_s = 0.0  # time of the last save
         self.step_s = 0.0  # time of a step: the next look is after one
-        for number in handled_signals():
-            signal.signal(number, self._note)
+        for number in handled_signals():  # each may come twice, from Slurm and from torchrun
+            signal.signal(number, lambda number, _: self._ask(signal.Signals(number).name))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        """Note a signal. It may come twice, from Slurm and from torchrun."""
-        self._ask(signal.Signals(number).name)
 
     def _ask(self, why: str) -> None:
         self._asked[REASONS.index(why)] = True

@@ -196,27 +196,18 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     session.log.bar.show(progress.consumed, line)
     if samples < config.log_every * session.batch:
         return
-    facts = means | {"lr": lr, "samples_per_s": rate} | _costs(session, seconds)
+    waited, steps = meter.usage.data_s - meter.window_waited, max(meter.window_steps, 1)
+    costs = {"step_s": round(seconds / steps, 6), "data_wait": round(waited / seconds, 4)}
+    if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
+        costs["grad_norm"] = norm
+    if session.world.device.type == "cuda":
+        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(session.world.device)
+    facts = means | {"lr": lr, "samples_per_s": rate} | costs
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     if not session.log.bar.up:
         done = math.ceil(progress.consumed / session.batch)
         session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
     meter.restart()
-
-
-def _costs(session: Session, seconds: float) -> dict[str, float]:
-    """The time of a step, the share of waiting for data, the norm of the gradient, and the GPU's memory."""
-    meter, device = session.meter, session.world.device
-    waited = meter.usage.data_s - meter.window_waited
-    costs = {
-        "step_s": round(seconds / max(meter.window_steps, 1), 6),
-        "data_wait": round(waited / seconds, 4),
-    }
-    if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
-        costs["grad_norm"] = norm
-    if device.type == "cuda":
-        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
-    return costs
 
 
 def time_left_s(session: Session, progress: Progress) -> float:
