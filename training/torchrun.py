@@ -13,6 +13,7 @@ The options are torchrun's own. What it adds:
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import re
@@ -49,14 +50,12 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles it
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
     os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
-    try:
-        from torch.distributed.elastic.multiprocessing.api import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.run import parse_args
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
+    if importlib.util.find_spec("torch") is None:
         return refuse(UserError("this Python has no torch", at=sys.executable, fix="install it"))
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args
+
     # The failure is printed below, once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:

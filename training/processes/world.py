@@ -89,7 +89,8 @@ def leave(world: World) -> None:
     the last reference.
     """
     if world.size > 1:
-        (last := reduce_sum(world, torch.zeros(1, device=world.device))).item()
+        last = reduce_sum(world, torch.zeros(1, device=world.device))
+        last.item()
         dist.destroy_process_group()
         del last
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -200,10 +201,9 @@ def _tell_usage(session: Session, progress: Progress) -> None:
 
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
     """Write the state to status.json and the events."""
-    session.log.status(
-        state, step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint, reason=reason
-    )
-    session.log.event(state, step=progress.step, epoch=progress.done, reason=reason)
+    facts: dict[str, Any] = {"step": progress.step, "epoch": progress.done, "reason": reason}
+    session.log.status(state, checkpoint=progress.checkpoint, **facts)
+    session.log.event(state, **facts)
 
 
 def _evaluate_only(session: Session) -> int:

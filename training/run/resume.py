@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
+import itertools
 import math
 import os
 import time
@@ -160,12 +161,10 @@ def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
     job = environ.get("SLURM_JOB_ID", "")
     if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
-    started = False
-    for event in read_events(run_dir):
-        started = started or (event.get("event") == "start" and event.get("job") == job)
-        if started and event.get("event") == "save":
-            return True
-    return False
+    own = itertools.dropwhile(
+        lambda event: event.get("job") != job, read_events(run_dir)
+    )  # from its start on
+    return any(event.get("event") == "save" for event in own)
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
