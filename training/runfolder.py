@@ -57,7 +57,7 @@ def look(config: Config, processes: int) -> Start:
 
 
 def _resume(config: Config, batch: int, path: Path) -> Start:
-    """What a start from this checkpoint would do, as far as the events of its save say it."""
+    """What a start from this checkpoint would do; what the events of its save do not say is unknown."""
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
     old = read_saved(run_dir, path.name) if is_inside else {}
