@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from typing import Any, NoReturn, TypeVar
 
 from training import __doc__ as how_to_start
 from training.errors import UserError
@@ -15,62 +16,47 @@ from training.processes.stop import parse_deadline
 T = TypeVar("T")
 
 DEFAULT_BATCH = 64
-# The defaults of each optimizer. sgd and adamw: usual rates and decays, and no schedule; --schedule step is
-# StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta: as in pytorch/examples/mnist, StepLR(1, 0.7).
-BY_OPTIMIZER: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 0.01, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "constant"},
-    "adamw": {"lr": 0.001, "weight_decay": 0.01, "weight_decay_on": "matrices", "schedule": "constant"},
-    "adadelta": {"lr": 1.0, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "step"},
+# The defaults that an optimizer decides about. sgd and adamw: usual rates and decays, and no schedule;
+# --schedule step is StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta: as in pytorch/examples/mnist.
+DECIDED = ("lr", "weight_decay", "weight_decay_on", "schedule", "step_size", "gamma")
+BY_OPTIMIZER: dict[str, tuple[Any, ...]] = {
+    "sgd": (0.01, 0.0, "all", "constant", 30, 0.1),
+    "adamw": (0.001, 0.01, "matrices", "constant", 30, 0.1),
+    "adadelta": (1.0, 0.0, "all", "step", 1, 0.7),
 }
 # How pytorch/vision/references/classification trains these models on 8 GPUs: its README and defaults.
+OF_ALL: dict[str, Any] = {"dataset": "imagefolder", "batch_size": 8 * 32, "optimizer": "sgd", "momentum": 0.9}
+OF_RECIPE = ("model", "epochs", "lr", "weight_decay", "step_size", "gamma")
 RECIPES: dict[str, dict[str, Any]] = {
-    f"torchvision-{name}": {
-        "dataset": "imagefolder",
-        "model": model,
-        "epochs": epochs,
-        "batch_size": 8 * 32,
-        "optimizer": "sgd",
-        "lr": lr,
-        "momentum": 0.9,
-        "weight_decay": decay,
-        "step_size": step,
-        "gamma": gamma,
-    }
-    for name, model, epochs, lr, decay, step, gamma in (
+    f"torchvision-{name}": OF_ALL | dict(zip(OF_RECIPE, values, strict=True))
+    for name, *values in (
         ("resnet50", "resnet50", 90, 0.1, 1e-4, 30, 0.1),
         ("resnext50", "resnext50_32x4d", 100, 0.1, 1e-4, 30, 0.1),
         ("mobilenet-v2", "mobilenet_v2", 300, 0.045, 4e-5, 1, 0.98),
     )
 }
-STEP_LR = {"sgd": (30, 0.1), "adamw": (30, 0.1), "adadelta": (1, 0.7)}  # --step-size, --gamma
 # Settings that have an effect only with this value of another one.
 ONLY_WITH = {
     "step_size": ("schedule", "step"),
     "gamma": ("schedule", "step"),
     "momentum": ("optimizer", "sgd"),
 }
+EXCLUDE = {
+    "batch_size": ("batch_size_per_gpu",),
+    "compile": ("activation_checkpointing", "dataparallel"),
+    "task": ("label_smoothing", "mixup", "cutmix"),
+}
 
 
 def _option(
-    default: T,
-    text: str,
-    *,
-    choices: tuple[str, ...] = (),
-    critical: bool = False,
-    decided: bool = False,
-    least: int = 0,
+    default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False, least: int = 0
 ) -> T:
-    """A field that is also a flag.
+    """A field that is also a flag, with this help and no value below `least`.
 
-    Args:
-        default: The default; of a `decided` flag the value in checkpoints older than the flag.
-        text: For --help.
-        choices: The allowed values.
-        critical: The weights depend on it: a checkpoint made with another value is refused.
-        decided: --optimizer decides about the default (BY_OPTIMIZER, STEP_LR).
-        least: The least number.
+    If it is `critical`, the weights depend on it: a checkpoint made with another value is refused. The
+    default of one in DECIDED is its value in checkpoints that are older than the flag.
     """
-    facts = {"help": text, "choices": choices, "critical": critical, "decided": decided, "least": least}
+    facts = {"help": text, "choices": choices, "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -83,15 +69,13 @@ class Config:
 
     recipe: str = _option("", "the flags of a published training; yours replace them", choices=tuple(RECIPES))
     dataset: str = _critical(
-        "mnist",
-        "mnist, cifar10, fake (random images), imagefolder, shards (tar files), or MODULE:FUNCTION",
+        "mnist", "mnist, cifar10, fake (random images), imagefolder, shards (tar files), or MODULE:FUNCTION"
     )
     data_dir: str = _option(
         "data", "folder of the data set; of imagefolder and shards: of the training images"
     )
     val_path: str = _option(
-        "",
-        "imagefolder, shards: folder of validation images (default: DATA_DIR/val beside DATA_DIR/train)",
+        "", "imagefolder, shards: folder of validation images (default: DATA_DIR/val beside DATA_DIR/train)"
     )
     fake_samples: int = _option(2048, "training images of --dataset fake", least=1)
     augment: str = _critical(
@@ -103,8 +87,7 @@ class Config:
     train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels", least=1)
     eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
     eval_resize: int = _option(
-        0,
-        "imagefolder, shards: scale the shorter side to this, then cut EVAL_CROP (default: 8/7 of that)",
+        0, "imagefolder, shards: scale the shorter side to this, then cut EVAL_CROP (default: 8/7 of that)"
     )
     random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
@@ -133,27 +116,23 @@ class Config:
     batch_size: int = _critical(0, f"images per step, over all processes (default: {DEFAULT_BATCH})")
     batch_size_per_gpu: int = _option(0, "images per step and process, in place of --batch-size")
     optimizer: str = _critical("adadelta", "", choices=("sgd", "adamw", "adadelta"))
-    lr: float = _critical(1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", decided=True)
+    lr: float = _critical(1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)")
     momentum: float = _critical(0.9, "momentum of sgd")
-    weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)", decided=True)
+    weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)")
     weight_decay_on: str = _critical(
         "matrices",
         "weight decay on all weights, or on matrices, not biases and norms (default: adamw matrices, "
         "else all)",
         choices=("all", "matrices"),
-        decided=True,
     )
     schedule: str = _critical(
         "step",
         "step: multiply the rate by GAMMA every STEP_SIZE epochs (default: step for adadelta or with "
         "--step-size or --gamma, else constant)",
         choices=("constant", "step", "cosine"),
-        decided=True,
     )
-    step_size: int = _critical(
-        1, "epochs of --schedule step (default: adadelta 1, else 30)", decided=True, least=1
-    )
-    gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)", decided=True)
+    step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", least=1)
+    gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)")
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
     seed: int = _critical(
         1, "seed of the initial weights, the order of the samples, and all random numbers", least=-(1 << 63)
@@ -254,20 +233,17 @@ def parse(argv: list[str]) -> Config:
         usage="%(prog)s [OPTIONS]",
         description=how_to_start,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    types = get_type_hints(Config)
     for field in dataclasses.fields(Config):
-        text = field.metadata["help"]
+        name, text, choices = _flag(field.name), field.metadata["help"], field.metadata["choices"] or None
         if field.default and "default:" not in text and text != argparse.SUPPRESS:
             text = f"{text} (default: {field.default})".strip()
-        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
-        if types[field.name] is bool:
-            how["action"] = "store_true"
+        if isinstance(field.default, bool):
+            parser.add_argument(name, action="store_true", help=text)
         else:
-            how |= {"type": types[field.name], "choices": field.metadata["choices"] or None}
-            how["metavar"] = None if field.metadata["choices"] else field.name.upper()
-        parser.add_argument(_flag(field.name), **how)
+            parser.add_argument(name, type=type(field.default), choices=choices, help=text)
     said = vars(parser.parse_args(argv))
     config = Config(**_with_defaults(said))
     _check(config)
@@ -276,16 +252,14 @@ def parse(argv: list[str]) -> Config:
 
 def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
     """The settings that are not the default of their field: of the command line, --recipe and --optimizer."""
-    step = [_flag(name) for name in ("step_size", "gamma") if name in said]
+    step = [name for name in ("step_size", "gamma") if name in said]
     if step and said.get("schedule", "step") != "step":
-        what = f"{step[0]} needs --schedule step, this is --schedule {said['schedule']}"
+        what = f"{_flag(step[0])} needs --schedule step, this is --schedule {said['schedule']}"
         raise UserError(what, fix="leave one of them out")
     recipe = RECIPES.get(said.get("recipe", ""), {})
-    step = step or ["step_size"] * ("step_size" in recipe)
     said = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in said} | said
-    optimizer = said.get("optimizer", "adadelta")
-    decided = dict(zip(("step_size", "gamma"), STEP_LR[optimizer], strict=True)) | BY_OPTIMIZER[optimizer]
-    if step:
+    decided = dict(zip(DECIDED, BY_OPTIMIZER[said.get("optimizer", "adadelta")], strict=True))
+    if step or "step_size" in recipe:
         decided["schedule"] = "step"
     return decided | said
 
@@ -297,45 +271,31 @@ def _check(config: Config) -> None:
         if isinstance(value, (int, float)) and not least <= value < float("inf"):
             raise UserError(f"{_flag(field.name)} is {value}, but must be at least {least}")
     for name in ("label_smoothing", "ema", "random_erase"):
-        if not 0 <= getattr(config, name) < 1:
+        if getattr(config, name) >= 1:
             raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
-    for first, other in (
-        ("batch_size", "batch_size_per_gpu"),
-        ("compile", "activation_checkpointing"),
-        ("compile", "dataparallel"),
-        ("task", "label_smoothing"),
-        ("task", "mixup"),
-        ("task", "cutmix"),
-    ):
-        if getattr(config, first) and getattr(config, other):
-            raise UserError(f"{_flag(first)} and {_flag(other)} exclude each other", fix="give one of them")
+    for first, others in EXCLUDE.items():
+        for other in others:
+            if getattr(config, first) and getattr(config, other):
+                what = f"{_flag(first)} and {_flag(other)} exclude each other"
+                raise UserError(what, fix="give one of them")
     parse_deadline(config.deadline, {}, 0)
-    started = config.launcher in {"torchrun", "srun", "spawn"}
-    for is_wrong, what, fix in (
-        (
-            config.head_lr and not config.lr,
-            "--head-lr needs an --lr above 0",
-            "--freeze for all but the head",
-        ),
-        (not config.dist_timeout, "--dist-timeout is 0, but must be more", "600, the default"),
-        (
-            config.nproc_per_node and config.launcher != "spawn",
-            "--nproc-per-node needs --launcher spawn",
-            "with torchrun, give torchrun --nproc-per-node",
-        ),
-        (
-            config.nnodes and config.node_rank >= config.nnodes,
-            f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}",
-            "count from 0",
-        ),
-        (
-            config.dataparallel and started,
-            f"--dataparallel is one process, --launcher {config.launcher} is several",
-            "leave one of them out",
-        ),
-    ):
-        if is_wrong:
-            raise UserError(what, fix=fix)
+    for what, fix in _contradictions(config):
+        raise UserError(what, fix=fix)
+
+
+def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """What is wrong with values that make no sense together, and the fix."""
+    if config.head_lr and not config.lr:
+        yield "--head-lr needs an --lr above 0", "--freeze for all but the head"
+    if not config.dist_timeout:
+        yield "--dist-timeout is 0, but must be more", "600, the default"
+    if config.nproc_per_node and config.launcher != "spawn":
+        yield "--nproc-per-node needs --launcher spawn", "with torchrun, give torchrun --nproc-per-node"
+    if config.nnodes and config.node_rank >= config.nnodes:
+        yield f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}", "count from 0"
+    if config.dataparallel and config.launcher in {"torchrun", "srun", "spawn"}:
+        what = f"--dataparallel is one process, --launcher {config.launcher} is several"
+        yield what, "leave one of them out"
 
 
 def global_batch(config: Config, processes: int) -> int:
@@ -361,8 +321,7 @@ def critical_settings(
     config: Config, *, batch: int, train_samples: int, data_checksum: str
 ) -> dict[str, int | float | str]:
     """The settings on which the weights depend: saved in checkpoints, compared on resume."""
-    names = [field.name for field in dataclasses.fields(config) if field.metadata["critical"]]
-    settings = {name: getattr(config, name) for name in names}
+    settings = {name: getattr(config, name) for name in _critical_defaults()}
     return settings | {"batch_size": batch, "train_samples": train_samples, "data_checksum": data_checksum}
 
 
@@ -371,12 +330,13 @@ def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tup
 
     A setting that an old checkpoint does not have had its default; its data are taken for the present ones.
     """
-    defaults = {
-        option.name: option.default for option in dataclasses.fields(Config) if option.metadata["critical"]
-    }
-    then = defaults | {"data_checksum": now.get("data_checksum")} | then
+    then = _critical_defaults() | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
+
+
+def _critical_defaults() -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(Config) if field.metadata["critical"]}
 
 
 def unused_settings(settings: dict[str, Any]) -> set[str]:

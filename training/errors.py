@@ -1,24 +1,55 @@
-"""The errors that end a run, and its exit statuses."""
+"""The errors that end a run, those of torch in one line with a fix, and exit statuses."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
 PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
+MORE_MEMORY = (
+    "--accumulate 2 or more, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
+)
+OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
+OTHER_GPU = "nvidia-smi on that host; another node"
+# A part of torch's text, what it means, and the fix. The first that matches counts.
+KNOWN = (
+    ("out of memory", "the GPU has no more memory", MORE_MEMORY),
+    ("DefaultCPUAllocator: can't allocate", "the node has no more memory", f"more of it, or {MORE_MEMORY}"),
+    ("DataLoader worker", "a loader has ended", "more memory for the job, or fewer --workers"),
+    ("no kernel image is available", "this torch is not made for the GPU", OTHER_TORCH),
+    (
+        "does not have a deterministic implementation",
+        "--deterministic, but a layer has no such kernel",
+        "another layer, or leave it out",
+    ),
+    (
+        "Expected to have finished reduction",
+        "some weights have no part in the loss",
+        "--find-unused-parameters, or set requires_grad of these weights to False",
+    ),
+    (
+        "gloo",
+        "another rank has ended, or did not come",
+        "what that rank says; --dist-timeout is how long to wait",
+    ),
+    (
+        "NCCL",
+        "another rank has ended, or cannot be reached",
+        "what that rank says; NCCL_DEBUG=INFO tells more",
+    ),
+    *((of, "the GPU cannot compute", OTHER_GPU) for of in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
+)
 
 
 class UserError(Exception):
     """An error that the user can fix; shown as one line, without a traceback.
 
-    Args:
-        what: What is wrong, with the value in question.
-        at: The file, variable or host.
-        fix: Something to type.
-        shared: Every process of the run raises the same error, so only rank 0 prints it.
+    It has what is wrong, with the value in question; at which file, variable or host; and what to type. If
+    `shared`, every process of the run raises the same error, and only rank 0 prints it.
     """
 
     status = FAILED
@@ -47,6 +78,15 @@ def one_line(error: BaseException) -> str:
     """The error's text in one line, with the type's name unless the error is one of these."""
     text = " ".join(str(error).split())[:500]
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
+
+
+def explain(error: Exception, where: str) -> RankError | None:
+    """The error of torch in one line, at this rank and host; None if it is of another kind."""
+    matched = next((known for known in KNOWN if known[0] in str(error)), None)
+    if matched is None or not isinstance(error, RuntimeError):
+        return None
+    text = " ".join(traceback.format_exception_only(error)[-1].split())
+    return RankError(f"{matched[1]} ({text[:300]})", at=where, fix=matched[2])
 
 
 def complain(line: str) -> None:

@@ -22,9 +22,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def own_folder(path: Path, *inside: str, make: bool = True) -> None:
     """Make the run folder, and let only its user write there and in `inside`; without `make` only check that.
 
-    Raises:
-        FolderError: If others could have written there.
-        OSError: If it cannot be made or read.
+    FolderError if others could have written there, OSError if it cannot be made or read.
     """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link
     real = Path(os.path.realpath(absolute.parent))
@@ -89,8 +87,7 @@ def temporary_name(path: Path) -> Path:
 def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Replace a file as a whole: readers see the old one or the new one, which `fill` writes.
 
-    Raises:
-        OSError: If it cannot be written; the old one is unchanged then, as after any error of `fill`.
+    The old one is unchanged after any error of `fill`, or if the new one cannot be written.
     """
     new = temporary_name(path)
     try:

@@ -12,6 +12,7 @@ and with 1 if not, or if that can't be seen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -28,70 +29,52 @@ REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
 PLACE = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
 
 
-class Start:
-    """A start of the job, as the log shows it.
-
-    Attributes:
-        places: The epochs and steps that it has printed, each once, in their order.
-        returns: Whether its first one came again, as with steps that are counted in each epoch.
-        requeued: Whether it was started again at its time limit.
-    """
-
-    def __init__(self) -> None:
-        self.places: dict[str, None] = {}
-        self.returns = self.requeued = False
-
-    def read(self, line: bytes) -> None:
-        """Read a line of the log."""
-        self.requeued |= bool(REQUEUED.match(line))
-        for part in line.split(b"\r"):
-            place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
-            if place:
-                self.returns |= len(self.places) > FEW and place == next(iter(self.places))
-                self.places[place] = None
-
-
 def repeated(log: Iterable[bytes]) -> str:
     """Return with what the last start in a log began, if it has repeated the one before; else ""."""
-    count, old, new = 0, Start(), Start()
+    starts: list[list[bytes]] = [[]]
     for line in log:
         if START.match(line):
-            count, old, new = count + 1, new, Start()
+            starts.append([])
         else:
-            new.read(line)
-    if count < 2 or not old.requeued or old.returns or new.returns:
+            starts[-1].append(line)
+    if len(starts) < 3 or not any(map(REQUEUED.match, starts[-2])):
         return ""
-    before, now = [*old.places], [*new.places]
+    before, now = _places(starts[-2]), _places(starts[-1])
     both = min(len(before), len(now)) - 1  # the last line may have been cut
     is_same = both >= FEW and before[:both] == now[:both] and len(now) <= LONGER * len(before)
     return ", ".join(now[:FEW]) if is_same else ""
 
 
-def repeated_in_log() -> str:
-    """Return what `repeated` says of this job's log; "" if stdout is not a file that can be read."""
-    try:
-        with open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
-            status = os.fstat(log.fileno())
-            log.seek(max(0, status.st_size - MOST))
-            return repeated(log) if stat.S_ISREG(status.st_mode) else ""
-    except OSError:
-        return ""
+def _places(lines: Iterable[bytes]) -> list[str]:
+    """The epochs and steps that a start has printed, each once, in their order.
 
-
-def saved(checkpoints: Iterable[str], seconds: float) -> bool:
-    """Whether one of these files is newer than a start of this many seconds ago."""
-    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
-    return newest > time.time() - seconds - CLOCKS_S
+    Empty if the first one came again, as with steps that are counted in each epoch.
+    """
+    places: dict[str, None] = {}
+    for part in b"\r".join(lines).split(b"\r"):
+        place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
+        if len(places) > FEW and place == next(iter(places)):
+            return []
+        if place:
+            places[place] = None
+    return [*places]
 
 
 def main(argv: list[str]) -> int:
     """Print an error and return 0 if the job should not be started again, else return 1."""
     restarts, seconds, *checkpoints = argv
-    began = repeated_in_log()
+    began = ""
+    with contextlib.suppress(OSError), open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
+        status = os.fstat(log.fileno())
+        if stat.S_ISREG(status.st_mode):
+            log.seek(max(0, status.st_size - MOST))
+            began = repeated(log)
+    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
+    is_saved = newest > time.time() - float(seconds) - CLOCKS_S
     if began:
         what = f"this start has trained the same as the one before ({began}, ...)"
         fix = "load the newest checkpoint when the trainer starts"
-    elif int(restarts) and checkpoints and not saved(checkpoints, float(seconds)):
+    elif int(restarts) and checkpoints and not is_saved:
         what = f"this start has left no newer checkpoint ({checkpoints[-1]})"
         fix = "save more often than jobs end, or correct `checkpoint` in the job file"
     else:

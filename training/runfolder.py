@@ -15,62 +15,28 @@ from training.saving.names import BEST, CHECKPOINTS, list_checkpoints, step_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
-    """A checkpoint as the events describe it; None or empty if they do not.
-
-    Attributes:
-        name: Its path in the run folder.
-        step: Steps done.
-        epoch: Epochs done.
-        job: The Slurm job that saved it.
-        settings: The settings it depends on (config.critical_settings).
-        consumed: Images of the next epoch that are done.
-        samples: Training images.
-    """
-
-    name: str
-    step: int | None = None
-    epoch: int | None = None
-    job: str = ""
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    consumed: int | None = None
-    samples: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Start:
     """What a start would do.
 
-    Attributes:
-        state: "new": start in an empty folder. "afresh": start from scratch, beside old checkpoints.
-            "resume": resume from a checkpoint. "done": no epoch is left. "evaluate": train nothing. Or be
-            refused: "changed": other settings than the checkpoint's; "missing": no such checkpoint;
-            "used": another job has the folder.
-        checkpoint: The one to resume from.
-        step, steps: Steps done, of how many; None if unknown.
-        epoch, epochs: Epochs done, of how many; None if unknown.
-        job: The Slurm job that saved the checkpoint, or "".
-        holder: Who has the folder.
-        changed: The old and the new value of each changed setting.
+    It starts in an empty folder ("new"), from scratch beside old checkpoints ("afresh"), resumes from a
+    checkpoint ("resume"), has no epoch left ("done") or trains nothing ("evaluate"); or is refused because
+    of other settings than the checkpoint's ("changed"), because there is no such checkpoint ("missing"), or
+    because another job has the folder ("used").
     """
 
     state: str
-    checkpoint: str = ""
-    step: int | None = None
-    steps: int | None = None
+    checkpoint: str = ""  # the one to resume from
+    step: int | None = None  # steps done; here and below None if unknown
+    steps: int | None = None  # steps in all
     epoch: int | None = None
     epochs: int | None = None
-    job: str = ""
-    holder: str = ""
-    changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    job: str = ""  # the Slurm job that saved the checkpoint
+    holder: str = ""  # who has the folder
+    changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)  # old and new values
 
 
 def look(config: Config, processes: int) -> Start:
-    """What a start with this configuration would do. A checkpoint is not opened, so not checked.
-
-    Raises:
-        UserError: If the batch cannot be divided among the processes.
-    """
+    """What a start with this configuration would do. A checkpoint is not opened, so not checked."""
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:
@@ -87,71 +53,51 @@ def look(config: Config, processes: int) -> Start:
         lost = config.init_from and not Path(config.init_from).is_file()
         state = "missing" if lost else "afresh" if checkpoints else "new"
         return Start(state=state, checkpoint=config.init_from if lost else "", epochs=config.epochs)
-    return _resume(config, batch, read_saved(run_dir, checkpoints[0]))
+    return _resume(config, batch, checkpoints[0])
 
 
-def _resume(config: Config, batch: int, old: Saved) -> Start:
-    state, changed = "resume", {}
-    if old.settings and not config.allow_config_change:
+def _resume(config: Config, batch: int, path: Path) -> Start:
+    """What a start from this checkpoint would do; what the events of its save do not say is unknown."""
+    run_dir = Path(config.run_dir)
+    is_inside = path.parent == run_dir / CHECKPOINTS
+    old = read_saved(run_dir, path.name) if is_inside else {}
+    step, epoch = _count(old.get("step")) or step_of(path), _count(old.get("epoch"))
+    consumed, samples = _count(old.get("consumed")), _count(old.get("train_samples"))
+    then, changed, steps = old.get("settings"), {}, None
+    if then and isinstance(then, dict) and not config.allow_config_change:
         of_data = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
-        known = {name: old.settings.get(name, unknown) for name, unknown in of_data.items()}
-        now = critical_settings(config, batch=batch, **known)
-        changed = changed_settings(now, old.settings)
-    if changed:
-        state = "changed"
-    elif old.epoch is not None and old.epoch >= config.epochs:
-        state = "done"
+        known = {name: then.get(name, unknown) for name, unknown in of_data.items()}
+        changed = changed_settings(critical_settings(config, batch=batch, **known), then)
+    if samples and step is not None and epoch is not None and consumed is not None:
+        in_epoch = math.ceil(samples / batch)  # the steps done may be of other batches
+        steps = step + max(0, math.ceil((config.epochs - epoch) * in_epoch - consumed / batch))
+    is_done = epoch is not None and epoch >= config.epochs
     return Start(
-        state=state,
-        checkpoint=old.name,
-        step=old.step,
-        steps=_all_steps(config, batch, old),
-        epoch=old.epoch,
+        state="changed" if changed else "done" if is_done else "resume",
+        checkpoint=f"{CHECKPOINTS}/{path.name}" if is_inside else str(path),
+        step=step,
+        steps=steps,
+        epoch=epoch,
         epochs=config.epochs,
-        job=old.job,
+        job=str(old.get("job") or ""),
         changed=changed,
     )
 
 
-def _all_steps(config: Config, batch: int, old: Saved) -> int | None:
-    """The steps done, of whatever batches they were, and those that are left; None if unknown."""
-    if not old.samples or old.step is None or old.epoch is None or old.consumed is None:
-        return None
-    done = old.epoch * math.ceil(old.samples / batch) + old.consumed / batch  # as many of the present batch
-    return old.step + max(0, math.ceil(config.epochs * math.ceil(old.samples / batch) - done))
-
-
-def read_saved(run_dir: Path, path: Path) -> Saved:
-    """What the events say about a checkpoint in the run folder; for another file, its name and step."""
-    step = step_of(path)
-    if path.parent != run_dir / CHECKPOINTS:
-        return Saved(name=str(path), step=step)
-    known = Saved(name=f"{CHECKPOINTS}/{path.name}", step=step)
+def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
+    """What the events say about a checkpoint in the run folder: its last save, and the start before it."""
+    known: dict[str, Any] = {}
     start: dict[str, Any] = {}
     for event in read_events(run_dir):
         if event.get("event") == "start":
-            start = event
-        elif event.get("event") == "save" and _is_of(event, known.name):
-            settings = start.get("settings")
-            known = dataclasses.replace(
-                known,
-                step=_count(event.get("step")) or known.step,
-                epoch=_count(event.get("epoch")),
-                job=str(start.get("job") or ""),
-                settings=settings if isinstance(settings, dict) else {},
-                consumed=_count(event.get("consumed")),
-                samples=_count(start.get("train_samples")),
-            )
+            start = {key: event.get(key) for key in ("job", "settings", "train_samples")}
+        elif event.get("event") == "save":
+            names = [event.get("also"), str(event.get("checkpoint")).removeprefix(f"{CHECKPOINTS}/")]
+            if name in (names if event.get("best") is not True else [*names, BEST]):
+                known = start | {key: event.get(key) for key in ("step", "epoch", "consumed")}
     return known
 
 
 def _count(value: Any) -> int | None:
     """A number of things in an event; None if it is of another type or absurd."""
     return value if isinstance(value, int) and 0 <= value < 1 << 53 else None
-
-
-def _is_of(save: dict[str, Any], name: str) -> bool:
-    """Whether this save wrote the file, under one of its names."""
-    if name == f"{CHECKPOINTS}/{BEST}":
-        return save.get("best") is True
-    return name in {save.get("checkpoint"), f"{CHECKPOINTS}/{save.get('also')}"}

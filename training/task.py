@@ -18,9 +18,9 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import FAILED, UserError, complain
+from training.errors import UserError
 from training.processes import spawn
-from training.processes.jobscript import leave_status
+from training.processes.jobscript import leave_status, refuse
 from training.processes.ranks import MEETING, detect
 
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -28,7 +28,6 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 def main(argv: list[str]) -> int:
     """Run the trainer; returns its exit status, 128 + N if signal N ended it."""
-    cut = argv.index("--") if "--" in argv else 0
     parser = argparse.ArgumentParser(prog="task.py", usage="%(prog)s [OPTIONS] -- TRAINER ARGS")
     parser.add_argument(
         "--launcher",
@@ -36,17 +35,13 @@ def main(argv: list[str]) -> int:
         default="srun",
         help="srun: one rank per task; spawn: the trainer starts its own processes; none: one process",
     )
-    launcher = parser.parse_args(argv[:cut]).launcher
-    trainer = argv[cut + 1 :] if "--" in argv else []
-    if not trainer:
-        parser.error("no trainer")
+    parser.add_argument("trainer", nargs="+", metavar="TRAINER")
+    asked = parser.parse_args(argv)
     try:
-        environment = environment_of_task(os.environ, launcher)
+        environment = environment_of_task(os.environ, asked.launcher)
     except UserError as error:
-        complain(f"error: {error}")
-        leave_status(FAILED)
-        return FAILED
-    status = spawn.start([([sys.executable, *trainer], environment)], ours=False)
+        return refuse(error)
+    status = spawn.start([([sys.executable, *asked.trainer], environment)], ours=False)
     if status and status != 128 + signal.SIGTERM:  # by which Slurm ends it, also when another task has failed
         leave_status(status)
     return status
@@ -56,19 +51,13 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
     """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers.
 
     Ranks that pyxis or an image has set are removed; with `none`, MASTER_ADDR and MASTER_PORT too.
-
-    Raises:
-        UserError: For launcher srun, if a variable is missing.
     """
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}
     if launcher == "srun":
         place = detect(environ, "srun")
-        environment["RANK"], environment["WORLD_SIZE"] = str(place.rank), str(place.size)
-        environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"] = (
-            str(place.local_rank),
-            str(place.local_size),
-        )
+        environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
+        environment.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_size))
     return environment
 
 

@@ -13,22 +13,24 @@ The options are torchrun's own. What it adds:
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import FAILED, UserError, complain
-from training.processes.jobscript import PARENT, leave_status
+from training.errors import UserError, complain
+from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
 
 if TYPE_CHECKING:
@@ -48,33 +50,27 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles it
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
     os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
-    try:
-        from torch.distributed.elastic.multiprocessing.api import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.run import parse_args
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        complain(f"error: this Python has no torch; at: {sys.executable}; fix: install it")
-        leave_status(FAILED)
-        return FAILED
+    if importlib.util.find_spec("torch") is None:
+        return refuse(UserError("this Python has no torch", at=sys.executable, fix="install it"))
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args
+
     # The failure is printed below, once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
         options = parse_args(_spelled([*_meeting(nodes, os.environ), *argv]))  # type: ignore[no-untyped-call]
-        _share_cpus(options)
         _run(options)
     except UserError as error:
-        complain(f"error: {error}")
-        leave_status(FAILED)
-        return FAILED
+        return refuse(error)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
         ended = f"by {failure.signal_name()}" if failure.exitcode < 0 else f"with exit status {status}"
         complain(f"Rank {rank} of the training ended {ended}")
-        if failure.exitcode < 0 or not _is_ours(options):  # our trainer wrote its own, unless it was killed
+        # our trainer wrote its own, unless it was killed
+        if failure.exitcode < 0 or Path(options.training_script).resolve() != PACKAGE:
             leave_status(status)
         return status
     except SignalException as error:
@@ -87,19 +83,12 @@ def main(argv: list[str]) -> int:
 def _spelled(argv: list[str]) -> list[str]:
     """Return torchrun's options with _ in their names: torch before 2.0 takes no dashes, the later both."""
     end = argv.index("--") if "--" in argv else len(argv)
-    spelled = []
-    for word in argv[:end]:
-        name, equals, value = word.partition("=")
-        spelled.append(f"--{name[2:].replace('-', '_')}{equals}{value}" if word.startswith("--") else word)
-    return spelled + argv[end:]
+    names = re.compile("(?<=^--)[^=]+")
+    return [names.sub(lambda name: name[0].replace("-", "_"), word) for word in argv[:end]] + argv[end:]
 
 
 def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
-    """The rendezvous options for `nodes` nodes; options of the command line override them.
-
-    Raises:
-        UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
-    """
+    """The rendezvous options for `nodes` nodes; options of the command line override them."""
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
     require(environ, MEETING, fix="export them in the job script")
@@ -111,23 +100,14 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _share_cpus(options: Namespace) -> None:
-    """Set OMP_NUM_THREADS unless the script does: torchrun would give each process one thread."""
-    if str(options.nproc_per_node).isdecimal() and int(options.nproc_per_node):
-        threads = max(1, usable_cpus() // int(options.nproc_per_node))
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-
-
-def _is_ours(options: Namespace) -> bool:
-    """Whether the trainer is this package."""
-    return Path(options.training_script).resolve() == PACKAGE
-
-
 def _run(options: Namespace) -> None:
-    """Run torchrun to its end; the first node leaves last."""
+    """Run torchrun to its end; the first node, whose store counts the nodes that have left, leaves last."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 
+    processes = str(options.nproc_per_node)
+    if processes.isdecimal() and int(processes):  # torchrun would give each process one thread
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // int(processes))))
     met: list[StaticTCPRendezvous] = []
 
     def shutdown(self: StaticTCPRendezvous) -> bool:
@@ -136,21 +116,14 @@ def _run(options: Namespace) -> None:
 
     StaticTCPRendezvous.shutdown = shutdown  # type: ignore[method-assign]
     run(options)  # type: ignore[no-untyped-call]
-    for meeting in met:
-        with contextlib.suppress(Exception):  # the training itself has succeeded
-            _leave(meeting)
-
-
-def _leave(meeting: StaticTCPRendezvous) -> None:
-    """Count the nodes that have left; the first one, which holds the count, leaves last."""
-    store = meeting._store  # noqa: SLF001 - there is no public access
-    if store is None:
-        return
-    gone = store.add("left", 1)
-    deadline = time.monotonic() + LEAVE_S
-    while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:
-        time.sleep(0.05)
-        gone = store.add("left", 0)
+    with contextlib.suppress(Exception):  # the training itself has succeeded
+        for meeting in met:
+            store: Any = meeting._store  # noqa: SLF001 - there is no public access
+            gone = store.add("left", 1)
+            deadline = time.monotonic() + LEAVE_S
+            while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:
+                time.sleep(0.05)
+                gone = store.add("left", 0)
 
 
 if __name__ == "__main__":

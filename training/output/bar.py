@@ -13,16 +13,19 @@ import sys
 import threading
 from typing import Any
 
-SHAPE = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} images{postfix}"
-ROWS = 2  # enough for one line; by default tqdm draws nothing if the terminal does not tell its size
-REDRAW_S = 0.1  # at most so often, for slow connections
+LOOK: dict[str, Any] = {
+    "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} images{postfix}",
+    "nrows": 2,  # enough for one line; by default tqdm draws nothing if the terminal does not tell its size
+    "mininterval": 0.1,  # seconds, for slow connections
+    "miniters": 0,
+    "leave": False,
+}
 
 
 class Bar:
     """At most one bar at a time. Any thread may print a line above it."""
 
-    def __init__(self) -> None:
-        self._line: Any = None
+    _line: Any = None
 
     @property
     def up(self) -> bool:
@@ -30,26 +33,26 @@ class Bar:
         return self._line is not None
 
     def begin(self, title: str, *, total: int, done: int = 0) -> None:
-        """Show a bar of `total` images, `done` of them already done."""
-        tqdm = _import_tqdm()
-        line = tqdm and tqdm(
-            desc=title,
-            total=total,
-            initial=done,
-            file=sys.stdout,
-            leave=False,
-            ncols=_columns(),
-            nrows=ROWS,
-            bar_format=SHAPE,
-            mininterval=REDRAW_S,
-            miniters=0,
-        )
-        self._line = line if line is not None and not line.disable else None
+        """Show a bar of `total` images, `done` of them already done, if there can be one."""
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+            return
+        try:
+            from tqdm import tqdm
+        except Exception:  # noqa: BLE001 - missing or broken: plain lines are enough
+            return
+
+        class Live(tqdm):  # type: ignore[type-arg,unused-ignore]
+            monitor_interval = 0  # no thread: loader processes are forked
+
+        Live.set_lock(threading.RLock())  # no lock between processes either
+        columns = shutil.get_terminal_size().columns
+        line: Any = Live(desc=title, total=total, initial=done, file=sys.stdout, ncols=columns, **LOOK)
+        self._line = None if line.disable else line
 
     def show(self, done: int, facts: str) -> None:
         """Move the bar to `done` images, with `facts` after it."""
         if self._line is not None:
-            self._line.ncols = _columns()  # the window may have been resized
+            self._line.ncols = shutil.get_terminal_size().columns  # the window may have been resized
             with contextlib.suppress(OSError):  # the terminal was closed
                 self._line.set_postfix_str(facts, refresh=False)
                 self._line.update(done - self._line.n)
@@ -66,23 +69,3 @@ class Bar:
         line, self._line = self._line, None
         if line is not None:
             line.close()
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size().columns
-
-
-def _import_tqdm() -> Any:
-    """The class of tqdm if it can be used here, else None."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        return None
-    try:
-        from tqdm import tqdm
-    except Exception:  # noqa: BLE001 - missing or broken: plain lines are enough
-        return None
-
-    class Live(tqdm):  # type: ignore[type-arg,unused-ignore]
-        monitor_interval = 0  # no thread: loader processes are forked
-
-    Live.set_lock(threading.RLock())  # no lock between processes either
-    return Live

@@ -1,16 +1,18 @@
 """The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
 
-On a terminal there is also a progress bar, and with TensorBoard its curves. Only rank 0 writes. Nothing else
-in the package prints, but for errors (`errors.complain`).
+On a terminal there is also a progress bar, and with TensorBoard its curves, by torch's SummaryWriter. Only
+rank 0 writes. Nothing else in the package prints, but for errors (`errors.complain`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +21,21 @@ from typing import Any
 from training.errors import FolderError, complain, one_line
 from training.files import open_regular, own_folder, parse, read_small, replace
 from training.output.bar import Bar
-from training.output.curves import Curves
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
 MOST, LONGEST = 1 << 28, 1 << 16  # bytes of all events and of one that are read
+CURVES = "tensorboard"  # the folder
+FLUSH_S = 10  # a killed run loses the points of so long a time
+PARTS = {"train": "train", "epoch": "validation"}  # events that have curves; the ending of a tag
+NO_CURVES = {"epoch", "step", "samples", "train_loss"}
+# of training alone, so without an ending
+ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 # A full disk or a closed pipe does not end the run: the line is lost.
 LOST = contextlib.suppress(OSError)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Log:
     """The output of rank 0; on the other ranks every call does nothing."""
 
@@ -37,7 +44,7 @@ class Log:
     records: bool = True  # False: only lines, nothing is written in the run folder
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     bar: Bar = field(default_factory=Bar)
-    curves: Curves = field(default_factory=Curves)
+    curves: Any = None  # TensorBoard's writer
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
@@ -61,7 +68,11 @@ class Log:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
         line = json.dumps({"event": kind, **facts, **_now()}) + "\n"
         self._record(EVENTS, lambda path: _append(path, line.encode()))
-        self._draw(lambda: self.curves.add(kind, facts))
+        if self.curves and kind in PARTS:
+            with self._drawing():
+                for name in facts.keys() - NO_CURVES - (ALIKE if kind == "epoch" else set()):
+                    tag = name if name in ALIKE else f"{name}/{PARTS[kind]}"
+                    self.curves.add_scalar(tag, facts[name], facts["step"])
 
     def note(self, line: str) -> None:
         """Print a line about checkpoints, and add it to the events."""
@@ -69,21 +80,30 @@ class Log:
         self.event("checkpoint", text=line)
 
     def start_curves(self, *, step: int) -> None:
-        """Start the curves for TensorBoard at `step`."""
-        self._draw(lambda: self.curves.begin(self.run_dir, step))
+        """Start TensorBoard's curves at `step`: what earlier starts have of later steps is hidden."""
+        with self._drawing(), warnings.catch_warnings():
+            if not self.speaks or importlib.util.find_spec("tensorboard") is None:
+                return
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard import SummaryWriter
+
+            own_folder(self.run_dir, CURVES)
+            folder = str(self.run_dir / CURVES)
+            self.curves = SummaryWriter(folder, purge_step=step + 1, flush_secs=FLUSH_S)  # type: ignore[no-untyped-call,unused-ignore]
 
     def end(self) -> None:
         """Write what is left of the curves."""
-        self._draw(self.curves.end)
+        if self.curves:
+            with self._drawing():
+                self.curves.close()
 
-    def _draw(self, draw: Callable[[], None]) -> None:
-        """Do something with the curves; a broken TensorBoard or a full disk does not end the run."""
-        if not (self.speaks and self.records):
-            return
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Let neither a broken TensorBoard nor a full disk end the run."""
         try:
-            draw()
+            yield
         except Exception as error:  # noqa: BLE001 - whatever a broken package raises
-            self.curves.stop()
+            self.curves = None
             self.say(f"No curves for TensorBoard ({one_line(error)}): training continues")
 
     def status(

@@ -24,12 +24,9 @@ def record(run_dir: Path) -> None:
 
     Call it before the process group is made. torch 2.9 renamed two of the variables.
     """
-    renamed = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
-    size, file = (
-        ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
-        if renamed
-        else ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    )
+    size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
+        size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
     os.environ.setdefault(size, CALLS)
     os.environ.setdefault(file, f"{run_dir.resolve()}/nccl-rank-")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
@@ -40,9 +37,8 @@ def watch(world: World, timeout_s: float) -> None:
     _within[:] = [SHARE * timeout_s] if world.size > 1 else []
 
     def show(_number: int, frame: FrameType | None) -> None:
-        where = f"rank {world.rank} of {world.size} on {world.host}"
         stack = "".join(traceback.format_stack(frame))
-        complain(f"{where} has not met the other ranks for {_within[0]:.0f} s; it is here:\n{stack}")
+        complain(f"{world.name} has not met the other ranks for {_within[0]:.0f} s; it is here:\n{stack}")
         for loader in multiprocessing.active_children():
             os.kill(loader.pid or os.getpid(), signal.SIGALRM)
 

@@ -10,10 +10,12 @@ import contextlib
 import os
 from pathlib import Path
 
+from training.errors import FAILED, UserError, complain
 from training.files import open_regular, read_small
 
 STOP = "stop"  # the stop file in the run folder, also without a script
-LIMIT, CANCELLED = "limit", "cancelled"  # what the script writes into it
+LIMIT, CANCELLED = "time limit", "cancelled"  # reasons to stop
+WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # what the script writes into it
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
 PARENT = "SBATCHGEN_PARENT"  # for ranks: the process that started them
@@ -23,14 +25,8 @@ LONGEST = 64  # bytes that are read of a stop file
 def read_stop_file(path: Path) -> str:
     """LIMIT or CANCELLED if the script made the stop file, else ""."""
     with contextlib.suppress(OSError):
-        word = read_small(path, most=LONGEST).strip().decode("ascii", errors="replace")
-        return word if word in {LIMIT, CANCELLED} else ""
+        return WORDS.get(read_small(path, most=LONGEST).strip(), "")
     return ""
-
-
-def may_ask_again() -> bool:
-    """Whether the script can start the job again."""
-    return bool(os.environ.get(AGAIN_FILE))
 
 
 def ask_again() -> None:
@@ -48,7 +44,14 @@ def leave_status(status: int) -> None:
 
     The first process that fails knows the cause. A full disk is ignored.
     """
-    if not reads_status():
-        return
-    with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
-        file.write(f"{status}\n".encode())
+    with contextlib.suppress(OSError):
+        if reads_status():
+            with Path(os.environ[EXIT_FILE]).open("xb") as file:
+                file.write(f"{status}\n".encode())
+
+
+def refuse(error: UserError) -> int:
+    """Print why this process cannot start; returns its exit status, and leaves it for the script."""
+    complain(f"error: {error}")
+    leave_status(FAILED)
+    return FAILED

@@ -27,16 +27,10 @@ class Place(NamedTuple):
 
 
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
-    """The rank of this process; a single process if no launcher is found.
+    """The rank of this process, started by `launcher`; a single process if auto finds no launcher.
 
     A platform that sets RANK and WORLD_SIZE for nodes, without LOCAL_RANK, does not count as torchrun.
-
-    Args:
-        environ: The environment of the process.
-        launcher: auto, torchrun, srun, or the word none.
-
-    Raises:
-        UserError: If a variable of the launcher is missing or not a number.
+    UserError if a variable of the launcher is missing or not a number.
     """
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
@@ -54,18 +48,10 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
 def spawn_environments(
     environ: Mapping[str, str], processes: int, *, nodes: int = 0, node: int = 0
 ) -> list[dict[str, str]]:
-    """The environment of each process that `--launcher spawn` starts on this node.
+    """The environment of each process that `--launcher spawn` starts on node `node` of `nodes`.
 
-    RANK, LOCAL_RANK and WORLD_SIZE of this process's own environment (pyxis sets them) are ignored.
-
-    Args:
-        environ: The environment of the process that starts them.
-        processes: The number of processes on this node.
-        nodes: The number of nodes; 0: as Slurm says, else 1.
-        node: The index of this node, if `nodes` is given.
-
-    Raises:
-        UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
+    If `nodes` is 0, there are as many as Slurm says, else 1. RANK, LOCAL_RANK and WORLD_SIZE of this process
+    (pyxis sets them) are ignored. UserError if several nodes have nowhere to meet.
     """
     if not nodes:
         step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
@@ -75,7 +61,9 @@ def spawn_environments(
         require(environ, MEETING, fix=MEETING_FIX)
     shared = {**environ, "WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     if nodes == 1:  # replaces what a container image may set
-        shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(_free_port())
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(probe.getsockname()[1])
     return [{**shared, "RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
 
 
@@ -89,16 +77,13 @@ def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], lo
     rank, local_rank, size = (_number(environ, name) for name in names[:3])
     if not rank < size:
         raise UserError(f"{names[0]}={rank} is not below {names[2]}={size}", at="environment")
-    return Place(
-        launcher=launcher, rank=rank, size=size, local_rank=local_rank, local_size=max(local_size, 1)
-    )
+    return Place(launcher, rank, size, local_rank, max(local_size, 1))
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int:
     """Tasks of the step on this node, from a list such as "4(x2),3" (srun(1), SLURM_STEP_TASKS_PER_NODE)."""
-    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)
     node = _number(environ, "SLURM_NODEID", default=0)
     return counts[node] if node < len(counts) else 1
@@ -116,9 +101,3 @@ def _number(environ: Mapping[str, str], name: str, *, default: int | None = None
     if not text.isdecimal():
         raise UserError(f"{name} is {text!r}, not a number", at="environment")
     return int(text)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])

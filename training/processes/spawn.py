@@ -30,9 +30,6 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     Returns:
         The exit status: that of the first process that failed (128 + N if signal N ended it), else 75 if any
         was preempted, else 0.
-
-    Raises:
-        UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
     """
     package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
@@ -42,11 +39,9 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
 
 
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: bool = True) -> int:
-    """Start processes, pass signals on, wait for all of them; returns the exit status as `run` does.
+    """Start these commands with their environments, and wait for all; returns the exit status as `run` does.
 
-    Args:
-        processes: The command and the environment of each process.
-        ours: Whether the processes are of this package, which unblocks signals once it is ready for them.
+    They get all signals. Only processes of this package, `ours`, unblock them once they are ready.
     """
     children: list[subprocess.Popen[bytes]] = []
 
@@ -55,8 +50,7 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
             child.send_signal(number)  # does nothing if the child has ended
 
     handlers = {number: signal.getsignal(number) for number in handled_signals()}
-    # Signals are blocked until all children are in the list. Children of this package inherit the block and
-    # end it when they are ready (see Stop): no signal kills a child that is starting.
+    # until all children are in the list; ours inherit the block (see Stop): no signal kills one that starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def unblock() -> None:

@@ -13,25 +13,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 from training.errors import UserError
 from training.processes.jobscript import CANCELLED, LIMIT, PARENT, read_stop_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-STOP_FILE_REASON = "stop file"
-CANCELLED_REASON = "cancelled"
-LIMIT_REASON = "time limit"  # announced by the job script
-DEADLINE_REASON = "deadline"  # seen by this process
-# Of several the first counts: after the last two the job may start again, after the others it must not.
-REASONS = (
-    STOP_FILE_REASON,
-    CANCELLED_REASON,
-    *(number.name for number in SIGNALS),
-    LIMIT_REASON,
-    DEADLINE_REASON,
-)
-OUT_OF_TIME = (LIMIT_REASON, DEADLINE_REASON)
+STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that this process sees
+OUT_OF_TIME = (LIMIT, DEADLINE)  # after these the job may start again, after the others it must not
+REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # the first counts
 LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
 MARGIN_S = 30.0  # before a deadline, plus the time of a step and twice that of the last save
 EPOCH_FROM_S = 1e9  # a larger --deadline is in seconds since 1970, a smaller one from the start
@@ -48,13 +37,9 @@ class Stop:
         self._end = float("inf")
         self.save_s = 0.0  # time of the last save
         self.step_s = 0.0  # time of a step: the next look is after one
-        for number in handled_signals():
-            signal.signal(number, self._note)
+        for number in handled_signals():  # each may come twice, from Slurm and from torchrun
+            signal.signal(number, lambda number, _: self._ask(signal.Signals(number).name))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        """Note a signal. It may come twice, from Slurm and from torchrun."""
-        self._ask(signal.Signals(number).name)
 
     def _ask(self, why: str) -> None:
         self._asked[REASONS.index(why)] = True
@@ -72,15 +57,11 @@ class Stop:
         if self._file and now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             if self._file.exists():
-                by = {CANCELLED: CANCELLED_REASON, LIMIT: LIMIT_REASON}
-                self._ask(by.get(read_stop_file(self._file), STOP_FILE_REASON))
-            if time.time() >= self._end - self._margin_s():
-                self._ask(DEADLINE_REASON)
+                self._ask(read_stop_file(self._file) or STOP_FILE)
+            half = max(0.0, self._end - self.began) / 2  # of the time of a short job
+            if time.time() >= self._end - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
+                self._ask(DEADLINE)
         return [float(asked) for asked in self._asked]
-
-    def _margin_s(self) -> float:
-        """Seconds for a step and the last save; at most half the time of a short job."""
-        return min(self.step_s + 2 * self.save_s + MARGIN_S, max(0.0, self._end - self.began) / 2)
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
@@ -97,13 +78,7 @@ def first_reason(requests: list[float]) -> str:
 def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> float:
     """When a run must end, in seconds since 1970; infinity without a deadline.
 
-    Args:
-        deadline: auto: the end of the Slurm job; off; or seconds, from `now` or since 1970.
-        environ: The environment of the process.
-        now: Seconds since 1970.
-
-    Raises:
-        UserError: If it has another form.
+    It is auto, the end of the Slurm job; off; or seconds, from `now` or since 1970. Else UserError.
     """
     if deadline in {"auto", "off"}:
         end = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
@@ -126,19 +101,16 @@ def ignore_signals() -> None:
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
     """In ranks: `end_with_parent`, if it is our launcher, which gives its number, or torchrun."""
-    if environ.get(PARENT, "").isdecimal():
-        end_with_parent(int(environ[PARENT]))
-    elif "TORCHELASTIC_RUN_ID" in environ:
-        end_with_parent()
+    parent = environ.get(PARENT, "")
+    if parent.isdecimal() or "TORCHELASTIC_RUN_ID" in environ:
+        end_with_parent(int(parent) if parent.isdecimal() else 0)
 
 
 def end_with_parent(parent: int = 0) -> None:
     """In loaders and ranks: be killed when the parent process ends, however that happens (prctl(2)).
 
-    Elsewhere than on Linux, torch's loaders check every few seconds.
-
-    Args:
-        parent: Its process number, if known: it may have ended already.
+    It may have ended already, which its number shows. Elsewhere than on Linux, torch's loaders check every
+    few seconds.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -38,32 +38,32 @@ class World:
     threads: int
     host: str
 
+    @property
+    def name(self) -> str:
+        """This process in messages."""
+        return f"rank {self.rank} of {self.size} on {self.host}"
+
 
 def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
     """Choose the device, set the number of threads, and join the process group.
 
-    Raises:
-        UserError: If the device or backend is missing, or the other processes do not join in time.
+    UserError if the device or backend is missing, or the other processes do not join in time.
     """
     chosen = _choose_device(place, device, backend)
     threads = _threads(place)
     torch.set_num_threads(threads)
     if chosen.type == "cpu":
         keep_memory()
-    if place.size == 1:
-        backend = ""
-    else:
-        if backend == "auto":
-            backend = {"cuda": "nccl", "cpu": "gloo"}[chosen.type]
-        if backend == "nccl" and chosen.type == "cpu":
-            raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
+    if backend == "auto":
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+    if place.size > 1:
         _meet(place, backend, timeout_s, chosen)
     return World(
         rank=place.rank,
         size=place.size,
         local_rank=place.local_rank,
         device=chosen,
-        backend=backend,
+        backend=backend if place.size > 1 else "",
         threads=threads,
         host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
     )
@@ -75,9 +75,7 @@ def keep_memory() -> bool:
     By default glibc returns large blocks to the kernel and gets new ones, filled with zeros, in each step. On
     a CPU that takes a tenth to a third of the time (benchmarks/training.py, C1-C3).
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
     kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
     return kept and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
@@ -117,10 +115,9 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
         return data
     length = torch.tensor([-1 if data is None else len(data)], dtype=torch.int64, device=world.device)
     dist.broadcast(length, src=0)
-    count = int(length.item())
-    if count < 0:
+    if (count := int(length.item())) < 0:
         return None
-    buffer = bytearray(data or bytes(count))
+    buffer = bytearray(data or count)
     if count:
         view = torch.frombuffer(buffer, dtype=torch.uint8)
         on_device = view.to(world.device)
@@ -141,12 +138,10 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """Call `make` on every process and return its result; if it fails on one process, all raise its error.
+    """Call `make` on every process and return its result; all raise a UserError if it fails on one.
 
-    So no process waits for one that has failed. With several errors, all raise that of the lowest rank.
-
-    Raises:
-        UserError: If `make` raised a UserError or an OSError on any process.
+    So no process waits for one that has failed with a UserError or an OSError. Of several errors, all raise
+    that of the lowest rank.
     """
     result: T | None = None
     problem = ""
@@ -169,15 +164,12 @@ def on_rank0(world: World, make: Callable[[], T]) -> T | None:
 
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     count = torch.cuda.device_count() if wanted != "cpu" else 0
-    if count == 0:
-        if wanted == "cuda":
-            built = (
-                "no GPU is visible"
-                if torch.version.cuda or torch.version.hip
-                else "this torch is built for CPUs only"
-            )
-            fix = "ask for GPUs, or --device cpu"
-            raise UserError(f"--device cuda, but {built}", at=socket.gethostname(), fix=fix)
+    if wanted == "cuda" and not count:
+        built = torch.version.cuda or torch.version.hip
+        why = "no GPU is visible" if built else "this torch is built for CPUs only"
+        fix = "ask for GPUs, or --device cpu"
+        raise UserError(f"--device cuda, but {why}", at=socket.gethostname(), fix=fix)
+    if not count:
         return torch.device("cpu")
     index = place.local_rank
     if index >= count:
@@ -205,6 +197,8 @@ def _threads(place: Place) -> int:
 
 
 def _meet(place: Place, backend: str, timeout_s: float, device: torch.device) -> None:
+    if backend == "nccl" and device.type == "cpu":
+        raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
     how: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
         how["device_id"] = device  # since torch 2.3: NCCL connects here, not at the first use

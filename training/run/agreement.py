@@ -24,10 +24,8 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: the weights are
     checked too.
 
-    Raises:
-        StoppedError: If a stop was requested.
-        NotFiniteError: If the loss, or with `saves` a weight, is not finite.
-        UserError: If images could not be read.
+    StoppedError for a request to stop; NotFiniteError for a loss, or with `saves` a weight; UserError if an
+    image could not be read.
     """
     broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
     if saves:

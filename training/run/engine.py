@@ -5,34 +5,27 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from training.config import Config, global_batch
-from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
+from training.errors import DONE, PREEMPTED, FolderError, UserError, explain, one_line
 from training.files import own_folder
 from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes import hang
-from training.processes.jobscript import STOP, ask_again, may_ask_again
+from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
-from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop
-from training.processes.world import (
-    broadcast_bytes,
-    join,
-    leave,
-    on_rank0,
-)
+from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
+from training.processes.world import World, broadcast_bytes, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
-from training.run.evaluation import Score, evaluate, show
-from training.run.export import export
-from training.run.faults import explain
+from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
-from training.run.profile import profile
-from training.run.resume import checkpoint_folder, restore, save
+from training.run.resume import checkpoint_folder, export, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
-from training.run.usage import Usage, add_up, gpus_of
+from training.run.usage import Usage, add_up, gpus_of, trace
 from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
@@ -40,18 +33,23 @@ from training.saving.names import CHECKPOINTS, list_checkpoints
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
-    """Train, or only evaluate, and return the exit status.
-
-    Raises:
-        UserError: If the run cannot be done as asked.
-        NotFiniteError: If the loss is not finite.
-    """
+    """Train, or only evaluate, and return the exit status; a UserError or NotFiniteError if that fails."""
     run_dir = Path(config.run_dir)
     log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate)
     lock = RunLock(run_dir)
     refusal = _open_run(lock, log) if log.speaks and log.records else None
     try:
-        return _run(config, place, stop, log, lock, refusal)
+        world = _join(config, place, refusal)
+        announce(config, world, log)
+        hang.watch(world, config.dist_timeout)
+        try:
+            session = prepare(config, world, log, stop, lock)
+            status = _evaluate_only(session) if config.evaluate else _train(session)
+        except (RuntimeError, ValueError) as error:
+            if (known := explain(error, world.name)) is None:
+                raise
+            raise known from error
+        leave(world)
     except UserError as error:
         if refusal and error is not refusal:
             raise refusal from error  # first: nothing may be written in another job's folder
@@ -59,45 +57,16 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     finally:
         log.end()
         lock.release()
-
-
-def _run(  # noqa: PLR0917 - what `run` has
-    config: Config, place: Place, stop: Stop, log: Log, lock: RunLock, refusal: FolderError | None
-) -> int:
-    """The run, unless rank 0 could not open the run folder."""
-    global_batch(config, place.size)  # before the processes wait for each other
-    if config.dataparallel and place.size > 1:
-        what = f"--dataparallel is one process, but {place.size} were started"
-        raise UserError(what, fix="leave it out", shared=True)
-    if place.size > 1:
-        hang.record(log.run_dir)
-    world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
-    refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
-    if refused is not None:
-        raise refusal or FolderError(refused.decode(), shared=True)
-    announce(config, world, log)
-    hang.watch(world, config.dist_timeout)
-    try:
-        session = prepare(config, world, log, stop, lock)
-        status = _evaluate_only(session) if config.evaluate else _train(session)
-    except (RuntimeError, ValueError) as error:
-        if (known := explain(error, world)) is None:
-            raise
-        raise known from error
-    leave(world)
     return status
 
 
 def _open_run(lock: RunLock, log: Log) -> FolderError | None:
-    """Take the run folder and set the state to running, before anything can hang; returns the error, if any.
-
-    Step, epoch and checkpoint of an earlier start are kept.
-    """
+    """Take the run folder and set the state to running, before anything can hang; returns its error."""
     run_dir = log.run_dir
     try:
         own_folder(run_dir, CHECKPOINTS)
         lock.take(log.say)
-        log.status("running", **progress_of(read_status(run_dir)))
+        log.status("running", **progress_of(read_status(run_dir)))  # of an earlier start
     except FolderError as error:
         error.shared = True
         return error
@@ -105,6 +74,21 @@ def _open_run(lock: RunLock, log: Log) -> FolderError | None:
         what = f"cannot write in the run folder ({one_line(error)})"
         return FolderError(what, at=str(run_dir), fix="another --run-dir", shared=True)
     return None
+
+
+def _join(config: Config, place: Place, refusal: FolderError | None) -> World:
+    """Meet the other processes; if rank 0 could not open the run folder, all raise that."""
+    global_batch(config, place.size)  # before the processes wait for each other
+    if config.dataparallel and place.size > 1:
+        what = f"--dataparallel is one process, but {place.size} were started"
+        raise UserError(what, fix="leave it out", shared=True)
+    if place.size > 1:
+        hang.record(Path(config.run_dir))
+    world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
+    refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
+    if refused is not None:
+        raise refusal or FolderError(refused.decode(), shared=True)
+    return world
 
 
 def _train(session: Session) -> int:
@@ -122,16 +106,15 @@ def _train(session: Session) -> int:
     on_rank0(world, lambda: checkpoint.check_room(place, size, keep=config.keep, tell=log.note))
     if config.tensorboard == "auto":
         log.start_curves(step=progress.step)
-    job = os.environ.get("SLURM_JOB_ID", "")
-    facts = surroundings(session) | {"settings": session.settings}
-    log.event("start", step=progress.step, epoch=progress.done, job=job, **facts)
+    facts = surroundings(session) | {"settings": session.settings, "job": os.environ.get("SLURM_JOB_ID", "")}
+    log.event("start", step=progress.step, epoch=progress.done, **facts)
     log.status("running", step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint)
     session = dataclasses.replace(session, trained=wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
-    usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
     try:
-        with profile(session) as profiler:
+        with trace(config, log) as profiler:
+            usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
             meter = Meter(usage=usage, profiler=profiler)
             return _train_on(dataclasses.replace(session, meter=meter), progress)
     finally:
@@ -142,10 +125,9 @@ def _by_whom(session: Session) -> str:
     """Name another job that trained last in this folder, and what to do."""
     if not session.log.speaks:
         return ""
-    run_dir = Path(session.config.run_dir)
     newest = list_checkpoints(checkpoint_folder(session.config))[:1]
-    job = read_saved(run_dir, newest[0]).job if newest else ""
-    if job in {"", os.environ.get("SLURM_JOB_ID", "")}:
+    job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
+    if not job or job == os.environ.get("SLURM_JOB_ID", ""):
         return ""
     return f" by job {job}; for a new run: another --run-dir, or --resume off; to train longer: more --epochs"
 
@@ -167,10 +149,10 @@ def _train_on(session: Session, progress: Progress) -> int:
         save(session, progress, must=True)
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
-        if str(stopped) == STOP_FILE_REASON:
+        if str(stopped) == STOP_FILE:
             line += f"; without sbatchgen, remove {Path(config.run_dir) / STOP} before the next start"
         log.say(line)
-        if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
+        if str(stopped) in OUT_OF_TIME and log.speaks and os.environ.get(AGAIN_FILE):
             _ask_again(session, gained=progress.step - began)
         _tell_usage(session, progress)
         return PREEMPTED
@@ -194,7 +176,7 @@ def _ask_again(session: Session, *, gained: int) -> None:
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
     """Validate, log and save."""
-    score = _score(session)
+    score = evaluate(session)
     loss, _, samples = progress.sums
     best = progress.validated(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
@@ -217,17 +199,11 @@ def _tell_usage(session: Session, progress: Progress) -> None:
     session.log.event("resources", step=progress.step, samples=session.meter.trained, **used)
 
 
-def _score(session: Session) -> Score:
-    with session.log.live("Validation", total=session.data.validation.samples):
-        return evaluate(session)
-
-
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
     """Write the state to status.json and the events."""
-    session.log.status(
-        state, step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint, reason=reason
-    )
-    session.log.event(state, step=progress.step, epoch=progress.done, reason=reason)
+    facts: dict[str, Any] = {"step": progress.step, "epoch": progress.done, "reason": reason}
+    session.log.status(state, checkpoint=progress.checkpoint, **facts)
+    session.log.event(state, **facts)
 
 
 def _evaluate_only(session: Session) -> int:
@@ -239,7 +215,7 @@ def _evaluate_only(session: Session) -> int:
         place, fix = str(checkpoint_folder(config)), "--resume FILE or --init-from FILE"
         raise UserError("there are no weights to evaluate", at=place, fix=fix, shared=True)
     try:
-        score = _score(session)
+        score = evaluate(session)
     except StoppedError as stopped:
         session.log.say(f"Stopped by {stopped} during the evaluation")
         return PREEMPTED

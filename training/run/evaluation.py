@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from training.data.order import evaluation_share
-from training.model.precision import autocast
-from training.model.tasks import as_float32
 from training.processes.world import copy_from_rank0
 from training.run.agreement import StoppedError, agree, total
-from training.run.loop import batches_of, set_memory_format, sums_of
+from training.run.loop import batches_of, forward, sums_of
 from training.run.session import Session
 
 SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # as percents
@@ -45,9 +43,7 @@ def show(metrics: dict[str, float], colon: str = ":") -> str:
 def evaluate(session: Session) -> Score:
     """The model's score on the validation split; each image is counted once.
 
-    Raises:
-        StoppedError: If a stop was requested meanwhile.
-        UserError: If an image cannot be read.
+    StoppedError if a stop was requested meanwhile, UserError if an image cannot be read.
     """
     world, split, model = session.world, session.data.validation, session.model
     chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it
@@ -57,13 +53,12 @@ def evaluate(session: Session) -> Score:
     began = time.perf_counter()
     model.eval()
     session.meter.begin()
-    with torch.no_grad(), session.updater.evaluated():
+    live = session.log.live("Validation", total=split.samples)
+    with torch.no_grad(), session.updater.evaluated(), live:
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
-                with autocast(session.config, world.device):
-                    outputs = model(set_memory_format(session, x_BCHW))
-                outputs = as_float32(outputs)
+                outputs = forward(session, model, x_BCHW)
                 scores = session.task.metrics(outputs, y_B)
                 sums += sums_of(session.task.loss(outputs, y_B), *scores.values())
             if session.meter.due(done, session.config.sync_every):

@@ -9,8 +9,10 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
+from torch import nn
 
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
@@ -26,13 +28,7 @@ from training.run.session import Progress, Session
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
-    """Train on the rest of the epoch; `progress` is updated after each step.
-
-    Raises:
-        StoppedError: If a stop was requested.
-        NotFiniteError: If the loss is not finite.
-        UserError: If an image cannot be read.
-    """
+    """Train on the rest of the epoch; `progress` is updated after each step. Errors are `synchronise`'s."""
     config, world, split = session.config, session.world, session.data.train
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch
@@ -97,9 +93,7 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         real = float(world.rank < count)
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
         with contextlib.nullcontext() if part == len(counts) else alone():
-            with autocast(config, world.device):
-                outputs = session.trained(set_memory_format(session, x_mixed))
-            outputs = as_float32(outputs)
+            outputs = forward(session, session.trained, x_mixed)
             losses_B = session.task.trained(outputs, y_mixed)
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(scaler.scale(loss) if scaler else loss)
@@ -119,9 +113,7 @@ def _update(session: Session, *, logged: bool) -> None:
         if scaler:
             scaler.unscale_(optimizer)
         weights = session.model.parameters()
-        session.meter.grad_norm = (
-            torch.nn.utils.clip_grad_norm_(weights, longest) if longest else norm_of(weights)
-        )
+        session.meter.grad_norm = nn.utils.clip_grad_norm_(weights, longest) if longest else norm_of(weights)
     if scaler:
         scaler.step(optimizer)
         scaler.update()
@@ -129,17 +121,20 @@ def _update(session: Session, *, logged: bool) -> None:
         optimizer.step()
 
 
-def norm_of(weights: Iterable[torch.nn.Parameter]) -> torch.Tensor:
+def norm_of(weights: Iterable[nn.Parameter]) -> torch.Tensor:
     """The norm of all gradients together."""
     norms = [torch.linalg.vector_norm(weight.grad) for weight in weights if weight.grad is not None]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 
 
-def set_memory_format(session: Session, x_BCHW: torch.Tensor) -> torch.Tensor:
-    """The images in the memory format of the model's weights."""
-    last = session.config.channels_last and x_BCHW.ndim == 4
-    return x_BCHW.contiguous(memory_format=torch.channels_last) if last else x_BCHW
+def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
+    """What the model gives for images, which get the memory format of its weights."""
+    if session.config.channels_last and x_BCHW.ndim == 4:
+        x_BCHW = x_BCHW.contiguous(memory_format=torch.channels_last)
+    with autocast(session.config, session.world.device):
+        outputs = model(x_BCHW)
+    return as_float32(outputs)
 
 
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
@@ -194,34 +189,25 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     if not session.log.speaks or not samples:
         return
     means = {"loss": loss / samples, session.task.names[0]: score / samples}
-    rate = round(meter.window_rate(), 1)
-    speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
-    line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"
+    seconds = max(time.perf_counter() - meter.window_began, 1e-9)
+    rate = round(samples / seconds, 1)
+    left = format_duration(time_left_s(session, progress))
+    line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left"
     session.log.bar.show(progress.consumed, line)
     if samples < config.log_every * session.batch:
         return
-    facts = means | {"lr": lr, "samples_per_s": rate} | _costs(session)
+    waited, steps = meter.usage.data_s - meter.window_waited, max(meter.window_steps, 1)
+    costs = {"step_s": round(seconds / steps, 6), "data_wait": round(waited / seconds, 4)}
+    if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
+        costs["grad_norm"] = norm
+    if session.world.device.type == "cuda":
+        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(session.world.device)
+    facts = means | {"lr": lr, "samples_per_s": rate} | costs
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     if not session.log.bar.up:
         done = math.ceil(progress.consumed / session.batch)
         session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
     meter.restart()
-
-
-def _costs(session: Session) -> dict[str, float]:
-    """The time of a step, the share of waiting for data, the norm of the gradient, and the GPU's memory."""
-    meter, device = session.meter, session.world.device
-    seconds = time.perf_counter() - meter.window_began
-    waited = meter.usage.data_s - meter.window_waited
-    costs = {
-        "step_s": round(seconds / max(meter.window_steps, 1), 6),
-        "data_wait": round(waited / max(seconds, 1e-9), 4),
-    }
-    if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
-        costs["grad_norm"] = norm
-    if device.type == "cuda":
-        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
-    return costs
 
 
 def time_left_s(session: Session, progress: Progress) -> float:

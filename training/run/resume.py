@@ -1,10 +1,11 @@
-"""Saves the state of a run, and restores it."""
+"""Saves the state of a run, restores it, and exports its weights."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import io
+import itertools
 import math
 import os
 import time
@@ -25,6 +26,7 @@ from training.saving.names import CHECKPOINTS, EPOCH_NAME, name_of
 from training.saving.reading import State
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
+WEIGHTS = "model.pt"
 # the position in an epoch is kept if these are unchanged
 SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")
 # a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
@@ -41,9 +43,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
 
     The validation changes no weight: what was saved of this step before it only gets its other names then.
 
-    Raises:
-        UserError: If it cannot be written, with `must`.
-        FolderError: If another job took the run folder over.
+    UserError if it cannot be written, with `must`; FolderError if another job took the run folder over.
     """
     if session.world.rank != 0:
         return
@@ -94,8 +94,7 @@ def _write(
 def restore(session: Session) -> Progress:
     """Load the checkpoint that --resume names, on every process; only rank 0 reads the file.
 
-    Raises:
-        UserError: If it is missing or corrupt, or has other settings.
+    UserError if it is missing or corrupt, or has other settings.
     """
     config, world = session.config, session.world
     restored = on_rank0(world, lambda: _find(session))
@@ -110,8 +109,8 @@ def restore(session: Session) -> Progress:
     if world.rank == 0:
         checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
     if progress.unvalidated:
-        score = _noted_score(session, progress) if world.rank == 0 and name.startswith(CHECKPOINTS) else None
-        if known := broadcast_bytes(world, score):
+        reads = world.rank == 0 and name.startswith(CHECKPOINTS)
+        if known := broadcast_bytes(world, _noted_score(session, progress) if reads else None):
             progress.validated(float(known))
     if state["world"] != world.size:
         session.log.say(
@@ -121,9 +120,8 @@ def restore(session: Session) -> Progress:
     if config.schedule == "cosine" and state["epochs"] != config.epochs:
         epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
         session.log.say(f"{epochs}: the cosine schedule changes from here on")
-    session.log.event(
-        "resume", step=progress.step, epoch=progress.done, consumed=progress.consumed, checkpoint=name
-    )
+    facts = {"step": progress.step, "epoch": progress.done, "consumed": progress.consumed}
+    session.log.event("resume", **facts, checkpoint=name)
     session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.done + 1}, step {progress.step}")
     return progress
 
@@ -163,26 +161,22 @@ def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
     job = environ.get("SLURM_JOB_ID", "")
     if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
-    started = False
-    for event in read_events(run_dir):
-        started = started or (event.get("event") == "start" and event.get("job") == job)
-        if started and event.get("event") == "save":
-            return True
-    return False
+    own = itertools.dropwhile(
+        lambda event: event.get("job") != job, read_events(run_dir)
+    )  # from its start on
+    return any(event.get("event") == "save" for event in own)
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
     """Load a state into the model and the optimizer; of one that is refused, they may have a part.
 
-    Raises:
-        UserError: If it has other settings.
-        MisfitError: If it has the same, and does not fit.
+    UserError if it has other settings, MisfitError if it has the same and does not fit.
     """
     changed = changed_settings(session.settings, state["config"])
     if changed and not (session.config.evaluate or session.config.allow_config_change):
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
-        fix = "the old ones, or --allow-config-change"
-        raise UserError(f"other settings than the checkpoint's: {what}", at=name, fix=fix)
+        what = f"other settings than the checkpoint's: {what}"
+        raise UserError(what, at=name, fix="the old ones, or --allow-config-change")
     try:
         return _load(session, state, name, changed)
     except UserError as error:
@@ -204,3 +198,25 @@ def _load(session: Session, state: State, name: str, changed: dict[str, Any]) ->
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress
+
+
+def export(session: Session) -> None:
+    """Write the evaluated weights to --export's file; raises UserError if that fails."""
+    config = session.config
+    name = config.export or ("off" if config.evaluate else WEIGHTS)
+    if name == "off":
+        return
+    path = Path(config.run_dir) / name if Path(name).name == name else Path(name)
+
+    def write() -> None:
+        try:
+            with session.updater.evaluated():
+                state = session.model.state_dict()
+                checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
+        except OSError as error:
+            what = f"cannot write the weights ({one_line(error)})"
+            fix = "make room, another --export, or --export off"
+            raise UserError(what, at=str(path), fix=fix) from error
+
+    on_rank0(session.world, write)
+    session.log.say(f"Weights saved to {path}")

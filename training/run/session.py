@@ -102,10 +102,6 @@ class Meter:
         self.window_began, self.window_steps = time.perf_counter(), 0
         self.window, self.window_waited = [0.0, 0.0, 0.0], self.usage.data_s
 
-    def window_rate(self) -> float:
-        """Samples per second in this window."""
-        return self.window[2] / max(time.perf_counter() - self.window_began, 1e-9)
-
     def rate(self) -> float:
         """Samples per second since the beginning, validation and saving included."""
         return self.trained / max(time.perf_counter() - self.began, 1e-9)
@@ -113,12 +109,7 @@ class Meter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """The objects that the loop works with.
-
-    Args:
-        model: The model without a wrapper: it is saved, and evaluated.
-        trained: The same model for training steps, perhaps wrapped for several GPUs.
-    """
+    """The objects that the loop works with."""
 
     config: Config
     world: World
@@ -126,8 +117,8 @@ class Session:
     stop: Stop
     data: Data
     task: Task
-    model: nn.Module
-    trained: nn.Module
+    model: nn.Module  # without a wrapper: it is saved, and evaluated
+    trained: nn.Module  # the same for training steps, perhaps wrapped for several GPUs
     updater: Updater
     meter: Meter = field(default_factory=Meter)
     writer: Writer = field(default_factory=Writer)

@@ -20,18 +20,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.config import Config
 from training.data.datasets import load_data
-from training.errors import UserError, one_line
+from training.errors import UserError, explain, one_line
 from training.model.activation_checkpointing import keep_buffers
 from training.model.models import build_model, freeze, load_all_but_head, train_mode
 from training.model.optimizer import Ema, Updater, build_optimizer
-from training.model.precision import Autocast, autocast, build_scaler, choose_kernels, warn_of_bf16
-from training.model.tasks import Task, as_float32, build_task, check_output
+from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
+from training.model.tasks import Task, build_task, check_output
 from training.output.log import Log
 from training.processes.jobscript import STOP
 from training.processes.stop import Stop, parse_deadline
 from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
-from training.run.faults import explain
-from training.run.loop import set_memory_format, stand_in
+from training.run.loop import forward, stand_in
 from training.run.session import Session
 from training.saving import checkpoint
 from training.saving.lock import RunLock
@@ -54,8 +53,8 @@ def announce(config: Config, world: World, log: Log) -> None:
         log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
     if config.precision == "bf16" and on_cpu and (warning := warn_of_bf16()):
         log.say(warning)
-    mine = f"rank {world.rank} of {world.size} on {world.host}, local rank {world.local_rank}"
-    for line in gather_text(world, f"{mine}, device {world.device}, {world.threads} threads"):
+    mine = f"{world.name}, local rank {world.local_rank}, device {world.device}, {world.threads} threads"
+    for line in gather_text(world, mine):
         log.say(line)
 
 
@@ -123,9 +122,7 @@ def wrap(session: Session) -> nn.Module:
     """The model for training steps."""
     world, config = session.world, session.config
     model: Any = session.model
-    if (
-        config.compile
-    ):  # around DistributedDataParallel it compiles nothing of an nn.Sequential (pytorch#140416)
+    if config.compile:  # around DistributedDataParallel it compiles no nn.Sequential (pytorch#140416)
         model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
@@ -156,11 +153,7 @@ def only_norms_have_buffers(model: nn.Module) -> bool:
 
 
 def try_out(session: Session) -> Task:
-    """Check the model with the smallest batch that there will be; returns the task with its metrics' names.
-
-    Raises:
-        UserError: If it cannot take the data set's images, or has no output for each class.
-    """
+    """Check the model with the smallest batch that there will be; returns the task with names of metrics."""
     config, data, model = session.config, session.data, session.model
     last = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
@@ -169,17 +162,17 @@ def try_out(session: Session) -> Task:
     x_BCHW, y_B = stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
     try:
-        with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            outputs = model(set_memory_format(session, x_BCHW))
+        with torch.no_grad(), keep_buffers(model):
+            outputs = forward(session, model, x_BCHW)
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
-        if known := explain(error, session.world):
+        if known := explain(error, session.world.name):
             raise known from error
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
         few = "another --batch-size: the last step of an epoch has one image per process"
         raise UserError(what, fix=few if least == 1 else "another --model") from error
     with torch.no_grad():
-        names = check_output(config, session.task, data, as_float32(outputs), y_B)
+        names = check_output(config, session.task, data, outputs, y_B)
     return dataclasses.replace(session.task, names=names)
 
 
@@ -189,12 +182,10 @@ def warm_up(session: Session) -> None:
     After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
     round its first step differently from the uninterrupted one if that happened then.
     """
-    config, world = session.config, session.world
     x_BCHW, y_B = stand_in(session, session.images_at_once)
     train_mode(session.trained)
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
-            with autocast(config, world.device):
-                outputs = session.trained(set_memory_format(session, x_BCHW))
-            torch.autograd.backward(session.task.trained(as_float32(outputs), y_B).mean())
+            outputs = forward(session, session.trained, x_BCHW)
+            torch.autograd.backward(session.task.trained(outputs, y_B).mean())
     session.model.zero_grad(set_to_none=True)

@@ -1,6 +1,7 @@
-"""What a training uses: CPU time, memory of its nodes and GPUs, how busy the GPUs are, waiting for data.
+"""What a training uses, and the trace of --profile-steps.
 
-The counters are those of Linux and torch; values that they don't have here are left out.
+CPU time, memory of its nodes and GPUs, how busy the GPUs are, and waiting for data: as Linux and torch count
+them. Values that they don't have here are left out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import os
 import re
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,8 +21,12 @@ from typing import Any
 
 import torch
 
+from training.config import Config
+from training.output.log import Log
 from training.processes.world import World, gather_text
 
+TRACE = "trace.json.gz"
+BEFORE = 5  # steps of a start that are not in it: kernels are chosen, and compiled
 SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure is of up to a second
 
 
@@ -34,19 +40,14 @@ def _cpu_s() -> float:
 
 @dataclass(kw_only=True, slots=True)
 class Usage:
-    """What this process uses, from the beginning of the training on.
+    """What this process uses, from the beginning of the training on."""
 
-    Attributes:
-        gpus: Their numbers.
-        data_s: Seconds that it has waited for data, or made batches itself.
-    """
-
-    gpus: tuple[int, ...] = ()
-    data_s: float = 0.0
+    gpus: tuple[int, ...] = ()  # their numbers
+    data_s: float = 0.0  # seconds that it has waited for data, or made batches itself
     began: float = field(default_factory=time.perf_counter)
     cpu_began_s: float = field(default_factory=_cpu_s)
     sampled: float = field(default_factory=time.perf_counter)
-    busy: list[float] = field(default_factory=lambda: [0.0, 0.0])  # sum of all samples, and their number
+    busy: list[float] = field(default_factory=list)  # percents of the GPUs
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -59,13 +60,11 @@ class Usage:
         """Sample how busy the GPUs are, every SAMPLE_S seconds at most."""
         if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
             return
+        self.sampled = time.perf_counter()
         try:
-            percents = [torch.cuda.utilization(gpu) for gpu in self.gpus]
+            self.busy += [torch.cuda.utilization(gpu) for gpu in self.gpus]
         except Exception:  # noqa: BLE001 - without pynvml, with a MIG slice, ...: never again
             self.sampled = math.inf
-            return
-        self.sampled = time.perf_counter()
-        self.busy = [self.busy[0] + sum(percents), self.busy[1] + len(percents)]
 
     def facts(self) -> dict[str, Any]:
         """What is known of this process."""
@@ -75,8 +74,8 @@ class Usage:
             "data_s": round(self.data_s, 2),
             "memory_bytes": _memory_bytes(),
         }
-        if self.busy[1]:
-            facts["gpu_utilization"] = round(self.busy[0] / self.busy[1], 1)
+        if self.busy:
+            facts["gpu_utilization"] = round(statistics.fmean(self.busy), 1)
         if self.gpus:
             fullest = max(self.gpus, key=torch.cuda.max_memory_reserved)
             facts["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(fullest)
@@ -108,10 +107,33 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
     if all(memory.values()):
         facts["memory_bytes"] = max(memory.values())
     if known := [rank["gpu_utilization"] for rank in every if "gpu_utilization" in rank]:
-        facts["gpu_utilization"] = round(sum(known) / len(known), 1)
+        facts["gpu_utilization"] = round(statistics.fmean(known), 1)
     fullest = max(every, key=lambda rank: rank.get("gpu_reserved_bytes", 0))
     names = ("gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_bytes")
     return facts | {name: fullest[name] for name in names if name in fullest}
+
+
+@contextlib.contextmanager
+def trace(config: Config, log: Log) -> Iterator[Any]:
+    """Record steps of rank 0 meanwhile, `step` is called after each; None without --profile-steps."""
+    steps, path = config.profile_steps, log.run_dir / TRACE
+    if not steps or not log.speaks:
+        yield None
+        return
+    from torch import profiler
+
+    def write(done: Any) -> None:
+        try:
+            path.unlink(missing_ok=True)  # it may be a link
+            done.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            log.say(f"Cannot write {path} ({error}): training continues")
+        else:
+            log.say(f"Trace of {steps} steps written to {path}: open it in https://ui.perfetto.dev")
+
+    plan = profiler.schedule(wait=BEFORE - 1, warmup=1, active=steps, repeat=1)
+    with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
+        yield recording
 
 
 def _memory_bytes() -> int:
