@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from sbatchgen.sbatch.getopt import Option, Stop
 from sbatchgen.sbatch.option_table import value_kinds
 from sbatchgen.sbatch.values import RefusedError, check_value
-
-if TYPE_CHECKING:
-    from sbatchgen.job.script import JobScript
 
 _MARKS = "{<@%!_[$X"
 # What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
@@ -32,59 +28,65 @@ _OF_SIZES = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "tim
 # What is yet to be replaced by a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. O and l are mistyped digits, and
 # of some words people believe that Slurm knows them.
 _NO_NUMBER = re.compile(
-    r"([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
-    r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$)[A-Z][A-Z_]+"
+    r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
+    r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
 )
 _AND_SO_ON = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
 
 
-def of_program(script: JobScript) -> dict[int, re.Match[str]]:
+def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re.Match[str]]:
     """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
-    matches = {}
-    if any(mark in script.text for mark in _MARKS):
-        for number, text in enumerate(script.lines, start=1):
-            shape = _IN_DIRECTIVE if number in script.directive_lines else _IN_BODY
-            if (match := shape.search(text)) and "--mail-user" not in text:  # a person's own
+    matches: dict[int, re.Match[str]] = {}
+    for number, text in enumerate(lines, start=1):
+        if any(mark in text for mark in _MARKS) and "--mail-user" not in text:  # a person's own
+            match = (_IN_DIRECTIVE if number in directives else _IN_BODY).search(text)
+            if match:
                 matches[number] = match
     return matches
 
 
-def of_person(script: JobScript) -> dict[int, re.Match[str]]:
+def of_person(
+    directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
+) -> dict[int, re.Match[str]]:
     """Return the directives that a person has yet to fill in, as <project id> or --time=HH:MM:SS, by number.
 
     A variable that the script does not set, in place of a number, is for a program such as envsubst. People
     who believe that sbatch expands it set it.
+
+    Args:
+        directives: The lines that sbatch reads, by number.
+        uses: The options in them.
+        is_set: Says whether the script sets a variable.
+        slurm: The release of sbatch.
     """
-    matches = dict(_blanks(script))
+    matches = dict(_blanks(directives, uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):
-        matches |= _matches(script, _VARIABLE)
-    if "<" in script.text or "[" in script.text:
-        matches |= _matches(script, FOR_A_PERSON)
-    return dict(sorted(matches.items()))
+        matches |= _matches(directives, _VARIABLE)
+    return dict(sorted((matches | _matches(directives, FOR_A_PERSON)).items()))
 
 
-def _matches(script: JobScript, shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
+def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
     """Return where a shape is first in each directive."""
-    first = {number: shape.search(script.lines[number - 1]) for number in script.directive_lines}
-    return {number: match for number, match in first.items() if match}
+    return {number: match for number, text in directives.items() if (match := shape.search(text))}
 
 
-def _blanks(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
+def _blanks(
+    directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
+) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield what sbatch refuses because something is missing; a single empty value is a slip."""
-    empty = [use for use in script.uses if _is_empty(use)]
-    for use in script.uses:
+    empty = [use for use in uses if _is_empty(use)]
+    for use in uses:
         column, end = use.word.column, use.word.end
         if use in empty:
-            is_blank = len(empty) > 1 and _is_refused(use, script.slurm)
+            is_blank = len(empty) > 1 and _is_refused(use, slurm)
         elif isinstance(use, Stop):
             is_blank = bool(_AND_SO_ON.fullmatch(use.word.text))
         else:
-            is_blank = _is_without_number(use, script)
+            is_blank = _is_without_number(use, is_set)
             column, end = use.value_word.span(use.value_start) if use.value_word else (column, end)
-        if is_blank and (
-            match := re.compile(".+").match(script.lines[use.word.line - 1], column - 1, end - 1)
-        ):
+        match = re.compile(".+").match(directives[use.word.line], column - 1, end - 1) if is_blank else None
+        if match:
             yield use.word.line, match
 
 
@@ -106,14 +108,14 @@ def _is_refused(use: Option | Stop, slurm: str) -> bool:
     return False
 
 
-def _is_without_number(use: Option, script: JobScript) -> bool:
+def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
     """Whether the value is a text where Slurm wants a number."""
     kind, value = value_kinds().get(use.spec.name, ""), use.value or ""
     if kind not in _OF_SIZES:
         return False
     if "$" in value:
         names = [match[1] or match[2] for match in _VARIABLE.finditer(value)]
-        return bool(names) and script.assigned.isdisjoint(names)
+        return bool(names) and not any(map(is_set, names))
     if kind in ("gres", "gpus"):  # any word is a type of GPU
         return value.endswith(("?", "#"))
     return any(_NO_NUMBER.fullmatch(piece) for piece in re.split("[-:,=%]", value))

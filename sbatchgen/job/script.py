@@ -86,7 +86,7 @@ class JobScript(Job):
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
-        return placeholders.of_program(self)
+        return placeholders.of_program(self.lines, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
@@ -105,7 +105,10 @@ class JobScript(Job):
     @cached_property
     def unfilled(self) -> dict[int, re.Match[str]]:
         """The directives in which a person has yet to put something, as <project id>, by number."""
-        return {} if self.is_template else placeholders.of_person(self)
+        if self.is_template:
+            return {}
+        directives = {number: self.lines[number - 1] for number in self.directive_lines}
+        return placeholders.of_person(directives, self.uses, lambda name: name in self.assigned, self.slurm)
 
     @cached_property
     def refused_unfilled(self) -> bool:
