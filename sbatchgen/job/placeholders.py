@@ -19,7 +19,7 @@ _IN_BODY = re.compile(
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
-    r"|%%\w+%%|%\([A-Za-z_]\w*\)[sd]|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
+    r"|%%\w+%%|%\([A-Za-z_]\w*\)[\d.]*[dfs]|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
 )
 # What a person fills in, as <your account>, <N> or [budget code].

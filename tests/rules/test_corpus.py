@@ -123,7 +123,7 @@ HARMLESS = {
     ),
     "templates": (
         "template-jinja template-at template-percent template-braces template-relion not-a-template "
-        "template-angle fill-in-numbers fill-in-empty fill-in-by-envsubst conda-placeholder-env syntax-to-fill-in"
+        "template-angle template-python-percent fill-in-numbers fill-in-empty fill-in-by-envsubst conda-placeholder-env syntax-to-fill-in"
     ),
     "defaults in mounts": "apptainer-nested-default",
     "a variable that ends bash where it is not set": "command-string-nounset",
