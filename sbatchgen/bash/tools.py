@@ -5,7 +5,8 @@ Sources: srun(1) of Slurm 22.05.8, that of later releases for what came after, a
 deepspeed/launcher/runner.py; mpirun(1) of Open MPI 4.1 and mpiexec of MPICH's Hydra; `apptainer exec --help`
 in 1.3, which has Singularity's; podman-run(1) of 5.0; the manual pages of coreutils 9, util-linux,
 numactl(8), time(1) and bash(1); python(1); the documentation of pixi, poetry, pdm, micromamba and uv, of
-Nsight, nvprof, rocprof and VTune, of dumb-init and tini, and of Lightning Fabric and torchtune.
+Nsight, nvprof, rocprof and VTune, of dumb-init and tini, and of Lightning Fabric, torchtune and
+Composer; strace(1), unbuffer(1), perf-stat(1), perf-record(1) and kernprof.
 """
 
 from __future__ import annotations
@@ -203,6 +204,11 @@ NSIGHT = Syntax(
         "e=env-var p=nvtx-capture w=show-output n=inherit-environment x=stop-on-exit"
     ),
 )
+COMPOSER = Syntax(
+    values=names("nproc stdout stderr world-size base-rank node-rank master-addr master-port"),
+    shorts=_letters("n=nproc m=module-mode c=command-mode v=verbose"),
+    underscores=True,
+)
 VTUNE = Syntax(
     values=names("collect r result-dir knob app-working-dir data-limit duration finalization-mode"),
     single=True,
@@ -223,6 +229,7 @@ SYNTAX: dict[str, Syntax] = {
     "fabric run": FABRIC,
     "lightning run": FABRIC,  # model, whose options are not read
     "tune run": TORCHRUN,
+    "composer": COMPOSER,
     **dict.fromkeys(MPI, MPIRUN),
     **dict.fromkeys(
         (f"{name} {verb}" for name in ("apptainer", "singularity") for verb in ("exec", "run")), APPTAINER
@@ -302,6 +309,15 @@ SYNTAX: dict[str, Syntax] = {
     "amplxe-cl": VTUNE,
     "compute-sanitizer": Syntax(values=names("tool log-file save print-limit launch-timeout")),
     "valgrind": Syntax(),
+    "strace": Syntax(values=names("e o p s"), single=True),
+    "unbuffer": Syntax(),
+    "perf stat": Syntax(values=names("event output repeat"), shorts=_letters("e=event o=output r=repeat")),
+    "perf record": Syntax(
+        values=names("event output count freq call-graph"), shorts=_letters("e=event o=output c=count F=freq")
+    ),
+    "kernprof": Syntax(
+        values=names("outfile prof-mod"), shorts=_letters("o=outfile p=prof-mod l=line-by-line")
+    ),
     "sh": Syntax(values=names("rcfile init-file o O"), shorts=_letters("c=command l=login")),
 }
 SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))

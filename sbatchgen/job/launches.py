@@ -56,6 +56,9 @@ LAUNCHERS: dict[str, Launcher] = {
         port="main-process-port",
         addresses=("main-process-ip",),
     ),
+    "composer": Launcher(
+        nodes="", processes="nproc", addresses=("master-addr",)
+    ),  # its world size is of processes
     "deepspeed": Launcher(nodes="num-nodes", processes="num-gpus"),
     "fabric run": _FABRIC,
     "lightning run": _FABRIC,
@@ -215,7 +218,7 @@ class Launch:
             return None
         option = self.launcher.option(LAUNCHERS[self.launcher.name].nodes)
         if option is None:
-            return 1 if self.launcher.name != "deepspeed" else None
+            return 1 if self.launcher.name not in ("composer", "deepspeed") else None
         return self.number(option, self.launcher)
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:

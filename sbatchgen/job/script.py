@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Place
+from sbatchgen.job import placeholders
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.job.resources import resources
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
 
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
-_MARKS = "{<@%!_[$X"
-# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
-# (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}, and RELION's
-# XXXnameXXX).
-_IN_BODY = re.compile(
-    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
-    r"|(?<!\{)![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
-)
-_IN_DIRECTIVE = re.compile(
-    _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
-    r"|%%\w+%%|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
-    r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
-)
-# What a person fills in, as <your account>, <N> or [budget code].
-FOR_A_PERSON = re.compile(r"(?<![\w$<])<[A-Za-z0-9][^<>\n@]{0,60}>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 
 
 @record
@@ -100,13 +86,7 @@ class JobScript(Job):
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
-        matches = {}
-        if any(mark in self.text for mark in _MARKS):
-            for number, text in enumerate(self.lines, start=1):
-                shape = _IN_DIRECTIVE if number in self.directive_lines else _IN_BODY
-                if (match := shape.search(text)) and "--mail-user" not in text:  # a person's own
-                    matches[number] = match
-        return matches
+        return placeholders.of_program(self.lines, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
@@ -125,16 +105,17 @@ class JobScript(Job):
     @cached_property
     def unfilled(self) -> dict[int, re.Match[str]]:
         """The directives in which a person has yet to put something, as <project id>, by number."""
-        lines = sorted(self.directive_lines) if "<" in self.text or "[" in self.text else ()
-        searched = ((number, FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
-        return {} if self.is_template else {number: match for number, match in searched if match}
+        if self.is_template:
+            return {}
+        directives = {number: self.lines[number - 1] for number in self.directive_lines}
+        return placeholders.of_person(directives, self.uses, lambda name: name in self.assigned, self.slurm)
 
     @cached_property
     def refused_unfilled(self) -> bool:
         """Whether sbatch refuses it for what a person has yet to fill in."""
         lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
         refused = self.unfilled and self.sbatch.refusal
-        return bool(refused) and replace(self, text="\n".join(lines)).sbatch.refusal is None
+        return bool(refused) and replace(self, text="\n".join(lines)).sbatch.refusal != refused
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""

@@ -25,6 +25,11 @@ GPU_VARIABLES = frozenset(
     f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
 )
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
+# A driver that is mounted by hand, and a flag in a variable.
+_BY_HAND = re.compile(
+    r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
+    re.IGNORECASE,
+)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 
 
@@ -54,7 +59,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     variables = script.assigned | {name for name, _ in script.site_env}
     if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return
-    if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
+    if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's devices are those of /dev
         return
     for container in containers:
         if container.trains and not container.image.startswith("instance:"):  # which has what it started with

@@ -17,7 +17,7 @@ RULES: Rules[Job] = Rules()
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
-_LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output partition qos time"
+_LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output partition qos"
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
 MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs

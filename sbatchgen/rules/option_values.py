@@ -62,10 +62,9 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
             return None
         meant = meant_time(value) if value_kinds().get(name) == "time" or name == "time" else ""
         example = f"--{name}={meant}" if meant else EXAMPLES.get(name)
-        return (
-            f"'{value}' is not a value for --{name}: sbatch says \"{error}\"",
-            f"write it as in {example}" if example else "see sbatch(1)",
-        )
+        fix = f"write it as in {example}" if example else "see sbatch(1)"
+        fix = "write the value out: sbatch does not expand variables in directives" if "$" in value else fix
+        return f"'{value}' is not a value for --{name}: sbatch says \"{error}\"", fix
     return None
 
 

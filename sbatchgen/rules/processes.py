@@ -80,7 +80,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue
-        if launcher.name == "deepspeed" and "hostfile" in launcher.options:
+        if not LAUNCHERS[launcher.name].nodes or "hostfile" in launcher.options:
             continue
         what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
         word = launch.tools[0].words[0]

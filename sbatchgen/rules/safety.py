@@ -14,6 +14,7 @@ from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.sbatch.header import READ
 
 RULES: Rules[JobScript] = Rules()
@@ -163,20 +164,26 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
 
 @RULES.add("SB812", "warning", "an unfilled placeholder")
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    lines = dict(_placeholders(script))
+    """What sbatch or bash refuses at once wastes no time in the queue: an info."""
+    of_bash = {} if script.refused_unfilled else unfilled_commands(script)
+    lines = dict(_placeholders(script)) | of_bash
     if not lines:
         return
-    first = next(iter(script.unfilled if script.refused_unfilled else lines))
+    first = next(iter(script.unfilled if script.refused_unfilled else of_bash or lines))
     match, others = lines[first], [str(number) for number in lines if number != first]
     what = f"'{match[0]}' is a placeholder"
-    what += ": sbatch refuses the script" if script.refused_unfilled else ""
+    what += (
+        ": sbatch refuses the script"
+        if script.refused_unfilled
+        else ": bash can't parse the line" * bool(of_bash)
+    )
     fix = (
         f"fill it in, also in line{'s' * (len(others) > 1)} {first_names(others, 5)}"
         if others
         else "fill it in"
     )
     place = script.at(first, match.start() + 1, match.end() + 1)
-    yield Hit(place, what, fix, "error" if script.refused_unfilled else None)
+    yield Hit(place, what, fix, "info" if script.refused_unfilled or of_bash else None)
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:

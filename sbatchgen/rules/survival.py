@@ -30,7 +30,7 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 def _signal(script: JobScript, *, batch: bool) -> str | None:
     """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
-    setting = read_signal(script.option("signal").partition("@")[0])
+    setting = read_signal(script.option("signal"))  # else SB126
     return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
 
 

@@ -11,7 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 
-from sbatchgen.job.script import FOR_A_PERSON, JobScript
+from sbatchgen.job.placeholders import FOR_A_PERSON
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
@@ -30,10 +31,15 @@ _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 @RULES.add("SB814", "error", "a bash syntax error")
 def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
-        if "here-document" not in message:
+        if "here-document" not in message and not unfilled_commands(script):  # SB812
             what = f"bash can't parse this, and runs nothing from here on: {message}"
-            unfilled = FOR_A_PERSON.search(script.lines[line - 1])
-            yield Hit(script.at(line), what, f"fill in {unfilled[0]}" if unfilled else _mend(message))
+            yield Hit(script.at(line), what, _mend(message))
+
+
+def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
+    """Return the line that bash can't parse because a person has yet to fill it in, by number."""
+    faults = {line: FOR_A_PERSON.search(script.lines[line - 1]) for line, _ in _faults(script)}
+    return {line: match for line, match in faults.items() if match}
 
 
 def _mend(message: str) -> str:

@@ -6,12 +6,20 @@ A program of the examples notes what it gets, and how it ends (PROGRAM). The out
 
 A program that was killed is counted as 0. A job without a state in its line is COMPLETED; "nothing" is one that started no
 program.
+
+What CPUs a task is bound to needs task/affinity, and CPUs that the machine has: BINDINGS are proven on a cluster of their own.
+SB324 runs the real torchrun, if torch is here. Not proven is SB315 where cgroups separate devices: that needs the cgroup of
+devices, which a machine of tests may not have. For the same reason SB615 shows that the shell ends the step, not that the
+program gets no signal: without proctrack/cgroup, slurmstepd signals the children of a task too.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 
 # It ends by itself, by a file `stop`, or by USR1 (for which only Python has a handler), with the status of the case.
 # torchrun starts the processes that its option asks for.
@@ -25,6 +33,7 @@ note() {
     for each in $see; do
         case $each in
         ARGUMENTS) facts+="|ARGUMENTS=$*" ;;
+        CPUS) facts+="|CPUS=$(nproc)" ;;
         FOLDER) facts+="|FOLDER=${PWD##*/}"; facts=${facts//[0-9]/} ;;
         GPUS) IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"; facts+="|GPUS=${#gpus[@]}"
             [[ -n ${CUDA_VISIBLE_DEVICES+set} ]] || facts=${facts%=*}=all ;;
@@ -71,7 +80,7 @@ class Proof:
         others: What is replaced in all three.
         first: A command that runs before the others.
         see: What is noted of each program: variables, ARGUMENTS, GPUS (how many it sees), FOLDER,
-            MASTER (MASTER_ADDR, or that it is the first node).
+            MASTER (MASTER_ADDR, or that it is the first node), CPUS (those that it may run on).
         at_once: Whether the outcome says how many programs ran at the same time; but for the bad script, they end when two
             have started.
         status: The exit status of the programs, or of one rank alone, which then ends at once.
@@ -458,6 +467,14 @@ _ENDS = (
         warned=True,
     ),
     Proof(
+        rule="SB615",
+        bad="python on USR1 1; FAILED 138",
+        mended="python on USR1 1",
+        fix=(("python", "exec python"),),
+        seconds=(LONG_S, LONG_S),
+        warned=True,
+    ),
+    Proof(
         rule="SB617",
         bad="python 4+4; FAILED 3",
         mended="python 1+0; FAILED 143",
@@ -467,4 +484,51 @@ _ENDS = (
         failing_rank="0",
     ),
 )
-PROOFS = (*_TASKS, *_GETS, *_ENDS)
+_TORCHRUN = Proof(
+    rule="SB324",
+    bad="worker 2+2 WORLD_SIZE=2",
+    mended="worker 2+2 WORLD_SIZE=4",
+    good="worker 2 WORLD_SIZE=2",
+    fix=(("--standalone", "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29400"),),
+    others=(("node=4", "node=2"),),
+    first=f"rm ../bin/torchrun; PATH+=:{Path(sys.prefix) / 'bin'}; {_HEAD}",
+    see="WORLD_SIZE",
+    files={"train.py": "import os\nos.execv('../bin/worker', ['worker'])\n"},
+)
+PROOFS = (*_TASKS, *_GETS, *_ENDS, *[_TORCHRUN] * bool(find_spec("torch")))
+_TWO_CPUS = (("=8", "=2"), ("-c 32", "-c 2"), ("=32", "=2"))
+_BOUND = "export SLURM_CPU_BIND=cores"  # else a task alone on a socket gets all CPUs of it
+BINDINGS = (
+    Proof(
+        rule="SB305",
+        bad=("python 1 CPUS=1", "python 1 CPUS=2"),
+        mended="python 1 CPUS=2",
+        others=_TWO_CPUS,
+        first=_BOUND,
+        see="CPUS",
+    ),
+    Proof(
+        rule="SB305",
+        bad=("python 1 CPUS=1", "python 1 CPUS=2"),
+        mended="python 1 CPUS=2",
+        examples=(0, 1),
+        fix=(("srun", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun"),),
+        others=(*_TWO_CPUS, ("srun hostname\n", "")),
+        first=_BOUND,
+        see="CPUS",
+    ),
+    Proof(
+        rule="SB330",
+        bad="torchrun 1+1 CPUS=1 worker 2+2 CPUS=1",
+        mended="torchrun 1+1 CPUS=2 worker 2+2 CPUS=2",
+        examples=(0, 1),
+        fix=(("export SLURM_CPU_BIND=map_cpu:1,0\n", ""),),
+        others=(
+            *_TWO_CPUS,
+            ("node=4", "node=2"),
+            ("0xffffffff", "0x3"),
+            ("map_cpu:48,16,0,32", "map_cpu:1,0"),
+        ),
+        see="CPUS",
+    ),
+)

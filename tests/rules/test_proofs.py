@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sbatchgen.rules.page import Example
 from tests.cluster.fixtures import FIRST, VISIBLE
 from tests.cluster.job import TERMINAL, parse_jobs
 from tests.cluster.slurm import Cluster
-from tests.rules.proofs import PROGRAM, PROGRAMS, PROOFS, Proof
+from tests.rules.proofs import BINDINGS, PROGRAM, PROGRAMS, PROOFS, Proof
 from tests.rules.test_rules import PAGES, subject
 from tests.tables import hold
 
@@ -25,6 +25,10 @@ from tests.tables import hold
 SETTINGS = (
     "NodeName={nodes} Sockets=2 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=128000 Gres=gpu:a100:4,shard:64"
 )
+TWO_CPUS = """
+TaskPlugin=task/affinity
+NodeName={nodes} Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=128000 Gres=gpu:a100:4,shard:64
+"""
 FEWER_GPUS = ("--gpus-per-node=4", "--gpus-per-node=1")  # of jobs that do not look at them
 SUBMIT = """
 for folder in */submission; do
@@ -51,10 +55,18 @@ class Run:
 
 
 def test_examples_and_fixes_do_what_the_rules_say(slurm_root: Path | None, slurm_release: str) -> None:
-    with Cluster(visible=VISIBLE, settings=SETTINGS, root=slurm_root) as cluster:
+    hold_on_a_cluster(PROOFS, SETTINGS, slurm_root, slurm_release)
+
+
+def test_tasks_are_bound_to_the_cpus_that_the_rules_say(slurm_root: Path | None, slurm_release: str) -> None:
+    hold_on_a_cluster(BINDINGS, TWO_CPUS, slurm_root, slurm_release)
+
+
+def hold_on_a_cluster(proofs: Iterable[Proof], settings: str, root: Path | None, slurm_release: str) -> None:
+    with Cluster(visible=VISIBLE, settings=settings, root=root) as cluster:
         runs = [
             prepared(cluster, number, proof, kind, text, wanted)
-            for number, proof in enumerate(PROOFS)
+            for number, proof in enumerate(proofs)
             for kind, text, wanted in scripts(proof, slurm_release)
             if wanted
         ]

@@ -1,0 +1,121 @@
+"""What a program or a person has yet to put into a script: one judgement that all rules share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+from sbatchgen.sbatch.getopt import Option, Stop
+from sbatchgen.sbatch.option_table import value_kinds
+from sbatchgen.sbatch.values import RefusedError, check_value
+
+_MARKS = "{<@%!_[$X"
+# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
+# (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}, and RELION's
+# XXXnameXXX).
+_IN_BODY = re.compile(
+    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
+    r"|(?<![\w{])![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
+)
+_IN_DIRECTIVE = re.compile(
+    _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
+    r"|%%\w+%%|%\([A-Za-z_]\w*\)[\d.]*[dfs]|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
+)
+# What a person fills in, as <your account>, <N> or [budget code].
+FOR_A_PERSON = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+_OF_SIZES = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))  # kinds with a number
+# What is yet to be replaced by a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. O and l are mistyped digits, and
+# of some words people believe that Slurm knows them.
+_NO_NUMBER = re.compile(
+    r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
+    r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
+)
+_AND_SO_ON = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
+_VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
+
+
+def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re.Match[str]]:
+    """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+    matches: dict[int, re.Match[str]] = {}
+    for number, text in enumerate(lines, start=1):
+        if any(mark in text for mark in _MARKS) and "--mail-user" not in text:  # a person's own
+            match = (_IN_DIRECTIVE if number in directives else _IN_BODY).search(text)
+            if match:
+                matches[number] = match
+    return matches
+
+
+def of_person(
+    directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
+) -> dict[int, re.Match[str]]:
+    """Return the directives that a person has yet to fill in, as <project id> or --time=HH:MM:SS, by number.
+
+    A variable that the script does not set, in place of a number, is for a program such as envsubst. People
+    who believe that sbatch expands it set it.
+
+    Args:
+        directives: The lines that sbatch reads, by number.
+        uses: The options in them.
+        is_set: Says whether the script sets a variable.
+        slurm: The release of sbatch.
+    """
+    matches = dict(_blanks(directives, uses, is_set, slurm))
+    if any("$" in match[0] for match in matches.values()):
+        matches |= _matches(directives, _VARIABLE)
+    return dict(sorted((matches | _matches(directives, FOR_A_PERSON)).items()))
+
+
+def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
+    """Return where a shape is first in each directive."""
+    return {number: match for number, text in directives.items() if (match := shape.search(text))}
+
+
+def _blanks(
+    directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
+) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield what sbatch refuses because something is missing; a single empty value is a slip."""
+    empty = [use for use in uses if _is_empty(use)]
+    for use in uses:
+        column, end = use.word.column, use.word.end
+        if use in empty:
+            is_blank = len(empty) > 1 and _is_refused(use, slurm)
+        elif isinstance(use, Stop):
+            is_blank = bool(_AND_SO_ON.fullmatch(use.word.text))
+        else:
+            is_blank = _is_without_number(use, is_set)
+            column, end = use.value_word.span(use.value_start) if use.value_word else (column, end)
+        match = re.compile(".+").match(directives[use.word.line], column - 1, end - 1) if is_blank else None
+        if match:
+            yield use.word.line, match
+
+
+def _is_empty(use: Option | Stop) -> bool:
+    """Whether an option has no value, or takes its value from the next line."""
+    if isinstance(use, Stop):
+        return "requires an argument" in use.complaint
+    is_next = use.value_word is not None and use.value_word.line != use.word.line
+    return use.value == "" or is_next or (use.name == "gres" and (use.value or "").endswith(":"))
+
+
+def _is_refused(use: Option | Stop, slurm: str) -> bool:
+    if isinstance(use, Stop) or use.name == "gres":
+        return True
+    try:
+        check_value(use.spec.name, use.value or "", slurm=slurm)
+    except RefusedError:
+        return True
+    return False
+
+
+def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
+    """Whether the value is a text where Slurm wants a number."""
+    kind, value = value_kinds().get(use.spec.name, ""), use.value or ""
+    if kind not in _OF_SIZES:
+        return False
+    if "$" in value:
+        names = [match[1] or match[2] for match in _VARIABLE.finditer(value)]
+        return bool(names) and not any(map(is_set, names))
+    if kind in ("gres", "gpus"):  # any word is a type of GPU
+        return value.endswith(("?", "#"))
+    return any(_NO_NUMBER.fullmatch(piece) for piece in re.split("[-:,=%]", value))
