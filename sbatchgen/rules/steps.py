@@ -54,6 +54,7 @@ _AN_HOUR = re.compile(
     re.ASCII,
 )
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
+_SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
 _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
 
 
@@ -154,10 +155,11 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
 @RULES.add("SB311", "warning", "a pipe that hides a failed program")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for launch in script.launches:
+    seen: set[int] = set()
+    for launch in reversed(script.launches):
         command = launch.command
         pipe = command.pipe
-        if pipe is None or command.stage >= len(pipe.stages) - 1:
+        if pipe is None or id(pipe) in seen or command.stage >= len(pipe.stages) - 1:
             continue
         if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
             continue
@@ -165,16 +167,28 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
             continue
         if any(use.name == "PIPESTATUS" for use in body.uses):
             continue
+        if any(each.name == "set" and "+e" in each.arguments for each in pipe.stages[command.stage]):
+            continue  # it looks at the status itself, or does not want it
+        seen.add(id(pipe))
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
-        what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
-        what += "COMPLETED"
+        aside = _is_aside(script, command)
+        fate = "the script continues after a failure" if aside else "a failed job is shown as COMPLETED"
+        what = f"the pipe ends with the status of {last or 'its last command'}: {fate}"
         stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
         fix = (
             "set -o pipefail on a line before it" if stops or ends else "set -eo pipefail on a line before it"
         )
         safe = body.language == "bash" and not stops and ends
         edits = line_before(script, command, "set -o pipefail") if safe else ()
-        yield Hit(script.at_command(command), what, fix, edits=edits)
+        yield Hit(script.at_command(command), what, fix, "info" if aside else None, edits)
+
+
+def _is_aside(script: JobScript, command: Command) -> bool:
+    """Whether a command is a check in an if before the work, as a test of the network is."""
+    context = command.context
+    later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
+    work = (launch.command.context for launch in later)
+    return context.branch and not context.loop and any(each.loop or not each.branch for each in work)
 
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program")
@@ -183,8 +197,8 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
     work = _work(script)
-    if work is None or body.option_at("errexit", work.line):
-        return
+    if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
+        return  # a server ends when it is killed
     if late := _status_of_another(script, work):
         what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
