@@ -36,6 +36,8 @@ OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _REDIRECTION_LINE = re.compile(r"\\\n[ \t]*#[^\n]*\n[ \t]*(?=(?:\d?>|&>|<)[^\n(]*)")  # after a comment
+_SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
+WHOLE_GPUS = 8  # of a job that has its node alone, most likely
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
@@ -114,13 +116,20 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, "write a directive")
 
 
-@RULES.add("SB804", "warning", "rm -r with a variable that may be unset")
+@RULES.add("SB804", "warning", "rm -r that may remove more than it should")
 def _removes(script: JobScript) -> Iterator[Hit]:
+    is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
         flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
         if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):
             continue
         for word in command.words[1:]:
+            if (shared := _SHARED.fullmatch(word.text)) and not is_whole:
+                what = (
+                    f"{shared[1]} belongs to all jobs on the node: this removes the files of your other jobs"
+                )
+                yield Hit(script.at_word(word), what, f"rm -rf {shared[1]}/NAME, or --exclusive")
+                continue
             piece = word.pieces[0]
             rest = word.pieces[1:]
             if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):
