@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.bash.tools import SHELLS
+from sbatchgen.bash.word import Piece
 from sbatchgen.errors import nearest
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
@@ -48,13 +49,14 @@ def _empty(script: JobScript) -> Iterator[Hit]:
     for made in body.sets:
         sets.setdefault(made.name, []).append(made)
     unset: dict[str, VariableUse] = {}
-    seen = script.tested | ALWAYS_SET | OF_SITES
+    words = [word.only_piece or word for test in body.tests for word in test.words]
+    seen = ALWAYS_SET | OF_SITES | {word.name if isinstance(word, Piece) else word.text for word in words}
     for use in body.uses:
         name = use.name
         if name in seen or name in unset or use.operator not in _HAS_NO_DEFAULT or _BY_OTHERS.match(name):
             continue
         if name not in sets:
-            unset[name] = use
+            unset |= {name: use} if name not in script.tested else {}
         elif hit := _too_early(script, use, sets[name]):
             seen |= {name}
             yield hit
@@ -68,7 +70,10 @@ def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> H
     if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
         return None
     command = _command(script, use)
-    if command is None or not (command.context.top and sets[0].context.top):
+    in_a_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
+    if command is None or not (in_a_test or (command.context.top and sets[0].context.top)):
+        return None
+    if command.context.function or command.context.loop:
         return None
     if _only_shows(command):
         return None

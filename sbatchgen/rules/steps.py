@@ -196,6 +196,13 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
+    if last.name == "wait" and not last.arguments and not last.context.branch:
+        if any(launch.command.background and not launch.is_helper for launch in script.launches):
+            what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
+            yield Hit(
+                script.at_command(last), what, "pids+=($!) after each &, and wait $pid for each", "info"
+            )
+        return
     work = _work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
         return  # a server ends when it is killed
@@ -302,6 +309,10 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             continue
         if name == "sudo" and first.startswith("/"):
             continue  # what the site lets all users run
+        flags = "".join(word.text[1:] for word in words if re.fullmatch("-[it]{1,2}", word.text))
+        if name == "docker" and {"i", "t"} <= set(flags):
+            what = f"docker {first} -it needs a terminal, which a batch job does not have: it ends at once"
+            yield Hit(script.at_command(command), what, f"docker {first} without -t")
         what, fix = _LEAVING[name]
         to_a_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
         meant = name in MOSTLY_MEANT and not to_a_node
