@@ -172,8 +172,8 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         seen.add(id(pipe))
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
         aside = _is_aside(script, command)
-        fate = "the script continues after a failure" if aside else "a failed job is shown as COMPLETED"
-        what = f"the pipe ends with the status of {last or 'its last command'}: {fate}"
+        what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
+        what += "the script continues" if aside else "the job is shown as COMPLETED"
         stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
         fix = (
             "set -o pipefail on a line before it" if stops or ends else "set -eo pipefail on a line before it"
@@ -215,7 +215,8 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
     kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
     if small and work.at < last.at and not kept:
-        what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
+        what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} fails, "
+        what += "the job is shown as COMPLETED"
         if always:
             what = (
                 "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
@@ -224,9 +225,15 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(last), what, fix)
 
 
+def _name(command: Command) -> str:
+    return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
+
+
 def _work(script: JobScript) -> Command | None:
     """The last command that always runs and does work: a launch, or any program but the small ones."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
+    if not launched and script.named("sbatch"):
+        return None  # it only submits others
     for command in reversed(script.body.commands):
         context = command.context
         elsewhere = context.condition or context.function or context.branch or context.substitution
@@ -234,6 +241,8 @@ def _work(script: JobScript) -> Command | None:
         if is_launch and (elsewhere or command.background):
             return None  # its status may be looked at
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
+            continue
+        if command.arguments == ["--version"]:
             continue
         if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
             return command
@@ -313,6 +322,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         if name == "docker" and {"i", "t"} <= set(flags):
             what = f"docker {first} -it needs a terminal, which a batch job does not have: it ends at once"
             yield Hit(script.at_command(command), what, f"docker {first} without -t")
+            continue
         what, fix = _LEAVING[name]
         to_a_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
         meant = name in MOSTLY_MEANT and not to_a_node
