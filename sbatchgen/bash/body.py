@@ -59,6 +59,11 @@ class Body:
         """All commands in the order of the text, also in functions, loops and substitutions."""
         return tuple(self._walk.commands)
 
+    @property
+    def tests(self) -> list[Command]:
+        """The tests, as [ -n "$PBS_JOBID" ]."""
+        return [command for command in self.commands if command.test or command.name == "test"]
+
     @cached_property
     def comments(self) -> tuple[tuple[int, str], ...]:
         """The line and the text of each comment, with its #; directives are comments to bash."""

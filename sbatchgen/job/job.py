@@ -49,6 +49,21 @@ class Job:
         """Whether its cluster is known."""
         return self.profile is not NO_CLUSTER
 
+    @property
+    def trains(self) -> bool:
+        """Whether it starts a training."""
+        return True
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether it ends in a moment."""
+        return False
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether another script submits it, which may give options that it lacks."""
+        return False
+
     @cached_property
     def partitions(self) -> dict[str, Partition]:
         """The partitions that it asks for and the profile knows."""

@@ -31,6 +31,18 @@ if TYPE_CHECKING:
 
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
+_SIZES_WORDS = """
+nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
+gpus-per-task gres nodelist mem mem-per-cpu
+"""
+_SIZES = frozenset(_SIZES_WORDS.split())
+_BRIEF_WORDS = """
+: cat cd date df echo env export free groups head hostname id ls lscpu lspci ml module nproc nvidia-smi
+printenv printf pwd rocm-smi set sleep source tail true ulimit uname unset wait which whoami exit
+"""
+_BRIEF = frozenset(("", *_BRIEF_WORDS.split()))
+_WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
+_OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job has
 
 
 @record
@@ -78,10 +90,10 @@ class JobScript(Job):
     @cached_property
     def writes_jobs(self) -> bool:
         """Whether it is not a job itself: it has no directives, and writes a script that has some."""
-        if self.directive_lines or not any(line.kind is Kind.LATE for line in self.sbatch.directives):
+        late = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
+        if self.directive_lines or not late:
             return False
-        comments = {number for number, _ in self.body.comments}
-        return not any(line.line in comments for line in self.sbatch.directives if line.kind is Kind.LATE)
+        return not late <= {number for number, _ in self.body.comments}
 
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
@@ -154,6 +166,34 @@ class JobScript(Job):
         return tuple(launch for launch in self.launches if launch.is_training)
 
     @cached_property
+    def trains(self) -> bool:
+        """Whether it starts a training."""
+        return bool(self.trainings)
+
+    @cached_property
+    def is_brief(self) -> bool:
+        """Whether it ends in a moment: all that it runs shows something, or waits for some seconds."""
+        programs = {id(launch.command): launch.program.name for launch in self.launches}
+        commands = [command for command in self.body.commands if not command.test]
+        return bool(commands) and all(
+            programs.get(id(command), command.name) in _BRIEF and not _WAITS.search(command.text)
+            for command in commands
+        )
+
+    @cached_property
+    def is_wrapped(self) -> bool:
+        """Whether another script submits it: it asks for variables of its own that it does not set."""
+        return any(
+            use.operator in (":?", "?") and use.name not in self.assigned and not _OF_NODES.match(use.name)
+            for use in (self.body.uses if ":?" in self.text else ())
+        )
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether it asks for nodes, tasks, CPUs or GPUs; else the command line mostly does."""
+        return not _SIZES.isdisjoint(self.options)
+
+    @cached_property
     def steps(self) -> tuple[Launch, ...]:
         """The launches with srun."""
         return tuple(launch for launch in self.launches if launch.step is not None)
@@ -179,8 +219,7 @@ class JobScript(Job):
     @cached_property
     def tested(self) -> frozenset[str]:
         """The variables and words of the tests, as PBS_JOBID of [ -n "$PBS_JOBID" ]."""
-        tests = (command for command in self.body.commands if command.test or command.name == "test")
-        words = [word for command in tests for word in command.words]
+        words = [word for command in self.body.tests for word in command.words]
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
     def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:

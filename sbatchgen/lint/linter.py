@@ -24,7 +24,9 @@ _ABOUT_OPTIONS = ("directives", "words", "meanings", *judge.JOBS)
 _REPORTED_OF_PLANS = ("SB304", "SB506")
 # What follows from a placeholder in another line: the script as a whole is not read as it will be.
 _OF_WHOLE = frozenset(("SB104", "SB135", "SB814"))
-_OF_JOBS = frozenset(("SB101", "SB311", "SB312", "SB401"))  # about how Slurm starts and ends a script
+_OF_JOBS = frozenset(
+    ("SB101", "SB104", "SB311", "SB312", "SB401")
+)  # about how Slurm starts and ends a script
 _OF_PLACEHOLDERS = frozenset(("SB129", "SB136", "SB812"))
 _OF_ANY_SCRIPT = frozenset(("SB144", "SB611", "SB802", "SB804", "SB806", "SB813", "SB814", "SB815", "SB816"))
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")

@@ -21,7 +21,7 @@ from sbatchgen.lint.blocks import DOCUMENTS, blocks
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
 STDIN = "-"
 SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
-PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
+PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")  # with directives
 OTHERS = (".py", ".yaml", ".yml")
 OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scripts `submit` has reviewed
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)

@@ -24,6 +24,7 @@ GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(
     f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
 )
+_DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 # A driver that is mounted by hand, and a flag in a variable.
 _BY_HAND = re.compile(
@@ -60,6 +61,8 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's devices are those of /dev
+        return
+    if _DRIVER.search(script.text):  # mounted by hand
         return
     for container in containers:
         if container.trains and not container.image.startswith("instance:"):  # which has what it started with

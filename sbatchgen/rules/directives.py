@@ -64,7 +64,11 @@ def _late(script: JobScript) -> Iterator[Hit]:
         if len(late) > 1:
             what = f"this directive and {len(late) - 1} more come after the first command: "
             what += "Slurm silently ignores them"
-        yield Hit(script.at(late[0]), what, "move it above the first command")
+        commands = (
+            number for number, line in enumerate(script.lines, 1) if line.strip() and line.strip()[0] != "#"
+        )
+        it = "it" if len(late) == 1 else "them"
+        yield Hit(script.at(late[0]), what, f"move {it} above line {next(commands, 2)}, the first command")
 
 
 @RULES.add("SB105", "warning", "a comment that looks like a directive")

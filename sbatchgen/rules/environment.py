@@ -47,6 +47,7 @@ _SLOW = {
 }
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
+_IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
 _KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
 _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
@@ -56,9 +57,11 @@ _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zi
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
+    if any("SUBMIT_DIR" in test.text or _IS_A_JOB.search(test.text) for test in script.body.tests):
+        return  # it also knows the other folder, or runs without Slurm
     for use in script.body.uses:
-        if use.name not in ("0", "BASH_SOURCE") or use.line in seen or "SLURM_SUBMIT_DIR" in script.tested:
-            continue  # a script that also knows the other folder
+        if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
+            continue
         around = (each for each in reversed(script.body.commands) if each.at <= use.at < each.end)
         command = next(around, None)  # the innermost
         text = script.body.source.text
@@ -156,7 +159,8 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
         uses = [each.at for each in script.body.uses if each.name == use.name]
         only_shown = all(any(said.at <= at < said.end for said in shows) for at in uses)
-        yield Hit(script.at_start(use), what, fix, "info" if only_shown else None)
+        often = "info" if only_shown or script.is_wrapped or not script.is_sized else None
+        yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
@@ -306,7 +310,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
     loose = {"exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"}
     unknown = loose & resources.options.keys() or resources.gpu_count or resources.shards
     whole = any(partition.exclusive for partition in script.partitions.values())
-    return None if unknown or whole or launch.step is None else 1
+    return None if unknown or whole or launch.step is None or not script.is_sized else 1
 
 
 def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:

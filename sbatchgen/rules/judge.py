@@ -20,8 +20,8 @@ PLANS = ("plans", "starts")
 TRAINERS = ("trainers",)  # plans that are submitted here
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 _SCRIPTS_WORDS = """
-directives foreign words meanings processes command_strings rendezvous steps environment software names
-containers survival safety secret syntax
+directives foreign words meanings processes command_strings emptiness rendezvous steps environment software
+names containers survival safety secret syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

@@ -110,7 +110,7 @@ def _log_varies(job: Job) -> Iterator[Hit]:
 def _log_of_no_array(job: Job) -> Iterator[Hit]:
     for name in LOGS if "array" not in job.resources else ():
         if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(name)):
-            what = f"%a in {name} is 4294967294 in a job that is not an array"
+            what = f"%a in {name} becomes 4294967294, as the job is not an array"
             yield Hit(name, what, "remove it, or add --array", _in_script(job))  # sbatch --array may be meant
 
 

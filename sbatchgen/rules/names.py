@@ -114,8 +114,10 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     exported = {assignment.name for assignment in body.sets if assignment.exported}
     exported |= {word for command in script.named("export", "declare") for word in command.arguments}
     used = {use.name for use in body.uses}
-    if any(launch.launcher for launch in script.launches):
-        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # which the launcher sets for the processes
+    if not re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text) or any(
+        each.launcher for each in script.launches
+    ):
+        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # which MPI does not read, and launchers set
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
         silent = (

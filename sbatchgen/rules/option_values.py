@@ -34,8 +34,8 @@ EXAMPLES = {
     "time": "--time=24:00:00",
     "mail-type": "--mail-type=END,FAIL",
 }
-PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
-FULL_HOURS = frozenset((100, 120))  # minutes of a --time=N:00 which is mostly meant as hours
+FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # that a job is mostly given
+FEW_HOURS = 16  # up to here a number is mostly meant as hours in a training, and as minutes in a short test
 FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
 _FIX = {
@@ -75,15 +75,16 @@ def _minutes(job: Job) -> Iterator[Hit]:
         match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
         if match is None:
             continue
-        minutes = int(match[1])
-        if match[2] is not None:
-            if int(match[2]) == 0 and minutes and minutes % 5 == 0 and minutes not in FULL_HOURS:
-                continue  # 30:00 is half an hour, and meant so
-            what = f"--{name}={value} is {minutes} minutes and {match[2]} seconds"
-            yield Hit(
-                job.at_value(name), what, f"write {value}:00 for hours, or 00:{int(match[1]):02}:{match[2]}"
-            )
-        elif 1 < minutes <= PLAIN_HOURS and minutes % 5:
+        minutes, seconds = int(match[1]), match[2]
+        is_usual = minutes in FULL_HOURS and not (seconds is None and minutes % 5 == 0)
+        is_meant = minutes % 5 == 0 or minutes > FEW_HOURS or not job.trains
+        if is_meant and not is_usual and int(seconds or 0) == 0:
+            continue  # 30 and 30:00 are half an hour
+        if seconds is not None:
+            what = f"--{name}={value} is {minutes} minutes and {seconds} seconds"
+            fix = f"write {value}:00 for hours, or 00:{minutes:02}:{seconds}"
+            yield Hit(job.at_value(name), what, fix)
+        elif minutes > 1:
             what = f"--{name}={value} is {minutes} minutes"
             yield Hit(job.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
 

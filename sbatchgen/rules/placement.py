@@ -127,9 +127,10 @@ def _time_given(job: Job) -> Iterator[Hit]:
     if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
         return  # a script without directives has its options elsewhere, or writes another
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
-    given = f", {limits[0]}" if limits and limits[0] else ""
-    what = f"no --time: the job gets the partition's default{given}; a shorter limit may start earlier"
-    yield Hit("time", what, "add --time=HH:MM:SS")
+    given = f", {limits[0]}," if limits and limits[0] else ""
+    what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
+    often = "info" if job.is_brief or job.is_wrapped else None
+    yield Hit("time", what, "add --time=HH:MM:SS", often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB206", "error", "too many or too few nodes for the partition", about_fit=True)

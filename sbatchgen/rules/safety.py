@@ -37,6 +37,8 @@ OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _REDIRECTION_LINE = re.compile(r"\\\n[ \t]*#[^\n]*\n[ \t]*(?=(?:\d?>|&>|<)[^\n(]*)")  # after a comment
+_SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
+WHOLE_GPUS = 8  # of a job that has its node alone, most likely
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
@@ -55,6 +57,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
     if script.body.faults:
         return  # what looks like a command may be text
+    yield from _run_by_mistake(script)
     for command in script.commands:
         words = command.words
         if "=" in command.path:
@@ -72,6 +75,18 @@ def _named(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
 
 
+def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
+    """Yield the values that are run as commands, and meant as input: $($file | cut ...)."""
+    looped = {made.name for made in script.body.sets if made.by == "for"}
+    for command in script.commands if looped else ():
+        piece = command.words[0].only_piece if len(command.words) == 1 else None
+        if piece and piece.name in looped and command.context.substitution and command.pipe:
+            reader = next((each.name for stage in command.pipe.stages[1:2] for each in stage), "")
+            if reader in _READERS and not command.stage:
+                what = f"bash runs the value of ${piece.name} as a command, and {reader} gets nothing to read"
+                yield Hit(script.at_word(command), what, f'echo "${piece.name}" | {reader} ...', "warning")
+
+
 def _is_assignment(script: JobScript, command: Command) -> bool:
     """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
     second = command.words[1].text
@@ -81,12 +96,34 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     return used or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
 
+_READERS = frozenset(("cut", "sed", "awk", "tr", "grep", "head", "tail", "rev", "wc"))
 NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set"))
 
 
 def _valid(name: str) -> str:
     name = re.sub(r"\W", "_", name)
     return f"_{name}" if name[:1].isdigit() else name
+
+
+@RULES.add("SB817", "warning", "a pattern in quotes")
+def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
+    for command in script.named(*_OF_FILES):
+        for before, word in zip(command.words, command.words[1:], strict=False):
+            if before.text.startswith("--") and "=" not in before.text:
+                continue  # its value, as of --exclude
+            starred = [piece for piece in word.pieces if piece.quoted and "*" in piece.text]
+            plain = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
+            if not starred or "=" in word.text or ":" in plain or plain.startswith("-") or " " in plain:
+                continue
+            fate = "-rf removes nothing" if command.name == "rm" else f"{command.name} finds no such file"
+            what = f"{word.text} is one name with a *, not a pattern, as the * is in quotes: {fate}"
+            fix = (
+                re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text) if "$" in word.text else word.text[1:-1]
+            )
+            yield Hit(script.at_word(word), what, f"write {fix}")
+
+
+_OF_FILES = ("cp", "mv", "scp", "rm", "rsync", "cat", "gzip", "gunzip", "ls")
 
 
 @RULES.add("SB803", "warning", "a variable that changes the shell or the loader", pedantic=True)
@@ -115,13 +152,20 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, "write a directive")
 
 
-@RULES.add("SB804", "warning", "rm -r with a variable that may be unset")
+@RULES.add("SB804", "warning", "rm -r that may remove more than it should")
 def _removes(script: JobScript) -> Iterator[Hit]:
+    is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
         flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
         if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):
             continue
         for word in command.words[1:]:
+            if (shared := _SHARED.fullmatch(word.text)) and not is_whole:
+                what = (
+                    f"{shared[1]} belongs to all jobs on the node: this removes the files of your other jobs"
+                )
+                yield Hit(script.at_word(word), what, f"rm -rf {shared[1]}/NAME, or --exclusive")
+                continue
             piece = word.pieces[0]
             rest = word.pieces[1:]
             if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):

@@ -54,6 +54,7 @@ _AN_HOUR = re.compile(
     re.ASCII,
 )
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
+_SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
 _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
 
 
@@ -154,10 +155,11 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
 @RULES.add("SB311", "warning", "a pipe that hides a failed program")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for launch in script.launches:
+    seen: set[int] = set()
+    for launch in reversed(script.launches):
         command = launch.command
         pipe = command.pipe
-        if pipe is None or command.stage >= len(pipe.stages) - 1:
+        if pipe is None or id(pipe) in seen or command.stage >= len(pipe.stages) - 1:
             continue
         if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
             continue
@@ -165,16 +167,28 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
             continue
         if any(use.name == "PIPESTATUS" for use in body.uses):
             continue
+        if any(each.name == "set" and "+e" in each.arguments for each in pipe.stages[command.stage]):
+            continue  # it looks at the status itself, or does not want it
+        seen.add(id(pipe))
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
-        what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
-        what += "COMPLETED"
+        aside = _is_aside(script, command)
+        what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
+        what += "the script continues" if aside else "the job is shown as COMPLETED"
         stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
         fix = (
             "set -o pipefail on a line before it" if stops or ends else "set -eo pipefail on a line before it"
         )
         safe = body.language == "bash" and not stops and ends
         edits = line_before(script, command, "set -o pipefail") if safe else ()
-        yield Hit(script.at_command(command), what, fix, edits=edits)
+        yield Hit(script.at_command(command), what, fix, "info" if aside else None, edits)
+
+
+def _is_aside(script: JobScript, command: Command) -> bool:
+    """Whether a command is a check in an if before the work, as a test of the network is."""
+    context = command.context
+    later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
+    work = (launch.command.context for launch in later)
+    return context.branch and not context.loop and any(each.loop or not each.branch for each in work)
 
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program")
@@ -182,9 +196,16 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
-    work = _work(script)
-    if work is None or body.option_at("errexit", work.line):
+    if last.name == "wait" and not last.arguments and not last.context.branch:
+        if any(launch.command.background and not launch.is_helper for launch in script.launches):
+            what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
+            yield Hit(
+                script.at_command(last), what, "pids+=($!) after each &, and wait $pid for each", "info"
+            )
         return
+    work = _work(script)
+    if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
+        return  # a server ends when it is killed
     if late := _status_of_another(script, work):
         what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
@@ -194,7 +215,8 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
     kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
     if small and work.at < last.at and not kept:
-        what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
+        what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} fails, "
+        what += "the job is shown as COMPLETED"
         if always:
             what = (
                 "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
@@ -203,9 +225,15 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(last), what, fix)
 
 
+def _name(command: Command) -> str:
+    return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
+
+
 def _work(script: JobScript) -> Command | None:
     """The last command that always runs and does work: a launch, or any program but the small ones."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
+    if not launched and script.named("sbatch"):
+        return None  # it only submits others
     for command in reversed(script.body.commands):
         context = command.context
         elsewhere = context.condition or context.function or context.branch or context.substitution
@@ -213,6 +241,8 @@ def _work(script: JobScript) -> Command | None:
         if is_launch and (elsewhere or command.background):
             return None  # its status may be looked at
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
+            continue
+        if command.arguments == ["--version"]:
             continue
         if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
             return command
@@ -288,6 +318,11 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             continue
         if name == "sudo" and first.startswith("/"):
             continue  # what the site lets all users run
+        flags = "".join(word.text[1:] for word in words if re.fullmatch("-[it]{1,2}", word.text))
+        if name == "docker" and {"i", "t"} <= set(flags):
+            what = f"docker {first} -it needs a terminal, which a batch job does not have: it ends at once"
+            yield Hit(script.at_command(command), what, f"docker {first} without -t")
+            continue
         what, fix = _LEAVING[name]
         to_a_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
         meant = name in MOSTLY_MEANT and not to_a_node

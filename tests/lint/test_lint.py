@@ -663,3 +663,9 @@ def test_the_scripts_of_runs_are_left_out_of_a_folder(command: Command) -> None:
         "./other/job.slurm",
     ]
     assert "SB111" in command("lint", "runs/ddp", "--no-shellcheck").out
+
+
+def test_scripts_of_a_folder_may_end_in_sb(command: Command) -> None:
+    for name in ("jobs/a.sb", "jobs/b.run", "jobs/c.xyz"):
+        put(name, "#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH -N=2\nsrun ./a\n")
+    assert {row[0] for row in found(command, "jobs")} == {"jobs/a.sb", "jobs/b.run"}
