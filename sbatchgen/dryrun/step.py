@@ -115,7 +115,7 @@ def srun(
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
-        if "SLURM_GPUS_ON_NODE" not in of_task:
+        if "CUDA_VISIBLE_DEVICES" not in of_task:
             kept = {key: value for key, value in kept.items() if key not in _OF_GPUS}
         own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
@@ -173,7 +173,7 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
     names = list(job["nodes"])
     if "nodelist" in options:
         listed = options["nodelist"].strip()
-        wanted = expanded(listed.replace("\n", ",") if job["release"] >= LATER else listed)
+        wanted = expanded(listed.replace("\n", ",") if job["release"] >= LATER else listed) - {""}
         most = number_of(options.get("nodes")) or len(names)
         if not listed or len(wanted) > most or any("\n" in name for name in wanted):
             return []
@@ -249,7 +249,7 @@ def variables(
         of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if held := _gpus_of_step(options, job, len(names), len(mine)):
         seen = ",".join(map(str, _seen_gpus(task["local"], held, len(mine), options, job)))
-        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen)
+        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
         of["SLURM_GPUS_ON_NODE"] = str(held)
     return of
 
