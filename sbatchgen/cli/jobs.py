@@ -222,6 +222,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     done = [_planned(name, args, given, how["variables"], how["files"]) for name in job]
+    if lacks := done[0][0].ended.lacks:
+        note(f"note: no user namespaces here, so the sandbox is one with limits. {lacks}")
     if diff:
         put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
     elif form == "json":
