@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
+from sbatchgen.dryrun.downloads import downloads
 from sbatchgen.dryrun.findings import findings
 from sbatchgen.dryrun.run import DryRun, Given, dry_run
 from sbatchgen.errors import CommandLineError, DocumentError
@@ -57,7 +58,7 @@ def plan_of(
     failing = None
     if not quick and done.steps and not done.ended.status and not done.ended.limit:
         failing = dry_run(script, held, str(folder), done.given._replace(status=1), home=home, user=user)
-    return done, findings(done, failing)
+    return done, (*findings(done, failing), *downloads(done))
 
 
 def _name() -> str:
