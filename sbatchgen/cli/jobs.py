@@ -146,12 +146,13 @@ def review(
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)
-    if planned and shown.script:
-        from sbatchgen.dryrun.screen import as_text
+    if folder and (planned or request.plan.slurm):
+        from sbatchgen.review.starts import with_plan
 
-        done, found_by_plan = _dry_run("job.slurm", shown.script, request.plan.profile)
-        findings = (*shown.findings, *found_by_plan)
-        shown = dataclasses.replace(shown, starts=as_text(done), findings=findings)
+        shown = with_plan(
+            shown, file=submission.name, profile=submission.profile, environment=os.environ, folder=folder,
+            every=planned,
+        )  # fmt: skip
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
@@ -222,6 +223,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     done = [_planned(name, args, given, how["variables"], how["files"]) for name in job]
+    if lacks := done[0][0].ended.lacks:
+        note(f"note: no user namespaces here, so the sandbox is one with limits. {lacks}")
     if diff:
         put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
     elif form == "json":

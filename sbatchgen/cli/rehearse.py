@@ -48,7 +48,11 @@ SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
     help="Submit it there as a job of five minutes instead, which is stopped half way and starts again.",
 )
 @YES
-@click.option("--offline", is_flag=True, help="Give the job no network, as on nodes without one.")
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Give the job no network, as by itself on nodes that the profile says to have none.",
+)
 @FORMAT
 @click.pass_obj
 def rehearse(
@@ -85,7 +89,8 @@ def rehearse(
     report(check(request.plan))
     refuse_unfit(request.plan)
     note("note: this takes some minutes; the job runs in a sandbox on this machine")
-    done = run(request, os.environ, here(), seconds=seconds, patience=stop_after, network=not offline)
+    network = not offline and request.plan.partition.internet is not False
+    done = run(request, os.environ, here(), seconds=seconds, patience=stop_after, network=network)
     tried = list(rows(done))
     facts = {"unproven": dict(done.unproven), "seconds": round(done.seconds, 1), "memory_bytes": done.memory}
     _show(tried, form, **facts)

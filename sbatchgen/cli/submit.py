@@ -56,6 +56,12 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 @click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
 @YES
 @DRY_RUN
+@click.option(
+    "--reviewed",
+    metavar="PLAN",
+    multiple=True,
+    help="Refuse a job whose plan is another one now: its name in the review.",
+)
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option(
     "--after",
@@ -79,7 +85,7 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     from sbatchgen.submit.finished import is_script, of_script
     from sbatchgen.submit.rendered import of_job
 
-    how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
+    how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
     snapshot, submissions = snapshot_of(given), []
     for name in job:
         refuse_mistaken(name, "job")
@@ -108,6 +114,7 @@ def submit_reviewed(
     *submissions: Submission,
     yes: bool,
     dry_run: bool = False,
+    reviewed: tuple[str, ...] = (),
     follow: bool = False,
     after: tuple[str, ...] = (),
     keep_env: bool = False,
@@ -119,7 +126,9 @@ def submit_reviewed(
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
     reviews = [submission.review for submission in submissions]
-    if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run):
+    if reviewed or not yes:  # else they are not read
+        reviews = [_planned(submission) for submission in submissions]
+    if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
         return
     index = sbatch.open_index(os.environ, note)
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
@@ -137,17 +146,39 @@ def submit_reviewed(
         sys.exit(follow_run(index, done.record.run, since=min(began, done.record.submitted)))
 
 
-def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) -> bool:
+def _planned(submission: Submission) -> Review:
+    """Return the review of a submission with what it would start, if that is for Slurm."""
+    from sbatchgen.review.starts import with_plan
+
+    if submission.local:
+        return submission.review
+    return with_plan(
+        submission.review,
+        file=submission.name,
+        profile=submission.profile,
+        environment=os.environ,
+        folder=here(),
+    )
+
+
+def agreed(
+    reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool, reviewed: tuple[str, ...] = ()
+) -> bool:
     """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted.
 
     Raises:
         CommandLineError: There is no terminal to ask.
+        DocumentError: A job is not one of the plans that were reviewed.
     """
     asks = not yes and not dry_run
     in_brief = asks and sys.stdin.isatty() and sys.stderr.isatty()
     show_brief(reviews, sys.stderr) if in_brief else _show_all(reviews)
     if failure := failure_of([finding for review in reviews for finding in review.findings]):
         sys.exit(failure.exit_status)
+    for review in reviews if reviewed else ():
+        from sbatchgen.review.starts import refuse_other
+
+        refuse_other(review, reviewed, os.environ)
     if asks and not sys.stdin.isatty():
         fix = "add --yes to submit, or --dry-run to review only"
         raise CommandLineError.of("no terminal to ask", fix=fix)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
+from sbatchgen.dryrun.downloads import downloads
 from sbatchgen.dryrun.findings import findings
 from sbatchgen.dryrun.run import DryRun, Given, dry_run
 from sbatchgen.errors import CommandLineError, DocumentError
@@ -29,6 +30,7 @@ def plan_of(
     given: Given | None = None,
     *,
     nodes: int | None = None,
+    quick: bool = False,
 ) -> tuple[DryRun, tuple[Finding, ...]]:
     """Return what a script would start, and what is wrong with that.
 
@@ -38,6 +40,7 @@ def plan_of(
         folder: Where it would be submitted.
         given: What it is given.
         nodes: How many nodes it gets, in place of its own --nodes.
+        quick: Whether it need not be run again with programs that fail.
 
     Raises:
         DocumentError: It is not a script of a shell.
@@ -53,9 +56,9 @@ def plan_of(
     home = environment.get("HOME") or f"/home/{user}"
     done = dry_run(script, held, str(folder), given or Given(), home=home, user=user)
     failing = None
-    if done.steps and not done.ended.status and not done.ended.limit:
+    if not quick and done.steps and not done.ended.status and not done.ended.limit:
         failing = dry_run(script, held, str(folder), done.given._replace(status=1), home=home, user=user)
-    return done, findings(done, failing)
+    return done, (*findings(done, failing), *downloads(done))
 
 
 def _name() -> str:

@@ -111,6 +111,7 @@ class Partition(JobSettings, NodeFacts):
         "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
     )
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
+    internet: bool | None = described("Whether its nodes reach the internet.")
 
     def __post_init__(self) -> None:
         """Fill in what is not given for all nodes: the most that one has, if it is known of each."""

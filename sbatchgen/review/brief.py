@@ -41,6 +41,8 @@ def _rows(reviews: Sequence[Review]) -> Iterator[tuple[str, str]]:
             yield f"job {number}", screen.in_short(review)
         else:
             yield from (row for row in screen.rows(review) if row[0] not in _LEFT_OUT)
+            if review.starts:
+                yield "plan", f"{review.starts.splitlines()[0]}{f' ({review.plan})' if review.plan else ''}"
 
 
 def _cut(line: str, width: int, indent: int) -> list[str]:

@@ -147,7 +147,8 @@ class Review:
         start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
         last: What has changed since the last submission.
-        starts: Every process that the script would start, as `sbatchgen plan` shows them; "" if not asked.
+        starts: What the script would start, in short, or every process as `sbatchgen plan` shows them.
+        plan: Its name, which changes with the processes and the request to Slurm; "" if not known.
         script: The script; None if there are errors.
         own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
         slurm: What the live Slurm says, if it was asked.
@@ -167,6 +168,7 @@ class Review:
     own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None
     starts: str = ""
+    plan: str = ""
 
 
 def of_plan(

@@ -81,7 +81,7 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
         text = "\n".join(line for finding in review.findings for line in _finding(finding))
         yield "Findings", text
     if review.starts:
-        yield "Plan", review.starts.rstrip()
+        yield f"Plan {review.plan}".rstrip(), review.starts.rstrip()
     if review.slurm:
         yield "Slurm", "\n".join(_answer(review.slurm))
     if last := review.last:

@@ -76,6 +76,7 @@ def of_script(
         log_folders=log_folders(parsed, folder, name),
         run_dir=None,
         local=False,
+        profile=settings.profile,
         review=review.of_script(source.text, job, findings_of(source, settings)),
         about=Record(
             shared=False,

@@ -96,6 +96,7 @@ def of_job(
         review=shown,
         about=replace(_about(request, folder), code=copied),
         snapshot=code,
+        profile=plan.profile,
         queued=queued,
     )
 
