@@ -15,6 +15,7 @@ FAILED: Literal["failed"] = "failed"
 UNKNOWN: Literal["unknown"] = "unknown"
 LOST: Literal["lost"] = "lost"
 _PAGE = "docs/how-to/own-trainer.md"
+_FULL = 0.9  # of a GPU's memory; the rest is CUDA's and what its allocator can't use
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,19 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         return
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
-    if not _trained(first) and first["status"]:
-        return
     by_act = {
         start["act"]: (start, following)
         for start, following in zip(rehearsed.starts, [*others, None], strict=True)
     }
-    for act, judge in (("limit", _limit), ("requeue", _term), ("cancel", _term), ("end", _end)):
+    if not _trained(first) and first["status"]:
+        by_act = {act: pair for act, pair in by_act.items() if act == "memory"}
+    for act, judge in (
+        ("limit", _limit),
+        ("requeue", _term),
+        ("cancel", _term),
+        ("end", _end),
+        ("memory", _memory),
+    ):
         if act in by_act:
             yield from judge(*by_act[act], rehearsed)
     if rehearsed.limit:
@@ -152,6 +159,30 @@ def _end(start: Start, _: Start | None, __: Rehearsal) -> Iterator[Row]:
         yield Row("end", FAILED, f"exit status {start['status']}: {_why(start)}")
     else:
         yield Row("end", OK, f"exit status 0 after {took}")
+
+
+def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Whether the tensors of a step have room on a GPU."""
+    needs = start["memory"]
+    if needs is None:
+        yield Row("GPU memory", UNKNOWN, f"it can't be computed: {_why(start)}")
+        return
+    limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
+    size, shape = needs["peak_bytes"], "x".join(map(str, needs["shape"]))
+    of = f" of {_gibibytes(max(limits))}" if limits else ""
+    what = (
+        f"about {_gibibytes(size)}{of}: {needs['images']} images of {shape} at once in {needs['precision']}"
+    )
+    if limits and size > max(limits):
+        yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
+    elif limits and size > _FULL * min(limits):
+        yield Row("GPU memory", UNKNOWN, f"{what}; CUDA, cuDNN and NCCL need some more")
+    else:
+        yield Row("GPU memory", OK, what)
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
 def _saved(what: str, how: str, start: Start) -> Row:

@@ -99,7 +99,7 @@ def rehearse(
     batch = {**kept, **held.environment, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     limits = BoxLimits(
-        seconds=4 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
+        seconds=5 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
         processes=4096, cpu=None,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
@@ -137,6 +137,11 @@ def rehearse(
 def processes_of(plan: Plan) -> int:
     """Return how many processes train together."""
     return plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1
+
+
+def computes_memory(plan: Plan) -> bool:
+    """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
+    return plan.trainer is None and plan.gpus_per_node > 0 and not plan.mode.replicates
 
 
 def refuse_unfit(plan: Plan) -> None:
@@ -199,6 +204,8 @@ def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
         if plan.gpus_per_node and not _gpus()
         else []
     )
+    if computes_memory(plan):
+        rows.append(("GPU memory", "computed from the tensors: what CUDA, cuDNN and NCCL need comes on top"))
     if plan.nodes > 1:
         rows.append(("nodes", f"this machine plays all {plan.nodes}: no network between them is used"))
     if plan.settings.modules:
@@ -233,6 +240,7 @@ def _job(
         limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
         seconds=seconds,
         patience=patience,
+        processes=processes_of(plan) if computes_memory(plan) else 0,
     )
 
 
