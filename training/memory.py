@@ -151,7 +151,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:
-    """What a training step works with, its weights made anew."""
+    """What a training step works with, with new weights."""
     make_anew(model)
     optimizer = build_optimizer(config, model)
     for group in optimizer.param_groups:
