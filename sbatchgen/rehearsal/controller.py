@@ -30,6 +30,7 @@ _POLL_S = 0.1
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
 _OF_SCRIPT = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MOST_FILES = 20_000
+_MOST_OF_LOG = 40_000  # characters of a start's log that are reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class _Start:
         self.log.touch()
         self.from_byte = self.log.stat().st_size
         self.seen = len(_written(job))
-        self.began = time.time()
+        self.began = self.heard = time.time()  # heard: when the log last grew
         counts = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
         counts |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
@@ -144,7 +145,8 @@ class _Start:
             "requeued": self.requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
-            "tail": self._tail(),
+            "log": self._last(),
+            "quiet_s": time.time() - self.heard,
             **self._newest(),
         }
 
@@ -155,7 +157,8 @@ class _Start:
             self._end()
         self.batch.wait()
         answers = [line for line in self._text().splitlines() if line.startswith('{"peak_bytes"')]
-        return {"act": "memory", "memory": json.loads(answers[-1]) if answers else None, "tail": self._tail()}
+        answer = json.loads(answers[-1]) if answers else None
+        return {"act": "memory", "memory": answer, "status": self.batch.returncode, "log": self._last()}
 
     def events(self) -> list[dict[str, Any]]:
         """Return what the trainer has written of this start: in its file of events, or else in the log."""
@@ -168,7 +171,10 @@ class _Start:
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
         """Wait for the end, or until enough steps are done; return whether they are."""
         deadline, quiet = time.time() + seconds, self.began + self.job.patience
+        size = 0
         while self.batch.poll() is None and time.time() < deadline:
+            if (now := self.log.stat().st_size) != size:
+                size, self.heard = now, time.time()
             if until_ready:
                 done = sum(event.get("event") == "train" for event in self.events())
                 if done >= self.job.steps or (not done and time.time() > quiet):
@@ -202,8 +208,8 @@ class _Start:
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
         return {"checkpoint": name, "saved": newest if name else None}
 
-    def _tail(self) -> str:
-        return "\n".join(self._text().splitlines()[-15:])
+    def _last(self) -> str:
+        return self._text()[-_MOST_OF_LOG:]
 
     def _text(self) -> str:
         with self.log.open("rb") as stream:

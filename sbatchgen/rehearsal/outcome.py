@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sbatchgen.plan.plan import Plan
+from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error
 from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 Start = Mapping[str, Any]
@@ -97,7 +98,11 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether the training starts, with all of its processes, and makes steps."""
     plan, trained = rehearsed.plan, _trained(start)
     if not trained and start["status"] and not start["acted"]:
-        yield Row("start", FAILED, f"exit status {start['status']}: {_why(start)}")
+        yield _failed("start", f"exit status {start['status']}", start, rehearsed)
+        return
+    if not trained and not start["acted"] and ends_in_traceback(start["log"]):
+        fix = "let the program end with another status, or Slurm takes it for a success"
+        yield Row("start", FAILED, f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
     wanted = rehearsed.processes
     started = next(
@@ -116,7 +121,7 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", OK, f"step {shown.get('step')} after {_seconds(start['trained_s'])}{loss}")
     elif plan.trainer is None:
-        yield Row("first steps", FAILED, f"no step in {_seconds(start['trained_s'])}: {_why(start)}")
+        yield _failed("first steps", f"no step in {_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
 
@@ -129,34 +134,39 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         return
     asked = plan.options.signal
     how = f"--signal={asked}" if asked else f"no --signal: TERM, and KILL {KILL_WAIT} s later"
-    yield _saved("time limit", how, start)
+    yield _saved("time limit", how, start, rehearsed)
     if start["requeued"] and following:
-        yield _resumed("restart", "the script requeued itself", start, following)
+        yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
+    elif plan.max_restarts and start["status"]:
+        what = f"exit status {start['status']}: a job that fails is not requeued"
+        yield Row("restart", FAILED, what)
     elif plan.max_restarts:
-        why = _why(start) if start["status"] else "the trainer has not asked for it"
-        what = f"exit status {start['status']}, and no requeue: {why}"
-        yield Row("restart", FAILED, what, _PAGE)
+        fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}'
+        yield Row("restart", FAILED, "exit status 0, and no requeue: the trainer has not asked for it", fix)
 
 
-def _term(start: Start, following: Start | None, _: Rehearsal) -> Iterator[Row]:
+def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether it saves when Slurm ends it."""
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
-    yield _saved(what, "TERM", start)
+    yield _saved(what, "TERM", start, rehearsed)
     if following:
         again = "restart after it" if what == "requeue" else "submitted again"
-        yield _resumed(again, "", start, following)
+        yield _resumed(again, "", start, following, rehearsed)
 
 
-def _end(start: Start, _: Start | None, __: Rehearsal) -> Iterator[Row]:
+def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     took = _seconds(start["trained_s"])
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
-        yield Row("end", UNKNOWN, f"not reached in {took}{step}", "give it longer: --seconds N")
+        quiet = f"; it has printed nothing for {_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
+        yield Row("end", UNKNOWN, f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
     elif start["status"]:
-        yield Row("end", FAILED, f"exit status {start['status']}: {_why(start)}")
+        yield _failed("end", f"exit status {start['status']}", start, rehearsed)
+    elif ends_in_traceback(start["log"]):
+        yield Row("end", UNKNOWN, f"exit status 0, but {cause_of(1, start['log']).what}")
     else:
         yield Row("end", OK, f"exit status 0 after {took}")
 
@@ -165,7 +175,7 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
     """Whether the tensors of a step have room on a GPU."""
     needs = start["memory"]
     if needs is None:
-        yield Row("GPU memory", UNKNOWN, f"it can't be computed: {_why(start)}")
+        yield Row("GPU memory", UNKNOWN, f"it can't be computed: {cause_of(1, start['log']).what}")
         return
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
     size, shape = needs["peak_bytes"], "x".join(map(str, needs["shape"]))
@@ -185,7 +195,7 @@ def _gibibytes(size: int) -> str:
     return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
-def _saved(what: str, how: str, start: Start) -> Row:
+def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     """What a start did when it was to stop."""
     took, acted = _seconds(start["took_s"]), start["acted"]
     saves = [
@@ -203,6 +213,8 @@ def _saved(what: str, how: str, start: Start) -> Row:
         return Row(what, OK, f"{how}; saved step {saves[-1].get('step')} and ended in {took}")
     if (start["saved"] or 0) >= acted:
         return Row(what, OK, f"{how}; saved {start['checkpoint']} and ended in {took}")
+    if start["status"] and has_error(start["log"]):
+        return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
     since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
     return Row(
         what,
@@ -212,7 +224,18 @@ def _saved(what: str, how: str, start: Start) -> Row:
     )
 
 
-def _resumed(what: str, how: str, start: Start, following: Start) -> Row:
+def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
+    """A start that ended itself, and why; unknown if it only lacks a GPU that this machine does not have."""
+    cause = cause_of(start["status"], start["log"])
+    if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
+        fix = (
+            "rehearse it where there is a GPU, or with --on PROFILE; or let it train on CPUs if it finds none"
+        )
+        return Row(what, UNKNOWN, f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
+    return Row(what, FAILED, f"{how}: {cause.what}", cause.fix)
+
+
+def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
     """Where the next start began."""
     how = f"{how}; " if how else ""
     begins = [
@@ -223,7 +246,7 @@ def _resumed(what: str, how: str, start: Start, following: Start) -> Row:
     last = _step(start)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
-            return Row(what, FAILED, f"{how}exit status {following['status']}: {_why(following)}")
+            return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
         return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
     if begins[0] < last / 2:
         fix = f"resume from the newest checkpoint: {_PAGE}"
@@ -242,10 +265,3 @@ def _step(start: Start) -> int | None:
 
 def _seconds(number: float) -> str:
     return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
-
-
-def _why(start: Start) -> str:
-    """The last line of the log that names an error, or else the last line."""
-    lines = [line for line in start["tail"].splitlines() if line.strip()]
-    named = [line for line in lines if "rror" in line or "No such file" in line]
-    return str((named or lines or ["it printed nothing"])[-1]).strip()[:300]
