@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.dryrun.rehearsal_faults import KEEPS, RANKS
-from tests.jobs import test_own_trainer as page
-from tests.training.forks import QUICKLY
+from tests.dryrun.rehearsal_faults import KEEPS, RANKS  # noqa: E402
+from tests.jobs import test_own_trainer as page  # noqa: E402
+from tests.training.forks import QUICKLY  # noqa: E402
 
 SBATCHGEN = str(Path(sys.executable).with_name("sbatchgen"))
 PROFILE = f"""
@@ -45,25 +45,16 @@ env: {{PYTHONPATH: "{QUICKLY}:{ROOT}:{ROOT}/examples", OMP_NUM_THREADS: 1, ACCEL
 FLAGS = (
     "--optimizer sgd", "--optimizer adamw", "--precision bf16", "--accumulate 2", "--ema 0.9",
     "--activation-checkpointing", "--save-every 7", "--keep 1", "--schedule cosine", "--clip-norm 1",
-    "--channels-last", "--keep-epochs", "--sync-every 1", "--tensorboard off", "--deterministic", "--log-every 5",
+    "--channels-last", "--keep-epochs", "--sync-every 1", "--tensorboard off", "--deterministic",
+    "--log-every 5",
 )  # fmt: skip
-DATA = ("", "", "--dataset fake --fake-samples 400", "--dataset own:data --model own:model")
-OPTIONS = (
-    "",
-    "",
-    "--signal B:USR1@60",
-    "--resume off",
-    "--max-restarts 1",
-    "--time 01:00:00",
-    "--chain 2",
-    "--no-requeue",
-)
-SHAPES = (
-    *(("ddp", "--launcher", launcher, *shape) for launcher in ("torchrun", "srun", "spawn") for shape in (
-        ("--nodes", "1", "--gpus-per-node", "2"), ("--nodes", "2", "--gpus-per-node", "1"), ("--nodes", "2", "--gpus-per-node", "2"),
-    )),
-    ("single",), ("cpu",), ("dataparallel", "--gpus-per-node", "2"),
-)  # fmt: skip
+DATA = ("", "", "--dataset fake --fake-samples 400 --model convnet", "--dataset own:data --model own:model")
+OPTIONS = ("", "", "--signal B:USR1@60", "--resume off", "--max-restarts 1", "--time 01:00:00", "--chain 2")
+NODES = ("--nodes 1 --gpus-per-node 2", "--nodes 2 --gpus-per-node 1", "--nodes 2 --gpus-per-node 2")
+LAUNCHED = [
+    f"ddp --launcher {launcher} {nodes}" for launcher in ("torchrun", "srun", "spawn") for nodes in NODES
+]
+SHAPES = [tuple(shape.split()) for shape in (*LAUNCHED, "single", "cpu", "dataparallel --gpus-per-node 2")]
 SLOWLY = """
 import time
 from tests.training import vision
@@ -72,7 +63,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 vision.fit()
 register_optimizer_step_post_hook(lambda *_: time.sleep(0.1))
 """
-# As people write them: no stop file, a checkpoint after each epoch in the folder where they start, other words.
+# As people write them: no stop file, a checkpoint after each epoch in the folder of the start.
 STUDENT = """
 import os, time, torch
 model = torch.nn.Linear(4, 1)
@@ -99,6 +90,14 @@ RESUMES = RESUMES.replace(
 METRICS = ("--metrics", r"Epoch (?P<epoch>\d+): loss (?P<loss>[\d.]+)")
 
 
+LONGER = {
+    "EPOCHS = 3": "EPOCHS = 12",
+    "max_epochs=3": "max_epochs=12, enable_progress_bar=False",
+    "TrainingArguments(run)": "TrainingArguments(run, num_train_epochs=12, logging_steps=1)",
+}
+SHORT = ("--stop-after", "12", "--format", "json")
+
+
 class Job(NamedTuple):
     """A healthy job: the words of its command, and its trainer."""
 
@@ -123,8 +122,7 @@ def on_page(pick: random.Random) -> Job:
         .replace("epochs = 3", "epochs = 12")
         .replace("left.with_suffix", "Path(run).with_suffix")
     )
-    for old, new in (("EPOCHS = 3", "EPOCHS = 12"), ("max_epochs=3", "max_epochs=12, enable_progress_bar=False"),
-                     ("TrainingArguments(run)", "TrainingArguments(run, num_train_epochs=12, logging_steps=1)")):  # fmt: skip
+    for old, new in LONGER.items():
         code = code.replace(old, new)
     shape = SHAPES[pick.choice((0, 3) if name != page.PLAIN else range(6))]
     devices = ("--env", "PL_TRAINER_DEVICES=2") if name == page.LIGHTNING else ()
@@ -145,7 +143,6 @@ def own(pick: random.Random) -> Job:
 def of_examples(folder: Path) -> Iterator[Job]:
     """Yield jobs of pytorch/examples."""
     words = ("single", "--resume", "off")
-    yield Job((*words, "--", "--epochs", "1", "--no-accel"), (folder / "mnist/main.py").read_text())
     series = folder / "distributed/ddp-tutorial-series"
     for name, shape in (("multigpu_torchrun.py", SHAPES[0]), ("single_gpu.py", ("single",))):
         text = (
@@ -168,7 +165,7 @@ def rehearsed(job: Job, seconds: str) -> tuple[float, int, list[dict[str, Any]]]
         place = Path(name)
         (place / "testing.yaml").write_text(PROFILE)
         (place / "sbatchgen.yaml").write_text("profile: ./testing.yaml\n")
-        drawing = ("--synthetic", "--train", "400", "--test", "100")
+        drawing = ("--to", "data", "--synthetic", "--train", "400", "--test", "100")
         subprocess.run(
             [SBATCHGEN, "data", "mnist", "--to", "data", *drawing], cwd=place, check=True, capture_output=True
         )
@@ -178,7 +175,7 @@ def rehearsed(job: Job, seconds: str) -> tuple[float, int, list[dict[str, Any]]]
             words = ["--trainer", "train.py", *words]
         began = time.monotonic()
         done = subprocess.run(
-            [SBATCHGEN, "rehearse", mode, "--seconds", seconds, "--stop-after", "12", "--format", "json", *words],
+            [SBATCHGEN, "rehearse", mode, "--seconds", seconds, *SHORT, *words],
             cwd=place, capture_output=True, text=True, check=False, env=os.environ | {"USER": "me"},
         )  # fmt: skip
         rows = json.loads(done.stdout)["rows"] if done.stdout.startswith("{") else []
@@ -200,7 +197,7 @@ def main() -> int:
     options.add_argument("--parallel", type=int, default=2)
     options.add_argument("--examples", type=Path)
     chosen = options.parse_args()
-    pick = random.Random(chosen.seed)
+    pick = random.Random(chosen.seed)  # noqa: S311 - jobs, not keys
     jobs = [*(of_examples(chosen.examples) if chosen.examples else ())]
     jobs += [pick.choice((bundled, bundled, on_page, own))(pick) for _ in range(chosen.jobs - len(jobs))]
     outcomes: Counter[str] = Counter()

@@ -16,6 +16,7 @@ FAILED: Literal["failed"] = "failed"
 UNKNOWN: Literal["unknown"] = "unknown"
 LOST: Literal["lost"] = "lost"
 _PAGE = "docs/how-to/own-trainer.md"
+NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
 _FULL = 0.9  # of a GPU's memory; the rest is CUDA's and what its allocator can't use
 
 
@@ -135,12 +136,17 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
     asked = plan.options.signal
     how = f"--signal={asked}" if asked else f"no --signal: TERM, and KILL {KILL_WAIT} s later"
     yield _saved("time limit", how, start, rehearsed)
-    if start["requeued"] and following:
+    if start["status"] == NEXT_JOB and plan.consecutive and following:
+        how = "exit status 75, so the next job starts"
+        yield _resumed("restart", how, start, following, rehearsed)
+    elif start["requeued"] and following:
         yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
-    elif plan.max_restarts and start["status"]:
+    elif plan.resume == "off" or not plan.max_restarts:
+        return
+    elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", FAILED, what)
-    elif plan.max_restarts:
+    else:
         fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}'
         yield Row("restart", FAILED, "exit status 0, and no requeue: the trainer has not asked for it", fix)
 
@@ -152,7 +158,7 @@ def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterat
         yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
     yield _saved(what, "TERM", start, rehearsed)
-    if following:
+    if following and rehearsed.plan.resume != "off":
         again = "restart after it" if what == "requeue" else "submitted again"
         yield _resumed(again, "", start, following, rehearsed)
 
@@ -238,28 +244,29 @@ def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
 def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
     """Where the next start began."""
     how = f"{how}; " if how else ""
+    unit = "step" if _step(start) is not None else "epoch"
     begins = [
-        event["step"]
+        event[unit]
         for event in following["events"]
-        if event.get("event") in ("start", "resume", "train") and "step" in event
+        if event.get("event") in ("start", "resume", "train") and unit in event
     ]
-    last = _step(start)
+    last = _step(start, unit)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
             return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
         return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
     if begins[0] < last / 2:
         fix = f"resume from the newest checkpoint: {_PAGE}"
-        return Row(what, FAILED, f"{how}it begins again at step {begins[0]}, after step {last}", fix)
-    return Row(what, OK, f"{how}it continues from step {begins[0]}")
+        return Row(what, FAILED, f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
+    return Row(what, OK, f"{how}it continues from {unit} {begins[0]}")
 
 
 def _trained(start: Start) -> list[dict[str, Any]]:
     return [event for event in start["events"] if event.get("event") == "train"]
 
 
-def _step(start: Start) -> int | None:
-    steps = [event["step"] for event in start["events"] if isinstance(event.get("step"), int)]
+def _step(start: Start, unit: str = "step") -> int | None:
+    steps = [event[unit] for event in start["events"] if isinstance(event.get(unit), int)]
     return max(steps, default=None)
 
 

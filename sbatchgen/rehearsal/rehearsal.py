@@ -32,7 +32,9 @@ MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to
 KILL_WAIT = 30
 _BIN = f"{PLACE}/bin"
 _GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
-_QUIET = ("module", "ml", "enroot", "unsquashfs")  # commands that do nothing here
+# Commands that do nothing here: those of Slurm would wait for a controller.
+_SLURMS = ("sacct", "sbatch", "scancel", "sinfo", "squeue", "sstat")
+_QUIET = ("module", "ml", "enroot", "unsquashfs", *_SLURMS)
 _SCONTROL = """#!/bin/bash
 case "$1 $2" in
     "requeue "*) touch {place}/requeued ;;
