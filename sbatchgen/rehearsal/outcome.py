@@ -64,8 +64,12 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
 
 
-def cluster_rows(events: Sequence[Mapping[str, Any]], plan: Plan) -> Iterator[Row]:
+def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, plan: Plan) -> Iterator[Row]:
     """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
+    if not events and has_error(log):
+        cause = cause_of(1, log)
+        yield Row("start", FAILED, cause.what, cause.fix)
+        return
     if not events:
         yield Row(
             "start",
@@ -254,6 +258,8 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
     if not begins or last is None:
         if following["status"] and not following["acted"]:
             return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
+        if last is not None and not following["acted"]:
+            return Row(what, UNKNOWN, f"{how}it ended with status 0, and printed no {unit}")
         return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
     if begins[0] < last / 2:
         fix = f"resume from the newest checkpoint: {_PAGE}"

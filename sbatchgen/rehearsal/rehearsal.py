@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.dryrun.allocation import Grant, grant
+from sbatchgen.dryrun.allocation import JOB_ID, Grant, grant
 from sbatchgen.dryrun.run import facts_of_steps
 from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, run
 from sbatchgen.errors import FitError
@@ -98,7 +98,11 @@ def rehearse(
     held = replace(held, gpus=plan.gpus_per_node)
     kept, _ = submit_environment(environment)
     own = {"PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}", "SLURM_SUBMIT_DIR": str(folder), "USER": user}
-    batch = {**kept, **held.environment, **own}
+    number = str(
+        JOB_ID + os.getpid() % 9000
+    )  # scripts make their port of it, and the machine has other users
+    of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
+    batch = {**kept, **of_job, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     limits = BoxLimits(
         seconds=5 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
@@ -241,7 +245,7 @@ def _job(
         steps=3,
         limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
         seconds=seconds,
-        patience=patience,
+        patience=seconds if plan.trainer is None else patience,
         processes=processes_of(plan) if computes_memory(plan) else 0,
     )
 

@@ -147,3 +147,7 @@ def test_it_runs_on_the_cluster_for_a_short_time(cluster: Cluster) -> None:
     assert "{" in done.stdout, done.stderr
     rows = {row["what"]: row["outcome"] for row in json.loads(done.stdout)["rows"]}
     assert (done.returncode, set(rows.values())) == (0, {"ok"}), done.stdout + done.stderr
+    cluster.put("work/train.py", "import nothing_such\n")
+    done = site.sbatchgen("rehearse", *words, "--on", "./testing.yaml", "--yes")
+    assert "start  failed  this Python has no module 'nothing_such' (train.py:1)" in done.stdout, done.stderr
+    assert done.returncode == 1
