@@ -72,7 +72,7 @@ def rehearse(
     can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.rehearsal.outcome import rows
+    from sbatchgen.rehearsal.outcome import gibibytes, rows
     from sbatchgen.rehearsal.rehearsal import refuse_unfit
     from sbatchgen.rehearsal.rehearsal import rehearse as run
     from sbatchgen.rules.judge import check
@@ -91,19 +91,27 @@ def rehearse(
     facts = {"unproven": dict(done.unproven), "seconds": round(done.seconds, 1), "memory_bytes": done.memory}
     _show(tried, form, **facts)
     if form == "text":
-        put(f"\ntook {done.seconds:.0f} s, at most {done.memory / (1 << 30):.1f} GiB of memory\n\nNot shown:")
+        put(f"took {done.seconds:.0f} s, at most {gibibytes(done.memory)} of memory\n\nNot shown:")
         put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
     sys.exit(any(row.outcome == "failed" for row in tried))
 
 
 def _show(tried: Sequence[Row], form: str, **facts: Any) -> None:
-    from sbatchgen.table import table
+    from sbatchgen.table import one_line, table
 
     if form == "json":
         put_json(rows=[dataclasses.asdict(row) for row in tried], **facts)
         return
-    lines = [(row.what, row.outcome, row.detail + (f" (fix: {row.fix})" if row.fix else "")) for row in tried]
-    put(table(lines), nl=False)
+    shown: set[str] = set()
+    lines = table((row.what, row.outcome, one_line(row.detail)) for row in tried).split("\n")
+    for row, line in zip(tried, lines, strict=False):  # a line more is empty
+        put(line)
+        if row.fix and row.fix not in shown:
+            put(f"    fix: {one_line(row.fix)}")
+        shown.add(row.fix)
+    if tried:
+        failed = sum(row.outcome == "failed" for row in tried)
+        put(f"\n{failed} of {len(tried)} failed")
 
 
 def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:

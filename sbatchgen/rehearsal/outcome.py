@@ -138,7 +138,9 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         yield Row("time limit", UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
     asked = plan.options.signal
-    how = f"--signal={asked}" if asked else f"no --signal: TERM, and KILL {KILL_WAIT} s later"
+    how = f"stopped {start['lead']} s before it"
+    if not asked:
+        how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
     yield _saved("time limit", how, start, rehearsed)
     if start["status"] == NEXT_JOB and plan.consecutive and following:
         how = "exit status 75, so the next job starts"
@@ -151,8 +153,12 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", FAILED, what)
     else:
-        fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}'
-        yield Row("restart", FAILED, "exit status 0, and no requeue: the trainer has not asked for it", fix)
+        fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}; or --resume off, for no restarts'
+        has_more = max(_step(each) or 0 for each in rehearsed.starts) > (
+            _step(start) or 0
+        )  # else it may have come to its end
+        why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
+        yield Row("restart", FAILED if has_more else UNKNOWN, f"exit status 0, and no requeue: {why}", fix)
 
 
 def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
@@ -161,7 +167,7 @@ def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterat
     if not start["acted"]:
         yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
-    yield _saved(what, "TERM", start, rehearsed)
+    yield _saved(what, "SIGTERM", start, rehearsed)
     if following and rehearsed.plan.resume != "off":
         again = "restart after it" if what == "requeue" else "submitted again"
         yield _resumed(again, "", start, following, rehearsed)
@@ -189,10 +195,8 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
         return
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
     size, shape = needs["peak_bytes"], "x".join(map(str, needs["shape"]))
-    of = f" of {_gibibytes(max(limits))}" if limits else ""
-    what = (
-        f"about {_gibibytes(size)}{of}: {needs['images']} images of {shape} at once in {needs['precision']}"
-    )
+    of = f" of {gibibytes(max(limits))}" if limits else ""
+    what = f"about {gibibytes(size)}{of}: {needs['images']} images of {shape} at once in {needs['precision']}"
     if limits and size > max(limits):
         yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
     elif limits and size > _FULL * min(limits):
@@ -201,7 +205,8 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
         yield Row("GPU memory", OK, what)
 
 
-def _gibibytes(size: int) -> str:
+def gibibytes(size: int) -> str:
+    """Return a size as people read it."""
     return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
@@ -261,6 +266,8 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
         if last is not None and not following["acted"]:
             return Row(what, UNKNOWN, f"{how}it ended with status 0, and printed no {unit}")
         return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
+    if begins[0] < last / 2 and what != "restart" and not start["saved"]:
+        return Row(what, LOST, f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
     if begins[0] < last / 2:
         fix = f"resume from the newest checkpoint: {_PAGE}"
         return Row(what, FAILED, f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
@@ -272,7 +279,7 @@ def _trained(start: Start) -> list[dict[str, Any]]:
 
 
 def _step(start: Start, unit: str = "step") -> int | None:
-    steps = [event[unit] for event in start["events"] if isinstance(event.get(unit), int)]
+    steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
     return max(steps, default=None)
 
 

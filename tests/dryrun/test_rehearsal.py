@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.dryrun.plans import needs_sandbox
-from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, Fault
+from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, TWO, Fault
 from tests.jobs.jobs import SBATCHGEN, site_on
 from tests.training.forks import QUICKLY
 
@@ -67,6 +67,32 @@ def test_a_trainer_that_keeps_the_contract_passes_all(place: Path) -> None:
 
 
 @needs_sandbox
+def test_a_chain_resumes_in_its_next_job(place: Path) -> None:
+    status, rows = rehearsed(place, "--chain", "2", "single", trainer=KEEPS)
+    assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
+    assert "exit status 75, so the next job starts; it continues from step" in rows["restart"][1]
+
+
+@needs_sandbox
+def test_a_job_that_is_not_to_restart_is_not_blamed_for_it(place: Path) -> None:
+    trains = "import json, time\nfor step in range(40):\n    time.sleep(0.1)\n"
+    trains += "    print(json.dumps({'step': step}), flush=True)\n"
+    words = ("--resume", "off", "single")
+    status, rows = rehearsed(place, *words, trainer=trains)
+    assert status == 0, rows
+    assert list(rows) == ["start", "first steps", "time limit", "requeue", "scancel", "end"]
+
+
+@needs_sandbox
+def test_two_rehearsals_at_a_time_meet_at_different_ports(place: Path) -> None:
+    trainer = KEEPS.replace(
+        "kept = ", "print('error: port', os.environ['MASTER_PORT'])\nsys.exit(1)\nkept = "
+    )
+    said = [rehearsed(place, *TWO[1:], TWO[0], trainer=trainer)[1]["start"][1] for _ in range(2)]
+    assert said[0] != said[1], said
+
+
+@needs_sandbox
 def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
     words = ["ddp", "--nodes", "2", "--gpus-per-node", "1", "--data-dir", "data"]
     subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
@@ -92,9 +118,9 @@ def test_a_batch_that_no_gpu_holds_is_a_failure(place: Path) -> None:
         [SBATCHGEN, "rehearse", "single", "--data-dir", "data", "--seconds", "60", "--", "--epochs", "1"],
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    found = re.search(r"GPU memory +failed +about (\d+) MiB of 16 MiB: 64 images", done.stdout)
-    assert found, done.stdout + done.stderr
-    assert (done.returncode, int(found[1]) > 16) == (1, True)
+    match = re.search(r"GPU memory +failed +about (\d+) MiB of 16 MiB: 64 images", done.stdout)
+    assert match, done.stdout + done.stderr
+    assert (done.returncode, int(match[1]) > 16) == (1, True)
 
 
 @needs_sandbox
@@ -115,7 +141,9 @@ def test_the_files_of_the_user_stay_as_they_are(place: Path) -> None:
     writes = "import shutil\nshutil.rmtree('keep', ignore_errors=True)\nopen('new', 'w').write('x')\n"
     (place / "keep").mkdir()
     (place / "keep/file").write_text("text")
-    rehearsed(place, "--seconds", "10", "single", trainer=writes)
+    of_itself = "import os\nshutil.rmtree(os.path.dirname(os.path.abspath(__file__)), ignore_errors=True)\n"
+    rehearsed(place, "--seconds", "10", "single", trainer=writes + of_itself)
+    assert (place / "train.py").read_text() == writes + of_itself
     assert (place / "keep/file").read_text() == "text"
     assert not (place / "new").exists()
 
