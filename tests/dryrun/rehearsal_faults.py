@@ -77,3 +77,4 @@ FAULTS = (
     Fault("a failure at the end", "    time.sleep(0.1)", "    time.sleep(0.1); step == 50 and sys.exit(3)", "end", "failed", "status 3"),
     Fault("it hangs at the end", "    time.sleep(0.1)", "    time.sleep(0.1 if step < 50 else 99)", "end", "unknown", "at step 49; it has printed nothing for"),
 )  # fmt: skip
+NEVER_END = ("it hangs at the end", "the stop is ignored")

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.dryrun.plans import needs_sandbox
-from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, TWO, Fault
+from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, NEVER_END, TWO, Fault
 from tests.jobs.jobs import SBATCHGEN, site_on
 from tests.training.forks import QUICKLY
 
@@ -129,7 +129,8 @@ def test_a_planted_fault_is_named(place: Path, fault: Fault) -> None:
     assert fault.old in fault.trainer
     trainer = fault.trainer.replace(fault.old, fault.new)
     first, *others = fault.words
-    status, rows = rehearsed(place, "--offline", "--seconds", "12", *others, first, trainer=trainer)
+    seconds = "12" if fault.name in NEVER_END else "120"
+    status, rows = rehearsed(place, "--offline", "--seconds", seconds, *others, first, trainer=trainer)
     assert next(row for row, (outcome, _) in rows.items() if outcome != "ok") == fault.row, rows
     outcome, says = rows[fault.row]
     assert (outcome, fault.says in says) == (fault.outcome, True), rows
