@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import FORMAT, YES, here, note, put, put_json, report
-from sbatchgen.errors import CommandLineError
+from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.inputs import completion
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def rehearse(
     can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.rehearsal.outcome import rows
+    from sbatchgen.rehearsal.outcome import gibibytes, rows
     from sbatchgen.rehearsal.rehearsal import refuse_unfit
     from sbatchgen.rehearsal.rehearsal import rehearse as run
     from sbatchgen.rules.judge import check
@@ -95,19 +96,27 @@ def rehearse(
     facts = {"unproven": dict(done.unproven), "seconds": round(done.seconds, 1), "memory_bytes": done.memory}
     _show(tried, form, **facts)
     if form == "text":
-        put(f"\ntook {done.seconds:.0f} s, at most {done.memory / (1 << 30):.1f} GiB of memory\n\nNot shown:")
+        put(f"took {done.seconds:.0f} s, at most {gibibytes(done.memory)} of memory\n\nNot shown:")
         put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
     sys.exit(any(row.outcome == "failed" for row in tried))
 
 
 def _show(tried: Sequence[Row], form: str, **facts: Any) -> None:
-    from sbatchgen.table import table
+    from sbatchgen.table import one_line, table
 
     if form == "json":
         put_json(rows=[dataclasses.asdict(row) for row in tried], **facts)
         return
-    lines = [(row.what, row.outcome, row.detail + (f" (fix: {row.fix})" if row.fix else "")) for row in tried]
-    put(table(lines), nl=False)
+    shown: set[str] = set()
+    lines = table((row.what, row.outcome, one_line(row.detail)) for row in tried).split("\n")
+    for row, line in zip(tried, lines, strict=False):  # a line more is empty
+        put(line)
+        if row.fix and row.fix not in shown:
+            put(f"    fix: {one_line(row.fix)}")
+        shown.add(row.fix)
+    if tried:
+        failed = sum(row.outcome == "failed" for row in tried)
+        put(f"\n{failed} of {len(tried)} failed")
 
 
 def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
@@ -116,6 +125,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     from sbatchgen.cli.submit import agreed, submit_to_slurm
     from sbatchgen.rehearsal.outcome import cluster_rows
     from sbatchgen.review.screen import in_short
+    from sbatchgen.runs.job_log import find_logs, last_lines
     from sbatchgen.runs.metrics import read_events
     from sbatchgen.submit import sbatch
     from sbatchgen.submit.rendered import of_job
@@ -124,7 +134,8 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     if not plan.slurm:
         what = f"--on submits to Slurm, and profile '{plan.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
-    own = {"job_name": f"{plan.name}-rehearsal", "run_dir": f"{plan.run_dir}-rehearsal", "max_restarts": "1"}
+    name, now = f"{plan.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older one would be resumed
+    own = {"job_name": name, "run_dir": f"{plan.run_dir}-rehearsal-{now}", "max_restarts": "1"}
     short = {name: job_options.get(name) or value for name, value in SHORT.items()}
     short_job = request_of(job, args, {**job_options, **short, **own})
     submission = of_job(short_job, os.environ, here())
@@ -135,5 +146,13 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
         done = submit_to_slurm(submission, index, "", keep_env=False)
         if index is None or submission.run_dir is None:
             raise CommandLineError.of("the run can't be followed", fix=f"sbatchgen status {done.record.run}")
-        follow_run(index, done.record.run)
-    return list(cluster_rows(list(read_events(submission.run_dir)), short_job.plan))
+        try:
+            follow_run(index, done.record.run)
+        except KeyboardInterrupt:
+            note(f"note: the job stays in the queue; end it: sbatchgen cancel {done.record.run}")
+            raise
+    log = "\n".join(line for path in find_logs(done.record) for _, line in last_lines(path))
+    events: list[dict[str, Any]] = []
+    with contextlib.suppress(DocumentError):
+        events += read_events(submission.run_dir)
+    return list(cluster_rows(events, log, short_job.plan))

@@ -6,10 +6,9 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from sbatchgen.dryrun.findings import RULE
+from sbatchgen.dryrun.found import found
 from sbatchgen.dryrun.run import DryRun
-from sbatchgen.errors import Problem
-from sbatchgen.finding import Finding, Place
+from sbatchgen.finding import Finding
 
 # What reaches for the internet, as its first words; of others, only with an address.
 _VERBS = re.compile(
@@ -37,11 +36,8 @@ def downloads(done: DryRun) -> Iterator[Finding]:
     for entry in done.trace:
         if entry.line not in seen and (what := _download(entry.command)):
             seen.add(entry.line)
-            place = Place(f"{script.file}:{entry.line}", entry.line, 1)
-            problem = Problem(
-                f"{what} needs the internet, and nodes of {names[0]} have none", place.text, _FIX
-            )
-            yield Finding("warning", problem, rule=RULE, place=place)
+            what = f"{what} needs the internet, and nodes of {names[0]} have none"
+            yield found(done, entry.line, what, _FIX)
 
 
 def _download(command: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from sbatchgen.dryrun.step import PLACE
 from sbatchgen.errors import DocumentError
-from sbatchgen.rehearsal.tasks import STEPS
+from sbatchgen.rehearsal.tasks import MEMORY, STEPS
 from sbatchgen.runs.events import EVENTS, events
 from sbatchgen.runs.metrics import line_events
 
@@ -30,6 +30,7 @@ _POLL_S = 0.1
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
 _OF_SCRIPT = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MOST_FILES = 20_000
+_MOST_OF_LOG = 40_000  # characters of a start's log that are reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class PlayedJob:
         steps: How many steps of the training each start does, at least.
         seconds: How long a start may take until it has done them.
         patience: How long a trainer runs that prints no steps.
+        processes: How many of them train on GPUs, if the memory that these need can be computed.
     """
 
     script: str
@@ -65,6 +67,7 @@ class PlayedJob:
     steps: int
     seconds: float
     patience: float
+    processes: int
 
 
 def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
@@ -76,20 +79,23 @@ def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
         if start.refused:
             return
         restart = 0 if act == CANCEL or not (start.requeued or act == REQUEUE) else restart + 1
+    if job.processes:
+        yield _Start(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).computed()
 
 
 class _Start:
     """A start of the job."""
 
-    def __init__(self, job: PlayedJob, restart: int) -> None:
+    def __init__(self, job: PlayedJob, restart: int, variables: Mapping[str, str] | None = None) -> None:
         self.job, self.restart = job, restart
         REQUEUED.unlink(missing_ok=True)
         self.log = Path(PLACE, "log")
         self.log.touch()
         self.from_byte = self.log.stat().st_size
         self.seen = len(_written(job))
-        self.began = time.time()
+        self.began = self.heard = time.time()  # heard: when the log last grew
         counts = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+        counts |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
             times = {"START": int(self.began), "END": int(self.began) + job.limit_s}
             counts |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
@@ -139,9 +145,20 @@ class _Start:
             "requeued": self.requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
-            "tail": "\n".join(self._text().splitlines()[-15:]),
+            "log": self._last(),
+            "quiet_s": time.time() - self.heard,
             **self._newest(),
         }
+
+    def computed(self) -> dict[str, Any]:
+        """Wait for what the trainer's package computes in its place, and report."""
+        self._wait(self.job.seconds)
+        if self.batch.poll() is None:
+            self._end()
+        self.batch.wait()
+        answers = [line for line in self._text().splitlines() if line.startswith('{"peak_bytes"')]
+        answer = json.loads(answers[-1]) if answers else None
+        return {"act": "memory", "memory": answer, "status": self.batch.returncode, "log": self._last()}
 
     def events(self) -> list[dict[str, Any]]:
         """Return what the trainer has written of this start: in its file of events, or else in the log."""
@@ -154,7 +171,10 @@ class _Start:
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
         """Wait for the end, or until enough steps are done; return whether they are."""
         deadline, quiet = time.time() + seconds, self.began + self.job.patience
+        size = 0
         while self.batch.poll() is None and time.time() < deadline:
+            if (now := self.log.stat().st_size) != size:
+                size, self.heard = now, time.time()
             if until_ready:
                 done = sum(event.get("event") == "train" for event in self.events())
                 if done >= self.job.steps or (not done and time.time() > quiet):
@@ -187,6 +207,9 @@ class _Start:
                     with contextlib.suppress(OSError):
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
         return {"checkpoint": name, "saved": newest if name else None}
+
+    def _last(self) -> str:
+        return self._text()[-_MOST_OF_LOG:]
 
     def _text(self) -> str:
         with self.log.open("rb") as stream:

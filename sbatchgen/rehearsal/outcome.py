@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sbatchgen.plan.plan import Plan
+from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error
 from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 Start = Mapping[str, Any]
@@ -15,6 +16,8 @@ FAILED: Literal["failed"] = "failed"
 UNKNOWN: Literal["unknown"] = "unknown"
 LOST: Literal["lost"] = "lost"
 _PAGE = "docs/how-to/own-trainer.md"
+NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
+_FULL = 0.9  # of a GPU's memory; the rest is CUDA's and what its allocator can't use
 
 
 @dataclass(frozen=True)
@@ -42,21 +45,31 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         return
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
-    if not _trained(first) and first["status"]:
-        return
     by_act = {
         start["act"]: (start, following)
         for start, following in zip(rehearsed.starts, [*others, None], strict=True)
     }
-    for act, judge in (("limit", _limit), ("requeue", _term), ("cancel", _term), ("end", _end)):
+    if not _trained(first) and first["status"]:
+        by_act = {act: pair for act, pair in by_act.items() if act == "memory"}
+    for act, judge in (
+        ("limit", _limit),
+        ("requeue", _term),
+        ("cancel", _term),
+        ("end", _end),
+        ("memory", _memory),
+    ):
         if act in by_act:
             yield from judge(*by_act[act], rehearsed)
     if rehearsed.limit:
         yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
 
 
-def cluster_rows(events: Sequence[Mapping[str, Any]], plan: Plan) -> Iterator[Row]:
+def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, plan: Plan) -> Iterator[Row]:
     """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
+    if not events and has_error(log):
+        cause = cause_of(1, log)
+        yield Row("start", FAILED, cause.what, cause.fix)
+        return
     if not events:
         yield Row(
             "start",
@@ -90,7 +103,11 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether the training starts, with all of its processes, and makes steps."""
     plan, trained = rehearsed.plan, _trained(start)
     if not trained and start["status"] and not start["acted"]:
-        yield Row("start", FAILED, f"exit status {start['status']}: {_why(start)}")
+        yield _failed("start", f"exit status {start['status']}", start, rehearsed)
+        return
+    if not trained and not start["acted"] and ends_in_traceback(start["log"]):
+        fix = "let the program end with another status, or Slurm takes it for a success"
+        yield Row("start", FAILED, f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
     wanted = rehearsed.processes
     started = next(
@@ -109,7 +126,7 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", OK, f"step {shown.get('step')} after {_seconds(start['trained_s'])}{loss}")
     elif plan.trainer is None:
-        yield Row("first steps", FAILED, f"no step in {_seconds(start['trained_s'])}: {_why(start)}")
+        yield _failed("first steps", f"no step in {_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
 
@@ -121,40 +138,79 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         yield Row("time limit", UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
     asked = plan.options.signal
-    how = f"--signal={asked}" if asked else f"no --signal: TERM, and KILL {KILL_WAIT} s later"
-    yield _saved("time limit", how, start)
-    if start["requeued"] and following:
-        yield _resumed("restart", "the script requeued itself", start, following)
-    elif plan.max_restarts:
-        why = _why(start) if start["status"] else "the trainer has not asked for it"
-        what = f"exit status {start['status']}, and no requeue: {why}"
-        yield Row("restart", FAILED, what, _PAGE)
+    how = f"stopped {start['lead']} s before it"
+    if not asked:
+        how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
+    yield _saved("time limit", how, start, rehearsed)
+    if start["status"] == NEXT_JOB and plan.consecutive and following:
+        how = "exit status 75, so the next job starts"
+        yield _resumed("restart", how, start, following, rehearsed)
+    elif start["requeued"] and following:
+        yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
+    elif plan.resume == "off" or not plan.max_restarts:
+        return
+    elif start["status"]:
+        what = f"exit status {start['status']}: a job that fails is not requeued"
+        yield Row("restart", FAILED, what)
+    else:
+        fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}; or --resume off, for no restarts'
+        has_more = max(_step(each) or 0 for each in rehearsed.starts) > (
+            _step(start) or 0
+        )  # else it may have come to its end
+        why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
+        yield Row("restart", FAILED if has_more else UNKNOWN, f"exit status 0, and no requeue: {why}", fix)
 
 
-def _term(start: Start, following: Start | None, _: Rehearsal) -> Iterator[Row]:
+def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether it saves when Slurm ends it."""
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
-    yield _saved(what, "TERM", start)
-    if following:
+    yield _saved(what, "SIGTERM", start, rehearsed)
+    if following and rehearsed.plan.resume != "off":
         again = "restart after it" if what == "requeue" else "submitted again"
-        yield _resumed(again, "", start, following)
+        yield _resumed(again, "", start, following, rehearsed)
 
 
-def _end(start: Start, _: Start | None, __: Rehearsal) -> Iterator[Row]:
+def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     took = _seconds(start["trained_s"])
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
-        yield Row("end", UNKNOWN, f"not reached in {took}{step}", "give it longer: --seconds N")
+        quiet = f"; it has printed nothing for {_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
+        yield Row("end", UNKNOWN, f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
     elif start["status"]:
-        yield Row("end", FAILED, f"exit status {start['status']}: {_why(start)}")
+        yield _failed("end", f"exit status {start['status']}", start, rehearsed)
+    elif ends_in_traceback(start["log"]):
+        yield Row("end", UNKNOWN, f"exit status 0, but {cause_of(1, start['log']).what}")
     else:
         yield Row("end", OK, f"exit status 0 after {took}")
 
 
-def _saved(what: str, how: str, start: Start) -> Row:
+def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Whether the tensors of a step have room on a GPU."""
+    needs = start["memory"]
+    if needs is None:
+        yield Row("GPU memory", UNKNOWN, f"it can't be computed: {cause_of(1, start['log']).what}")
+        return
+    limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
+    size, shape = needs["peak_bytes"], "x".join(map(str, needs["shape"]))
+    of = f" of {gibibytes(max(limits))}" if limits else ""
+    what = f"about {gibibytes(size)}{of}: {needs['images']} images of {shape} at once in {needs['precision']}"
+    if limits and size > max(limits):
+        yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
+    elif limits and size > _FULL * min(limits):
+        yield Row("GPU memory", UNKNOWN, f"{what}; CUDA, cuDNN and NCCL need some more")
+    else:
+        yield Row("GPU memory", OK, what)
+
+
+def gibibytes(size: int) -> str:
+    """Return a size as people read it."""
+    return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     """What a start did when it was to stop."""
     took, acted = _seconds(start["took_s"]), start["acted"]
     saves = [
@@ -172,6 +228,8 @@ def _saved(what: str, how: str, start: Start) -> Row:
         return Row(what, OK, f"{how}; saved step {saves[-1].get('step')} and ended in {took}")
     if (start["saved"] or 0) >= acted:
         return Row(what, OK, f"{how}; saved {start['checkpoint']} and ended in {took}")
+    if start["status"] and has_error(start["log"]):
+        return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
     since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
     return Row(
         what,
@@ -181,40 +239,49 @@ def _saved(what: str, how: str, start: Start) -> Row:
     )
 
 
-def _resumed(what: str, how: str, start: Start, following: Start) -> Row:
+def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
+    """A start that ended itself, and why; unknown if it only lacks a GPU that this machine does not have."""
+    cause = cause_of(start["status"], start["log"])
+    if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
+        fix = (
+            "rehearse it where there is a GPU, or with --on PROFILE; or let it train on CPUs if it finds none"
+        )
+        return Row(what, UNKNOWN, f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
+    return Row(what, FAILED, f"{how}: {cause.what}", cause.fix)
+
+
+def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
     """Where the next start began."""
     how = f"{how}; " if how else ""
+    unit = "step" if _step(start) is not None else "epoch"
     begins = [
-        event["step"]
+        event[unit]
         for event in following["events"]
-        if event.get("event") in ("start", "resume", "train") and "step" in event
+        if event.get("event") in ("start", "resume", "train") and unit in event
     ]
-    last = _step(start)
+    last = _step(start, unit)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
-            return Row(what, FAILED, f"{how}exit status {following['status']}: {_why(following)}")
+            return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
+        if last is not None and not following["acted"]:
+            return Row(what, UNKNOWN, f"{how}it ended with status 0, and printed no {unit}")
         return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
+    if begins[0] < last / 2 and what != "restart" and not start["saved"]:
+        return Row(what, LOST, f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
     if begins[0] < last / 2:
         fix = f"resume from the newest checkpoint: {_PAGE}"
-        return Row(what, FAILED, f"{how}it begins again at step {begins[0]}, after step {last}", fix)
-    return Row(what, OK, f"{how}it continues from step {begins[0]}")
+        return Row(what, FAILED, f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
+    return Row(what, OK, f"{how}it continues from {unit} {begins[0]}")
 
 
 def _trained(start: Start) -> list[dict[str, Any]]:
     return [event for event in start["events"] if event.get("event") == "train"]
 
 
-def _step(start: Start) -> int | None:
-    steps = [event["step"] for event in start["events"] if isinstance(event.get("step"), int)]
+def _step(start: Start, unit: str = "step") -> int | None:
+    steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
     return max(steps, default=None)
 
 
 def _seconds(number: float) -> str:
     return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
-
-
-def _why(start: Start) -> str:
-    """The last line of the log that names an error, or else the last line."""
-    lines = [line for line in start["tail"].splitlines() if line.strip()]
-    named = [line for line in lines if "rror" in line or "No such file" in line]
-    return str((named or lines or ["it printed nothing"])[-1]).strip()[:300]

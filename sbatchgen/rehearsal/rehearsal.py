@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.dryrun.allocation import Grant, grant
+from sbatchgen.dryrun.allocation import JOB_ID, Grant, grant
 from sbatchgen.dryrun.run import facts_of_steps
 from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, run
 from sbatchgen.errors import FitError
@@ -32,7 +32,9 @@ MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to
 KILL_WAIT = 30
 _BIN = f"{PLACE}/bin"
 _GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
-_QUIET = ("module", "ml", "enroot", "unsquashfs")  # commands that do nothing here
+# Commands that do nothing here: those of Slurm would wait for a controller.
+_SLURMS = ("sacct", "sbatch", "scancel", "sinfo", "squeue", "sstat")
+_QUIET = ("module", "ml", "enroot", "unsquashfs", *_SLURMS)
 _SCONTROL = """#!/bin/bash
 case "$1 $2" in
     "requeue "*) touch {place}/requeued ;;
@@ -96,10 +98,14 @@ def rehearse(
     held = replace(held, gpus=plan.gpus_per_node)
     kept, _ = submit_environment(environment)
     own = {"PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}", "SLURM_SUBMIT_DIR": str(folder), "USER": user}
-    batch = {**kept, **held.environment, **own}
+    number = str(
+        JOB_ID + os.getpid() % 9000
+    )  # scripts make their port of it, and the machine has other users
+    of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
+    batch = {**kept, **of_job, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     limits = BoxLimits(
-        seconds=4 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
+        seconds=5 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
         processes=4096, cpu=None,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
@@ -137,6 +143,11 @@ def rehearse(
 def processes_of(plan: Plan) -> int:
     """Return how many processes train together."""
     return plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1
+
+
+def computes_memory(plan: Plan) -> bool:
+    """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
+    return plan.trainer is None and plan.gpus_per_node > 0 and not plan.mode.replicates
 
 
 def refuse_unfit(plan: Plan) -> None:
@@ -199,6 +210,8 @@ def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
         if plan.gpus_per_node and not _gpus()
         else []
     )
+    if computes_memory(plan):
+        rows.append(("GPU memory", "computed from the tensors: what CUDA, cuDNN and NCCL need comes on top"))
     if plan.nodes > 1:
         rows.append(("nodes", f"this machine plays all {plan.nodes}: no network between them is used"))
     if plan.settings.modules:
@@ -232,7 +245,8 @@ def _job(
         steps=3,
         limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
         seconds=seconds,
-        patience=patience,
+        patience=seconds if plan.trainer is None else patience,
+        processes=processes_of(plan) if computes_memory(plan) else 0,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from sbatchgen.dryrun import step
 
 STEPS = Path(step.PLACE, "steps")  # a file for each srun that runs: its process number
+MEMORY = "SBATCHGEN_REHEARSE_MEMORY"  # set: in place of the training, compute how much memory its GPUs need
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _POLL_S = 0.1
 
@@ -37,6 +38,8 @@ def main() -> int:
         return 1
     if folder := options.get("chdir"):
         os.chdir(folder)
+    if os.environ.get(MEMORY):
+        tasks, command = tasks[:1], _of_memory(command)
     exported = step.exported(options.get("export", "ALL"), environment)
     mine = STEPS / str(os.getpid())
     mine.touch()
@@ -49,6 +52,16 @@ def main() -> int:
         )
     finally:
         mine.unlink()
+
+
+def _of_memory(command: list[str]) -> list[str]:
+    """Return the command that computes the memory for the arguments of the bundled trainer."""
+    package = next((word for word in command if word.endswith("/training")), None)
+    if package is None:
+        return command
+    launcher = next(at for at, word in enumerate(command) if word.startswith(package))
+    arguments = command[command.index(package) + 1 :]
+    return [*command[:launcher], f"{package}/memory.py", *arguments]
 
 
 def _abort(number: int, _: FrameType | None) -> None:

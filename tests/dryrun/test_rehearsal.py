@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.dryrun.plans import needs_sandbox
+from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, NEVER_END, TWO, Fault
 from tests.jobs.jobs import SBATCHGEN, site_on
 from tests.training.forks import QUICKLY
 
@@ -29,22 +31,6 @@ env: {{PYTHONPATH: {QUICKLY}, OMP_NUM_THREADS: 1}}
 network: {{gloo_socket_ifname: hsn0}}
 """
 DRAWING = ("--synthetic", "--train", "400", "--test", "100")
-# A trainer that keeps the contract of docs/how-to/own-trainer.md; MARK is what a test changes.
-KEEPS = """
-import json, os, signal, sys, time
-from pathlib import Path
-
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the stop file says it too
-kept = Path(os.environ["RUN_DIR"], "kept.json")
-first = json.loads(kept.read_text()) if kept.exists() else 0
-for step in range(first + 1, 61):
-    time.sleep(0.1)
-    print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
-    if os.path.exists(os.environ["SBATCHGEN_STOP_FILE"]):
-        kept.write_text(str(step))
-        Path(os.environ["SBATCHGEN_AGAIN_FILE"]).touch()
-        sys.exit(0)
-"""
 
 
 @pytest.fixture
@@ -81,6 +67,32 @@ def test_a_trainer_that_keeps_the_contract_passes_all(place: Path) -> None:
 
 
 @needs_sandbox
+def test_a_chain_resumes_in_its_next_job(place: Path) -> None:
+    status, rows = rehearsed(place, "--chain", "2", "single", trainer=KEEPS)
+    assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
+    assert "exit status 75, so the next job starts; it continues from step" in rows["restart"][1]
+
+
+@needs_sandbox
+def test_a_job_that_is_not_to_restart_is_not_blamed_for_it(place: Path) -> None:
+    trains = "import json, time\nfor step in range(40):\n    time.sleep(0.1)\n"
+    trains += "    print(json.dumps({'step': step}), flush=True)\n"
+    words = ("--resume", "off", "single")
+    status, rows = rehearsed(place, *words, trainer=trains)
+    assert status == 0, rows
+    assert list(rows) == ["start", "first steps", "time limit", "requeue", "scancel", "end"]
+
+
+@needs_sandbox
+def test_two_rehearsals_at_a_time_meet_at_different_ports(place: Path) -> None:
+    trainer = KEEPS.replace(
+        "kept = ", "print('error: port', os.environ['MASTER_PORT'])\nsys.exit(1)\nkept = "
+    )
+    said = [rehearsed(place, *TWO[1:], TWO[0], trainer=trainer)[1]["start"][1] for _ in range(2)]
+    assert said[0] != said[1], said
+
+
+@needs_sandbox
 def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
     words = ["ddp", "--nodes", "2", "--gpus-per-node", "1", "--data-dir", "data"]
     subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
@@ -94,76 +106,35 @@ def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
     assert "module commands do nothing here: cuda/12" in done.stdout
     for line in done.stdout.split("\n\n")[0].splitlines():
         assert " ok " in line, done.stdout
+    assert re.search(r"GPU memory +ok +about \d+ MiB: 8 images of 1x28x28 at once in fp32\n", done.stdout)
 
 
 @needs_sandbox
-@pytest.mark.parametrize(
-    ("change", "row", "outcome", "says"),
-    [
-        (("import json, os", "import nothing_such\nimport os"), "start", "failed", "nothing_such"),
-        (("if kept.exists()", "if False"), "restart", "failed", "begins again at step 1"),
-        (
-            ('        Path(os.environ["SBATCHGEN_AGAIN_FILE"]).touch()\n', ""),
-            "restart",
-            "failed",
-            "no requeue",
-        ),
-        (("signal.SIG_IGN", "signal.SIG_DFL"), "requeue", "lost", "ended in"),
-        (("json.loads(kept.read_text())", "1 / 0"), "restart", "failed", "ZeroDivisionError"),
-        (
-            ("        kept.write_text(str(step))\n", "        os.stat('/none')\n"),
-            "restart",
-            "failed",
-            "no requeue",
-        ),
-        (("range(first + 1, 61)", "range(first + 1, 2)"), "time limit", "unknown", "ended before"),
-        (
-            ("    time.sleep(0.1)", "    time.sleep(0.1); step == 50 and sys.exit(3)"),
-            "end",
-            "failed",
-            "status 3",
-        ),
-        (('["RUN_DIR"]', '["RUN_DIRECTORY"]'), "start", "failed", "RUN_DIRECTORY"),
-        (("import json", "import json)"), "start", "failed", "unmatched ')'"),
-        (
-            ("kept = ", "import argparse; argparse.ArgumentParser().parse_args(['--lr'])\nkept = "),
-            "start",
-            "failed",
-            "--lr",
-        ),
-        (
-            ("kept.write_text(str(step))", "raise OSError(28, 'No space left on device')"),
-            "restart",
-            "failed",
-            "No space left",
-        ),
-        (("kept = ", "open('/data/set')\nkept = "), "start", "failed", "/data/set"),
-        (
-            ("kept = ", "import socket; socket.create_connection(('1.2.3.4', 80))\nkept = "),
-            "start",
-            "failed",
-            "nreach",
-        ),
-    ],
-)
-def test_a_planted_fault_is_named(
-    place: Path, change: tuple[str, str], row: str, outcome: str, says: str
-) -> None:
-    assert change[0] in KEEPS
-    status, rows = rehearsed(place, "--offline", "--seconds", "30", "single", trainer=KEEPS.replace(*change))
-    assert rows[row][0] == outcome, rows
-    assert says in rows[row][1], rows
-    assert status == (outcome == "failed")
+def test_a_batch_that_no_gpu_holds_is_a_failure(place: Path) -> None:
+    text = (place / "testing.yaml").read_text()
+    (place / "testing.yaml").write_text(text.replace("gpus_per_node: 4", "gpus_per_node: 4, gpu_memory: 16M"))
+    subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
+    done = subprocess.run(
+        [SBATCHGEN, "rehearse", "single", "--data-dir", "data", "--seconds", "60", "--", "--epochs", "1"],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    match = re.search(r"GPU memory +failed +about (\d+) MiB of 16 MiB: 64 images", done.stdout)
+    assert match, done.stdout + done.stderr
+    assert (done.returncode, int(match[1]) > 16) == (1, True)
 
 
 @needs_sandbox
-def test_a_trainer_that_ignores_the_limit_is_killed(place: Path) -> None:
-    ignores = KEEPS.replace("SBATCHGEN_STOP_FILE", "HOME").replace("range(first + 1, 61)", "range(1, 9999)")
-    ignores = ignores.replace("os.path.exists", "'/none' == ")
-    status, rows = rehearsed(place, "--signal", "B:USR1@2", "--seconds", "5", "single", trainer=ignores)
-    assert rows["time limit"][0] == "failed", rows
-    assert "still running" in rows["time limit"][1]
-    assert status == 1
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_named(place: Path, fault: Fault) -> None:
+    assert fault.old in fault.trainer
+    trainer = fault.trainer.replace(fault.old, fault.new)
+    first, *others = fault.words
+    seconds = "12" if fault.name in NEVER_END else "120"
+    status, rows = rehearsed(place, "--offline", "--seconds", seconds, *others, first, trainer=trainer)
+    assert next(row for row, (outcome, _) in rows.items() if outcome != "ok") == fault.row, rows
+    outcome, says = rows[fault.row]
+    assert (outcome, fault.says in says) == (fault.outcome, True), rows
+    assert status == ("failed" in {outcome for outcome, _ in rows.values()})
 
 
 @needs_sandbox
@@ -171,7 +142,9 @@ def test_the_files_of_the_user_stay_as_they_are(place: Path) -> None:
     writes = "import shutil\nshutil.rmtree('keep', ignore_errors=True)\nopen('new', 'w').write('x')\n"
     (place / "keep").mkdir()
     (place / "keep/file").write_text("text")
-    rehearsed(place, "--seconds", "10", "single", trainer=writes)
+    of_itself = "import os\nshutil.rmtree(os.path.dirname(os.path.abspath(__file__)), ignore_errors=True)\n"
+    rehearsed(place, "--seconds", "10", "single", trainer=writes + of_itself)
+    assert (place / "train.py").read_text() == writes + of_itself
     assert (place / "keep/file").read_text() == "text"
     assert not (place / "new").exists()
 
@@ -203,3 +176,7 @@ def test_it_runs_on_the_cluster_for_a_short_time(cluster: Cluster) -> None:
     assert "{" in done.stdout, done.stderr
     rows = {row["what"]: row["outcome"] for row in json.loads(done.stdout)["rows"]}
     assert (done.returncode, set(rows.values())) == (0, {"ok"}), done.stdout + done.stderr
+    cluster.put("work/train.py", "import nothing_such\n")
+    done = site.sbatchgen("rehearse", *words, "--on", "./testing.yaml", "--yes")
+    assert "start  failed  this Python has no module 'nothing_such' (train.py:1)" in done.stdout, done.stderr
+    assert done.returncode == 1

@@ -1,0 +1,201 @@
+"""The most memory that the steps of a run need on a GPU, without one: `python3 .../training/memory.py ARGS`.
+
+ARGS are those of the trainer, WORLD_SIZE is the number of processes. It prints a line of JSON.
+
+Two steps are done with tensors that have a shape and no contents (torch's FakeTensorMode), and each tensor
+counts while it exists. Not counted: CUDA's context, workspaces of cuDNN, buffers of NCCL, and memory that the
+allocator holds and cannot use. Sources: torch/utils/_python_dispatch.py; DistributedDataParallel,
+gradient_as_bucket_view; c10/cuda/CUDACachingAllocator.cpp (it gives blocks of 512 bytes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+PACKAGE = Path(__file__).resolve().parent
+if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
+    sys.path.insert(0, str(PACKAGE.parent))
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from training.config import Config, parse
+from training.data.datasets import Data, load_data
+from training.data.splits import InMemory
+from training.errors import UserError, complain
+from training.model.finetuning import freeze, train_mode
+from training.model.models import build_model
+from training.model.optimizer import Ema, Updater, build_optimizer
+from training.model.tasks import build_task
+from training.output.log import Log
+from training.processes.stop import Stop
+from training.processes.world import World
+from training.run.loop import stand_in, train_step
+from training.run.session import Session
+
+BLOCK = 512
+CPU = torch.device("cpu")  # torch for CPUs computes no gradients of fake tensors on GPUs
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
+    """Counts the bytes of all tensors that are made within this context, each until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do the operation, and count what it makes."""
+        made = func(*args, **(kwargs or {}))
+        for value in tree_leaves(made):
+            if isinstance(value, torch.Tensor):
+                self._count(value.untyped_storage())
+        return made
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address = storage._cdata  # noqa: SLF001 - that of the storage itself: fake ones have no other
+        if address not in self._known:  # else a view
+            size = -(-storage.nbytes() // BLOCK) * BLOCK
+            self._known.add(address)
+            weakref.finalize(storage, self._free, address, size)
+            self.now += size
+            self.most = max(self.most, self.now)
+
+    def _free(self, address: int, size: int) -> None:
+        self._known.discard(address)
+        self.now -= size
+
+
+class InBuckets(nn.Module):
+    """A model whose gradients end in buckets that stay, as those of DistributedDataParallel.
+
+    The real one reads values, which fake tensors do not have.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self._alone = model, False
+        for weight in model.parameters():
+            if weight.requires_grad:
+                register: Any = weight.register_post_accumulate_grad_hook
+                register(self._into(torch.empty_like(weight)))
+
+    def _into(self, bucket: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        def put(weight: torch.Tensor) -> None:
+            if not self._alone and weight.grad is not None:
+                weight.grad = bucket.copy_(weight.grad)
+
+        return put
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Leave the gradients where they are."""
+        self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
+    def forward(self, x_BCHW: torch.Tensor) -> Any:
+        """Call the model."""
+        return self.model(x_BCHW)
+
+
+def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]:
+    """The most bytes of all tensors of a process in its steps, and the batch for which that holds.
+
+    With `fake` false the tensors are real ones, on the CPU.
+
+    Raises:
+        UserError: If the run cannot be done as asked.
+    """
+    data = load_data(config, CPU)
+    model = build_model(config, data)
+    freeze(model, config)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
+    mode: AbstractContextManager[Any] = contextlib.nullcontext()
+    if fake:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, Counter() as counter, patch.object(nn.functional, "dropout", dropout):
+        session = session_of(config, processes, data, model)
+        train_mode(session.trained)
+        count = session.batch // config.accumulate
+        for number in range(2):  # from the second on the optimizer has a state
+            batches = (stand_in(session, session.images_at_once) for _ in itertools.count())
+            train_step(session, batches, [count] * config.accumulate, step=number)
+    held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
+    of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
+    return {
+        "peak_bytes": counter.most + of_data,
+        "images": session.images_at_once,
+        "shape": data.shape_CHW,
+        "precision": config.precision,
+    }
+
+
+def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:
+    """What a training step works with, with new weights."""
+    make_anew(model)
+    optimizer = build_optimizer(config, model)
+    for group in optimizer.param_groups:
+        group["foreach"] = not group.get("fused")  # the default on GPUs
+    return Session(
+        config=config,
+        world=World(rank=0, size=processes, local_rank=0, device=CPU, backend="", threads=1, host=""),
+        log=Log(run_dir=Path(config.run_dir), speaks=False, records=False),
+        stop=Stop(),
+        data=data,
+        task=dataclasses.replace(build_task(config, data), mix=None),
+        model=model,
+        trained=InBuckets(model) if processes > 1 else model,
+        updater=Updater(optimizer=optimizer, ema=Ema(model, config.ema) if config.ema else None),
+    )
+
+
+def make_anew(model: nn.Module) -> None:
+    """Replace weights and buffers by new tensors, which are fake ones in that mode and are counted."""
+    made: dict[int, Any] = {}  # a tensor may have several names
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            new = nn.Parameter(torch.zeros_like(weight), weight.requires_grad)
+            setattr(module, name, made.setdefault(id(weight), new))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, made.setdefault(id(buffer), torch.zeros_like(buffer)))
+
+
+def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - as in torch
+    """What GPUs do for torch.nn.functional.dropout: keep a byte for each value, where CPUs keep a number."""
+    del inplace
+    return torch.native_dropout(x, p, train=True)[0] if training and p else x
+
+
+def main(argv: list[str]) -> int:
+    """Print the answer for a command line of the trainer."""
+    try:
+        config = dataclasses.replace(parse(argv), workers=0, compile=False, init_from="")
+        print(json.dumps(peak(config, int(os.environ.get("WORLD_SIZE", "1")))))
+    except UserError as error:
+        complain(f"error: {error}")
+        return error.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
