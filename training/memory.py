@@ -38,8 +38,7 @@ from training.config import Config, parse
 from training.data.datasets import Data, load_data
 from training.data.splits import InMemory
 from training.errors import UserError, complain
-from training.model.finetuning import freeze, train_mode
-from training.model.models import build_model
+from training.model.models import build_model, freeze, train_mode
 from training.model.optimizer import Ema, Updater, build_optimizer
 from training.model.tasks import build_task
 from training.output.log import Log
