@@ -26,10 +26,12 @@ PLACE = Path("/run/plan")  # in the sandbox: stand-ins, what they record, and wh
 OWN = frozenset(["dev", "proc", "run", "tmp", "var", ".old", "lost+found"])  # folders that each makes new
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PDEATHSIG, DUMPABLE, NO_NEW_PRIVS = 1, 4, 38
+_BUSY = 60.0  # seconds more where other programs keep those of the sandbox from running
 _OVER = 10.0  # seconds more, after which the sandbox's own end is not waited for
 _OVERDUE = b'{"status": 137, "limit": "time", "memory": 0, "files": {}}'
 _RECORDS = 4000
 _SHOWN = 1 << 20  # bytes of a file that are read
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,7 +41,7 @@ class BoxLimits:
     """How much the programs in the sandbox get.
 
     Attributes:
-        seconds: Until all are ended.
+        seconds: Until all are ended, unless they still compute and have had less time of processors.
         memory: Bytes of all together.
         each: Bytes of the addresses of each; None for no limit.
         disk: Bytes of the files that are kept in memory.
@@ -131,7 +133,7 @@ def supervised(work: Callable[[int], object], limits: BoxLimits) -> Ended:
     if child == 0:
         guarded(writing, lambda: work(writing))
     os.close(writing)
-    said = _read_until(reading, child, started + limits.seconds + _OVER)
+    said = _read_until(reading, child, started + limits.seconds + _BUSY + _OVER)
     os.close(reading)
     _, status = os.waitpid(child, 0)
     if not said.startswith(b"{"):
@@ -252,10 +254,11 @@ def _watch(program: int, limits: BoxLimits, living: Callable[[], list[str]]) -> 
             break
         if child == program:
             status, left_at = os.waitstatus_to_exitcode(ended), min(deadline, time.monotonic() + limits.left)
-        memory, processes = _used(living())  # also while others end: those of a fork bomb never stop
-        most, overdue = max(most, memory), time.monotonic() > deadline
+        pids, late = living(), time.monotonic() - deadline
+        memory, processes = _used(pids)  # also while others end: those of a fork bomb never stop
+        most = max(most, memory)
         many = processes > 2 * limits.processes  # which the kernel does not limit for root
-        overdue = overdue and left_at == math.inf
+        overdue = late > 0 and left_at == math.inf and (late > _BUSY or not _is_held_up(pids, limits.seconds))
         limit = "time" if overdue else "memory" if memory > limits.memory else "processes" if many else ""
         if limit:
             status = -signal.SIGKILL
@@ -329,6 +332,18 @@ def _used(pids: Sequence[str]) -> tuple[int, int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             pages += int(Path("/proc", name, "statm").read_text().split()[1])
     return pages * resource.getpagesize(), len(pids)
+
+
+def _is_held_up(pids: Sequence[str], seconds: float) -> bool:
+    """Whether these processes would run, and have had less time of processors than they may have."""
+    times = os.times()
+    ticks, runs = (times.children_user + times.children_system) * _TICKS, False
+    for name in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()  # proc_pid_stat(5)
+            ticks += sum(map(int, fields[11:15]))
+            runs = runs or fields[0] in "RD"
+    return runs and ticks < seconds * _TICKS
 
 
 def _contents(root: str) -> dict[str, str]:

@@ -96,12 +96,10 @@ def srun(
         return 0
     kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     tasks, refusal = spread(options, job, environment)
-    number, kind = 0, "refused." if refusal else ""  # which has no number
+    kind = "refused." if refusal else ""  # which has no number
     if command and "/" not in command[0] and "PATH" not in kept:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
-    while os.path.exists(f"{PLACE}/step.{kind}{number}"):
-        number += 1
-    open(f"{PLACE}/step.{kind}{number}", "x").close()
+    number = _next_number(kind)
     own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     record("srun", words, environment | own)
     if refusal:
@@ -121,6 +119,18 @@ def srun(
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, kept | of_task | own))
     return start(commands, job) if command else 0
+
+
+def _next_number(kind: str) -> int:
+    """Return the first number that no other step of this kind has taken; another may start right now."""
+    number = 0
+    while True:
+        try:
+            open(f"{PLACE}/step.{kind}{number}", "x").close()
+        except FileExistsError:
+            number += 1
+        else:
+            return number
 
 
 def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:

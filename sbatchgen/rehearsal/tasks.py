@@ -15,7 +15,7 @@ from typing import Any
 from sbatchgen.dryrun import step
 
 STEPS = Path(step.PLACE, "steps")  # a file for each srun that runs: its process number
-MEMORY = "SBATCHGEN_REHEARSE_MEMORY"  # set: in place of the training, compute how much memory its GPUs need
+MEMORY = "REHEARSED_MEMORY"  # set: in place of the training, compute how much memory its GPUs need
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _POLL_S = 0.1
 

@@ -54,6 +54,12 @@ def test_a_background_step_and_the_variables_of_a_process_are_named(tmp_path: Pa
     assert step.processes[0].env["LR"] == "0.1"
 
 
+def test_steps_that_start_at_once_have_a_number_each(tmp_path: Path) -> None:
+    text = "for run in {1..20}; do srun python train.py $run & done\nwait\n"
+    done, _ = planned(text, tmp_path)
+    assert {step.processes[0].env["SLURM_STEP_ID"] for step in done.steps} == {*map(str, range(20))}
+
+
 @pytest.mark.parametrize(
     ("command", "container"),
     [
