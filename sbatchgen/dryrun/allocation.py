@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
+from sbatchgen.errors import DocumentError
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
 
 JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
+_MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # the GPUs of a node
 _LATER = "23.02"
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
@@ -47,27 +49,38 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         user: Who would submit it.
         uid: The number of the user.
         gid: The number of the user's group.
+
+    Raises:
+        DocumentError: It asks for more than a plan can show.
     """
     asked = script.resources
     count = max(nodes or asked.nodes, 1)
+    _hold("nodes", count, _MOST_NODES)
     width = len(str(count))
     names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
     per_task = asked.cpus_per_task or 1
     tasks = _tasks(asked, count, nodes)
     few = _asked_gpus(asked, count)
     gpus = max(few, *_whole(script, "gpus_per_node")) if "exclusive" in asked else few
+    _hold("GPUs on a node", gpus, _MOST_GPUS)
     if tasks is None:
         on_node = max(_cpus_of_node(asked, script, gpus), per_task)
         cpus = (on_node,) * count
         tasks = (on_node // per_task,) * count
     else:
         cpus = tuple(max(_cpus_of_node(asked, script, gpus), number * per_task) for number in tasks)
+    _hold("tasks", sum(tasks), _MOST_TASKS)
     held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
     held.environment.update(_of_job(script, held, user, uid, gid))
     held.environment.update(_of_tasks(asked, sum(tasks), script.release))
     held.environment.update(_of_gpus(asked, gpus))
     held.environment.update(_of_array(script))
     return held
+
+
+def _hold(what: str, number: int, most: int) -> None:
+    if number > most:
+        raise DocumentError.of(f"a plan is of {most} {what} at most", fix="ask for fewer, to see their plan")
 
 
 def _tasks(asked: Resources, count: int, nodes: int | None) -> tuple[int, ...] | None:

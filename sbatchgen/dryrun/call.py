@@ -18,7 +18,6 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 
-MOST_NODES = 1024
 MOST_BYTES = 8 << 20  # of a file that is given
 SHELLS = ("bash", "sh", "dash", "ksh")
 
@@ -49,8 +48,6 @@ def plan_of(
     if not is_planned(script):
         what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
-    if max(nodes or script.resources.nodes, 1) > MOST_NODES:
-        raise DocumentError.of(f"a plan is of {MOST_NODES} nodes at most", fix=f"--nodes {MOST_NODES}")
     user = _name()
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
