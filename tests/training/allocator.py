@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from typing import Any
 
@@ -13,6 +14,7 @@ from training.memory import peak
 
 def most_bytes(arguments: list[str], processes: int) -> int:
     """The most bytes that it has given out at one time."""
+    gc.collect()  # else what was made before may be freed meanwhile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as followed:
         peak(parse(arguments), processes, fake=False)
     profiler: Any = followed.profiler
