@@ -196,8 +196,8 @@ def test_a_script_may_hold_any_number(command: Command) -> None:
 
 
 def test_a_rule_that_fails_costs_its_own_finding(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("a.slurm").write_text(SCRIPT.replace("--nodes=1", "--nodes=x"))
-    Path("b.slurm").write_text(SCRIPT.replace("--nodes=1", "--nodes=x"))
+    Path("a.slurm").write_text(SCRIPT.replace("--nodes=1", "--nodes=1.5"))
+    Path("b.slurm").write_text(SCRIPT.replace("--nodes=1", "--nodes=1.5"))
     before = command("lint", ".", "--no-shellcheck").out
     real = judge.findings
 
@@ -218,7 +218,7 @@ def test_a_rule_that_fails_costs_its_own_finding(command: Command, monkeypatch: 
 
 def test_a_fault_in_the_reading_of_a_directive_costs_its_line_only(command: Command) -> None:
     Path("a.slurm").write_text(SCRIPT.replace("--nodes=1", "--begin=uts99999999999999999999"))
-    Path("b.slurm").write_text(SCRIPT.replace("--nodes=1", "--nodes=x"))
+    Path("b.slurm").write_text(SCRIPT.replace("--nodes=1", "--nodes=1.5"))
     done = command("lint", "a.slurm", "b.slurm", "--no-shellcheck")
     assert "b.slurm:2" in done.out
     assert "failed on this script" not in done.out

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
+from sbatchgen.dryrun.box import NoSandboxError
 from sbatchgen.dryrun.downloads import downloads
 from sbatchgen.dryrun.findings import findings
 from sbatchgen.dryrun.run import DryRun, Given, dry_run
@@ -59,9 +60,15 @@ def plan_of(
 
 
 def _name() -> str:
-    """Return the name of the user; of a number that has none, the number."""
-    import pwd
+    """Return the name of the user; of a number that has none, the number.
 
+    Raises:
+        NoSandboxError: This machine has no users, as the page in a browser.
+    """
+    try:
+        import pwd
+    except ModuleNotFoundError:
+        raise NoSandboxError.of("it is not Linux") from None
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -129,7 +129,7 @@ def test_an_option_never_loses_its_value(folder: Path, command: Command) -> None
         ("for i in 1 2; do python t.py --seed $i; done", "the training is started in a loop"),
         ("if [ -f a ]; then python t.py; else python u.py; fi", "the training is started in a branch"),
         ("python t.py --seed ${#}", "write out what is known only when the job runs"),
-        ("composer t.py", "composer is not a Python program"),
+        ("julia t.jl", "julia is not a Python program"),
     ],
 )
 def test_a_script_that_is_no_job_is_told_why_and_can_be_submitted(
