@@ -30,8 +30,8 @@ def peaks(*cases: tuple[list[str], int]) -> list[list[int]]:
     """The computed and the real peaks, of a process with all of torch, which those of the other tests lack."""
     words = [sys.executable, "-m", "tests.training.allocator", json.dumps(cases)]
     done = subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True)
-    found: list[list[int]] = json.loads(done.stdout)
-    return found
+    pairs: list[list[int]] = json.loads(done.stdout)
+    return pairs
 
 
 def test_the_allocator_gives_out_as_much() -> None:
@@ -39,8 +39,8 @@ def test_the_allocator_gives_out_as_much() -> None:
     hold(is_near, list(zip(cases, peaks(*cases), strict=True)))
 
 
-def is_near(case: tuple[list[str], int], found: list[int]) -> None:
-    computed, given_out = found
+def is_near(case: tuple[list[str], int], pair: list[int]) -> None:
+    computed, given_out = pair
     assert computed == pytest.approx(given_out, rel=0.01), case
 
 
