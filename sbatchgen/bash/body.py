@@ -79,6 +79,11 @@ class Body:
         """The command whose status is the script's, if the text says which."""
         return next((command for command in reversed(self.commands) if command.last), None)
 
+    def command_around(self, at: int) -> Command | None:
+        """Return the innermost command around a place in the text."""
+        around = (each for each in reversed(self.commands) if each.at <= at < each.end)
+        return next(around, None)
+
     @cached_property
     def _variables(self) -> Variables:
         return Variables(self._walk, self.uses)

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
-from sbatchgen.dryrun.box import NoSandboxError
 from sbatchgen.dryrun.downloads import downloads
 from sbatchgen.dryrun.findings import findings
 from sbatchgen.dryrun.run import DryRun, Given, dry_run
+from sbatchgen.dryrun.sandbox import NoSandboxError
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 
@@ -49,7 +50,7 @@ def plan_of(
     if not is_planned(script):
         what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
-    user = _name()
+    user = _user()
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
     done = dry_run(script, held, str(folder), given or Given(), home=home, user=user)
@@ -59,20 +60,16 @@ def plan_of(
     return done, (*findings(done, failing), *downloads(done))
 
 
-def _name() -> str:
-    """Return the name of the user; of a number that has none, the number.
+def _user() -> str:
+    """Return the name of the user.
 
     Raises:
         NoSandboxError: This machine has no users, as the page in a browser.
     """
     try:
-        import pwd
+        return user_name(os.getuid())
     except ModuleNotFoundError:
         raise NoSandboxError.of("it is not Linux") from None
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def is_planned(script: JobScript) -> bool:

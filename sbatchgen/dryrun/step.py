@@ -111,13 +111,13 @@ def srun(
     program = _found(command[0], kept) if command else None
     most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
+    without_gpus = {key: value for key, value in kept.items() if key not in _OF_GPUS}
     for task in shown:
         of_task = variables(task, tasks, options, job, kept)
-        if "CUDA_VISIBLE_DEVICES" not in of_task:
-            kept = {key: value for key, value in kept.items() if key not in _OF_GPUS}
+        around = kept if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
         own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
-        commands.append((command, kept | of_task | own))
+        commands.append((command, around | of_task | own))
     return start(commands, job) if command else 0
 
 

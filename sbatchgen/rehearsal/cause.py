@@ -12,7 +12,7 @@ _OURS = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmst
 _RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
 _FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
 _OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
-_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?::|$)")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)")
 _NEEDS_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\bgpus?\b|\bhip\b", re.IGNORECASE)
 _MOST = 300
 

@@ -69,7 +69,7 @@ def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> H
     """Return the hit of a variable that is used above the only lines that set it."""
     if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
         return None
-    command = _command(script, use)
+    command = script.body.command_around(use.at)
     in_a_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
     if command is None or not (in_a_test or (command.context.top and sets[0].context.top)):
         return None
@@ -104,7 +104,7 @@ def _misnamed(
             continue
         if any(made.word and name in made.word.variables for made in sets[other]):
             continue  # which takes its value from it
-        command = _command(script, use)
+        command = script.body.command_around(use.at)
         if command is None or not _only_shows(command):
             what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
             yield Hit(script.at_start(use), what, f"write ${other}, which the script sets")
@@ -117,7 +117,7 @@ def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
     if len(unset) != 1 or len(names) != 1 or not script.assigned or (prepares and names[0].isupper()):
         return
     name, use = names[0], unset[names[0]]
-    command = _command(script, use)
+    command = script.body.command_around(use.at)
     if command is None or re.search(rf"#.*\b{name}\b|--export", script.text):
         return  # a comment, or an option, that explains it
     index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
@@ -140,9 +140,3 @@ def _only_shows(command: Command) -> bool:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "")
-
-
-def _command(script: JobScript, use: VariableUse) -> Command | None:
-    """Return the innermost command that a use of a variable is in."""
-    around = (each for each in reversed(script.body.commands) if each.at <= use.at < each.end)
-    return next(around, None)

@@ -62,8 +62,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
             continue
-        around = (each for each in reversed(script.body.commands) if each.at <= use.at < each.end)
-        command = next(around, None)  # the innermost
+        command = script.body.command_around(use.at)
         text = script.body.source.text
         before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
         if command and re.search(r"\$\{\w+:?-[^}]*$", before):

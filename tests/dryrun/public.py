@@ -31,14 +31,7 @@ from tests.dryrun import truth
 
 # Nodes as large as those of centres, in place of the tests' own.
 CLUSTER = "NodeName={nodes} Sockets=2 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=4000000 Gres=gpu:a100:4,shard:64"
-PROFILE = """
-name: testing
-url: https://slurm.schedmd.com
-checked: 2026-11-20
-slurm: '{release}'
-default_partition: gpu
-partitions: {{gpu: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 128, gpus_per_node: 4}}}}
-"""
+PROFILE = truth.SITE.replace("CPUS", "128")
 MOST_TASKS = 32  # of a job, which this machine starts one by one
 _KEPT = """
     array cpus-per-gpu cpus-per-task distribution exclusive gpus gpus-per-node gpus-per-task gres job-name mem mem-per-cpu

@@ -13,17 +13,21 @@ from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.dryrun.plans import planned
 
-PROFILE = """
+# A cluster, with so many CPUs on a node.
+SITE = """
 name: testing
 url: https://slurm.schedmd.com
 checked: 2026-11-20
 slurm: '{release}'
 default_partition: gpu
-partitions: {{gpu: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4}}}}
+partitions: {{gpu: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: CPUS, gpus_per_node: 4}}}}
+"""
+_OF_JOBS = """
 env: {{OMP_NUM_THREADS: 1}}
 options: {{mem: 2G, time: 00:10:00, cpus_per_task: 2}}
 runtime: host
 """
+PROFILE = SITE.replace("CPUS", "8") + _OF_JOBS
 # What a plan can't know, by reason.
 _UNKNOWN = {
     "process ids, ports, addresses and times": r"SLURM_(TASK_PID|SRUN_COMM_\w+|STEP_LAUNCHER_PORT"
