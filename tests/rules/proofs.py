@@ -61,6 +61,7 @@ while [[ $name != worker && -z $ended && SECONDS -lt last ]]; do
     if [[ -n $together && $(grep -c '|start|' "${0%/*}/record") -ge 2 ]]; then break; fi
 done
 event=end note "$@"
+[[ $ended != " on USR1" ]] || sleep 3 # Slurm signals one process after the other: the shell around it may be the last
 exit $status
 """
 PROGRAMS = ("python", "torchrun", "accelerate", "worker", "make", "model", "samtools", "host.sh")
