@@ -59,6 +59,10 @@ SHAPES = {
     "--nodes=1 --gpus=2 --cpus-per-gpu=2 --mem-per-gpu=1G": ("-n1",),
     "--array=3-7:2 --job-name=many --mem=1G --gres=gpu:2": ("",),
 }
+# srun returns a little before Slurm frees the GPUs of its step: the next step would get other ones.
+_UNTIL_ENDED = (
+    'while scontrol show step $SLURM_JOB_ID | grep -q "StepId=$SLURM_JOB_ID[.][0-9]"; do sleep 0.1; done'
+)
 RENDERED: dict[str, dict[str, Any]] = {
     "single": {"mode": "single"},
     "cpu": {"mode": "cpu"},
@@ -74,9 +78,8 @@ def test_each_way_of_srun_starts_what_the_plan_says(cluster: Cluster, slurm_rele
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in ("--partition=gpu", *shape.split()))]
     names = {"second": "$(scontrol show hostnames | tail -n 1)", "both": "$SLURM_JOB_NODELIST"}
     lines += ["python3 batch", "export FOR_ALL='a  b'"]
-    lines += [
-        f"srun {options.format(**names)} python3 train.py --lr 0.1 'x y' ''" for options in SHAPES[shape]
-    ]
+    for options in SHAPES[shape]:
+        lines += [f"srun {options.format(**names)} python3 train.py --lr 0.1 'x y' ''", _UNTIL_ENDED]
     text = "\n".join(lines) + "\n"
     batch, steps = truth.seen(cluster, text)
     assert batch
