@@ -3,6 +3,7 @@
 
     python benchmarks/plan.py FOLDER          # whether each script reaches a program, or what it needs
     python benchmarks/plan.py FOLDER --show   # also each finding
+    unshare --net python benchmarks/plan.py FOLDER --watch  # also files changed outside, and packets; as root
     python benchmarks/plan.py --healthy       # warnings of rendered jobs that are right: there must be none
     python benchmarks/plan.py --truth 300     # rendered scripts beside what their tasks see on a real Slurm
     python benchmarks/plan.py FOLDER --truth-public 100   # scripts of others beside their jobs, on each Slurm
@@ -17,11 +18,13 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -86,6 +89,29 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
 
 def _at(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
+
+
+def watch(work: Callable[[], None]) -> int:
+    """Do the work, and print which files of this machine have changed, and how many packets were sent."""
+    if _packets().keys() != {"lo"}:
+        sys.exit("error: other programs use this network; fix: unshare --net python benchmarks/plan.py ...")
+    before, began = _packets(), time.time()
+    work()
+    sent = sum(_packets().values()) - sum(before.values())
+    kernel = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup2", "tracefs", "debugfs")
+    skipped = " -o ".join(f"-fstype {kind}" for kind in kernel)
+    find = f"find / ( {skipped} ) -prune -o -newerct @{began} -print0".split()
+    found = subprocess.run(find, check=False, capture_output=True, text=True).stdout.split("\0")
+    changed = [name for name in found if name not in ("", tempfile.gettempdir())]  # where the plans are read
+    print(f"{len(changed)} files and folders of this machine have changed, {sent} packets were sent")
+    print("\n".join(changed))
+    return int(bool(changed or sent))
+
+
+def _packets() -> dict[str, int]:
+    """The packets that each interface has sent."""
+    lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
+    return {line.partition(":")[0].strip(): int(line.partition(":")[2].split()[9]) for line in lines}
 
 
 def healthy() -> int:
@@ -188,6 +214,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=0, help="plan so many scripts, drawn by chance")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="print each finding, and what was not reached")
+    parser.add_argument("--watch", action="store_true", help="count what changes outside, and packets")
     parser.add_argument(
         "--truth", type=int, metavar="SCRIPTS", help="compare so many rendered scripts with their jobs"
     )
@@ -204,7 +231,10 @@ def main() -> int:
     if given.truth_public:
         return compare_public(given.folder, given.truth_public, given.seed)
     if given.folder:
-        reach(given.folder, most=given.most, seed=given.seed, show=given.show)
+        planning = partial(reach, given.folder, most=given.most, seed=given.seed, show=given.show)
+        if given.watch:
+            return watch(planning)
+        planning()
     return compare(given.truth, given.seed) if given.truth else 0
 
 

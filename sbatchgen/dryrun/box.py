@@ -106,6 +106,7 @@ class Ended:
         files: What PLACE holds in the end, by the name below it.
         seconds: How long it ran.
         memory: The most bytes that all processes together had in memory.
+        cpu: How many seconds of processors they and the sandbox used.
         lacks: The kind of its sandbox, and what that can't do; "" for the best one.
     """
 
@@ -114,6 +115,7 @@ class Ended:
     files: Mapping[str, str]
     seconds: float
     memory: int = 0
+    cpu: float = 0.0
     lacks: str = ""
 
 
@@ -135,7 +137,7 @@ def supervised(work: Callable[[int], object], limits: BoxLimits) -> Ended:
     os.close(writing)
     said = _read_until(reading, child, started + limits.seconds + _BUSY + _OVER)
     os.close(reading)
-    _, status = os.waitpid(child, 0)
+    _, status, used = os.wait4(child, 0)
     if not said.startswith(b"{"):
         lines = said.decode("utf-8", "replace").strip().splitlines()
         raise NoSandboxError.of(lines[-1][:300] if lines else f"it ended with {status}")
@@ -146,6 +148,7 @@ def supervised(work: Callable[[int], object], limits: BoxLimits) -> Ended:
         files=report["files"],
         seconds=time.monotonic() - started,
         memory=report["memory"],
+        cpu=used.ru_utime + used.ru_stime,
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
 from sbatchgen.dryrun.downloads import downloads
-from sbatchgen.dryrun.findings import findings
-from sbatchgen.dryrun.run import DryRun, Given, dry_run
+from sbatchgen.dryrun.findings import findings, may_be_lost
+from sbatchgen.dryrun.run import SECONDS, DryRun, Given, dry_run
 from sbatchgen.dryrun.sandbox import NoSandboxError
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.files import read_file
@@ -55,8 +55,10 @@ def plan_of(
     home = environment.get("HOME") or f"/home/{user}"
     done = dry_run(script, held, str(folder), given or Given(), home=home, user=user)
     failing = None
-    if not quick and done.steps and not done.ended.status and not done.ended.limit:
-        failing = dry_run(script, held, str(folder), done.given._replace(status=1), home=home, user=user)
+    if not quick and may_be_lost(done):
+        left = SECONDS - done.seconds
+        given = done.given._replace(status=1)
+        failing = dry_run(script, held, str(folder), given, home=home, user=user, rounds=1, seconds=left)
     return done, (*findings(done, failing), *downloads(done))
 
 

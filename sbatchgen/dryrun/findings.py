@@ -37,6 +37,17 @@ def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]
     return tuple({finding.problem.what: finding for finding in reversed(every)}.values())[::-1]
 
 
+def may_be_lost(done: DryRun) -> bool:
+    """Whether a job that ends with 0 may do so although its programs fail: not if one of them comes last."""
+    if not done.steps or done.ended.status or done.ended.limit:
+        return False
+    end, commands = done.script.body.last, done.script.body.commands
+    if end is None or end.pipe or any(command.name in ("exit", "trap") for command in commands):
+        return True
+    lines = range(end.line, end.end_line + 1)
+    return not any(step.line in lines and not step.background for step in done.steps)
+
+
 def _lost(failing: DryRun) -> Iterator[Finding]:
     """A job that ends with 0 although all that it started failed."""
     if failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:

@@ -71,7 +71,10 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         root = os.path.realpath(place)
         moved = _mover(box, root)
         texts = {
-            name: (data if name == f"{PLACE}/job" else moved(data), mode)
+            name: (
+                data if b"\0" in data else moved(data),
+                mode,
+            )  # a path in a text is one of the private folder
             for name, (data, mode) in box.files.items()
         }
         own = replace(box, files=texts, folders=[*box.folders, *_TEMPORARY, box.home], covers=())
@@ -122,7 +125,7 @@ def _link(box: Box, root: str) -> None:
 def _link_entries(source: str, target: str) -> None:
     """Link each entry of a folder that the private one lacks; nothing may be written through these links."""
     os.makedirs(target, exist_ok=True)
-    for name in os.listdir(source)[:_MOST]:
+    for name in _names(source):
         entry, own = f"{source}/{name}", f"{target}/{name}"
         if not os.path.lexists(own):
             os.symlink(os.path.realpath(entry), own)
@@ -146,13 +149,20 @@ def _ruleset(box: Box, root: str, version: int) -> int:
 
 def _readable(folder: str, home: str) -> Iterator[str]:
     """Yield the entries of a folder that hold nothing of the user's home."""
-    for name in sorted(os.listdir(folder))[:_MOST]:
+    for name in _names(folder):
         path = os.path.join(folder, name)
         if f"{home}/".startswith(f"{path}/"):
             if path != home:
                 yield from _readable(path, home)
         elif folder != "/" or name not in OWN:
             yield path
+
+
+def _names(folder: str) -> list[str]:
+    """Return the names in a folder; of one that may be entered and not listed, as /home often is, no name."""
+    with contextlib.suppress(PermissionError):
+        return sorted(os.listdir(folder))[:_MOST]
+    return []
 
 
 def _allow(rules: int, path: str, rights: int) -> None:

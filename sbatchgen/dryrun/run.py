@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import marshal
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +18,14 @@ from typing import Any, NamedTuple
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.missing import Need, Traced, absent, false_test, missing, traced
-from sbatchgen.dryrun.sandbox import PLACE, Box, Ended, run
+from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.dryrun.starts import Step, read, steps
 from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
+SECONDS = 1.5  # of processors, for all runs together
+_LEAST = 0.5  # seconds that each run gets
 _SPOOL = "/var/spool/slurmd/job1000001/"
 SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"
@@ -36,7 +40,10 @@ pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sb
 sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh sshare sstat sudo
 tensorboard torchrun tune unknown uv vllm wandb wget
 """.split()  # noqa: SIM905
-_COVERED = ("/usr/bin", "/usr/local/bin")
+_LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
+_COVERS = [
+    f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in _STAND_INS if name != "sleep"
+]
 _OFF = re.compile(rb"\bset \+x\b")
 _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
 _OF_SOFTWARE = re.compile(
@@ -74,6 +81,7 @@ class DryRun:
         batch: The environment in which the batch script started.
         given: What it was given, and what it needed.
         runs: How often the script ran until it had what it needs.
+        seconds: The time of processors that these runs took.
     """
 
     script: JobScript
@@ -84,6 +92,7 @@ class DryRun:
     batch: Mapping[str, str] = field(default_factory=dict)
     given: Given = field(default_factory=Given)
     runs: int = 1
+    seconds: float = 0.0
 
     @cached_property
     def trace(self) -> tuple[Traced, ...]:
@@ -97,7 +106,17 @@ class DryRun:
         return lines[-1][:300] if lines else ""
 
 
-def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home: str, user: str) -> DryRun:
+def dry_run(
+    script: JobScript,
+    grant: Grant,
+    folder: str,
+    given: Given,
+    *,
+    home: str,
+    user: str,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+) -> DryRun:
     """Run a script on nodes that do not exist.
 
     Args:
@@ -107,6 +126,8 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
         given: What the user gives it.
         home: The user's home folder, which is empty in the sandbox.
         user: The user's name.
+        rounds: How often it may run.
+        seconds: The time of processors for all its runs; a run gets _LEAST of them at least.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -115,18 +136,21 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
         "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
-    batch = base | grant.environment
+    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
+    box = _box(script, grant, folder, workdir, home)
     needed: dict[tuple[str, str], Need] = {}
-    for number in range(1, ROUNDS + 1):
-        done = _once(script, grant, folder, given, batch | dict(given.variables))
-        if done.ended.limit or number == ROUNDS:
+    used = 0.0
+    for number in range(1, rounds + 1):
+        limits = BoxLimits(seconds=max(seconds - used, _LEAST))
+        done = _once(script, grant, given, base | grant.environment, replace(box, limits=limits))
+        used += limits.seconds if done.ended.limit == "time" else done.ended.cpu  # it may have waited
+        if done.ended.limit not in ("", "time") or number == rounds or used > seconds + _LEAST:
             break
         lacked = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
         if not lacked:
             break
         needed |= lacked
         given = _with(given, lacked.values())
-    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
     for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
         if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
             del needed[key]
@@ -136,38 +160,38 @@ def dry_run(script: JobScript, grant: Grant, folder: str, given: Given, *, home:
     for need in unset(done, given) if done.steps else ():
         if need.line in reached | ran:
             needed.setdefault(need[:2], need)
-    return replace(
-        done, needed=tuple(sorted(needed.values(), key=lambda need: need.line)), given=given, runs=number
-    )
+    needs = tuple(sorted(needed.values(), key=lambda need: need.line))
+    return replace(done, needed=needs, given=given, runs=number, seconds=used)
 
 
-def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Mapping[str, str]) -> DryRun:
-    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
-    folders = [name for name in given.files if name.endswith("/")]
-    if given.status:
-        batch = {**batch, "__plan_status": str(given.status)}
-    box = Box(
-        home=batch["HOME"],
+def _box(script: JobScript, grant: Grant, folder: str, workdir: str, home: str) -> Box:
+    """Return the sandbox of a script, without what it is given."""
+    text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
+    job = marshal.dumps(facts_of_steps(script, grant))
+    return Box(
+        home=home,
         hostname=grant.nodes[0],
         folder=workdir,
-        files={
-            **_stand_ins(script, grant),
-            **{
-                _absolute(name, workdir): (data, 0o755)
-                for name, data in given.files.items()
-                if name[-1:] != "/"
-            },
-            SCRIPT: (_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape")), 0o700),
-        },
-        folders=[_absolute(name, workdir) for name in folders],
+        files={**_stand_ins(), f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
         shown=(sys.base_prefix, folder),
-        links={f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS},
+        links=_LINKS,
         cover=f"{PLACE}/stand_in.sh",
-        covers=[f"{where}/{name}" for where in _COVERED for name in _STAND_INS if name != "sleep"],
+        covers=_COVERS,
         interpreter=os.path.realpath(sys.executable),
     )
+
+
+def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box) -> DryRun:
+    batch = {**batch, **given.variables}
+    if given.status:
+        batch["__plan_status"] = str(given.status)
+    files = {
+        _absolute(name, box.folder): (data, 0o755) for name, data in given.files.items() if name[-1:] != "/"
+    }
+    folders = [_absolute(name, box.folder) for name in given.files if name[-1:] == "/"]
     flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
     bash = shutil.which("bash") or "/bin/bash"
+    box = replace(box, files=files | dict(box.files), folders=folders)
     ended = run([bash, *flags, SCRIPT, *given.arguments], batch, box)
     starts = [
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
@@ -177,18 +201,19 @@ def _once(script: JobScript, grant: Grant, folder: str, given: Given, batch: Map
     )
 
 
-def _stand_ins(script: JobScript, grant: Grant) -> dict[str, tuple[bytes, int]]:
-    parts = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
-    job = (marshal.dumps(facts_of_steps(script, grant)), 0o644)
-    return {f"{PLACE}/{name}": part for name, part in {**parts, "job": job}.items()}
+@functools.cache
+def _stand_ins() -> dict[str, tuple[bytes, int]]:
+    """Return the programs that run in the sandbox; step.py also compiled, as it starts often."""
+    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
+    code = compile(files["step.py"][0], "step.py", "exec", dont_inherit=True)
+    unchecked = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: it is not compared with the source
+    compiled = importlib.util.MAGIC_NUMBER + unchecked + marshal.dumps(code)
+    files[importlib.util.cache_from_source("step.py")] = (compiled, 0o644)
+    return {f"{PLACE}/{name}": file for name, file in files.items()}
 
 
 def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
     """Return what step.py knows of a job, in types that marshal takes."""
-    syntax = {
-        name: {**asdict(each), "values": set(each.values), "optional": set(each.optional)}
-        for name, each in (SYNTAX | {"srun": SRUN, "podman run": PODMAN, "docker run": PODMAN}).items()
-    }
     asked = script.resources
     return {
         "nodes": list(grant.nodes),
@@ -200,8 +225,15 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),
-        "syntax": syntax,
+        "syntax": _syntax(),
     }
+
+
+@functools.cache
+def _syntax() -> dict[str, dict[str, Any]]:
+    of = SYNTAX | {"srun": SRUN, "podman run": PODMAN, "docker run": PODMAN}
+    parts = ("values", "shorts", "optional", "operands")
+    return {name: {part: getattr(each, part) for part in parts} for name, each in of.items()}
 
 
 def _absolute(name: str, folder: str) -> str:
@@ -221,7 +253,7 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
         return lacked
-    if need := false_test(done.trace):
+    if not done.ended.limit and (need := false_test(done.trace)):
         lacked.append(need)
     if not lacked:
         lacked += unset(done, given)

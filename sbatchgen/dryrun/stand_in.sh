@@ -27,12 +27,15 @@ expanded() { # node[1-2,4],x: a name a line
     done
 }
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
+start() { # what starts other programs
+    exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
+}
 gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1}
 
 case $name in
-    srun|apptainer|singularity|podman|docker|podman-hpc|shifter|nsys|numactl) exec "$(</run/plan/python)" -I -S /run/plan/step.py "$name" "$@" ;;
+    srun|apptainer|singularity|podman|docker|podman-hpc|shifter|nsys|numactl) start "$@" ;;
     conda|mamba|micromamba|uv)
-        [[ ${1-} != run ]] || exec "$(</run/plan/python)" -I -S /run/plan/step.py "$name" "$@"
+        [[ ${1-} != run ]] || start "$@"
         record "$@"
         [[ "$*" != "info --base" ]] || echo "$HOME/conda" ;;
     hostname) case ${1-} in -i|-I|--ip*|--all-ip*) address "$node" ;; *) echo "$node" ;; esac ;;

@@ -13,7 +13,9 @@ TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-PLACE = "/run/plan"
+_HERE, PLACE = os.path.dirname(__file__), "/run/plan"
+ROOT = _HERE.removesuffix(PLACE) if _HERE.endswith(PLACE) else ""  # the private folder of Landlock's sandbox
+PLACE = ROOT + PLACE
 BIN = f"{PLACE}/bin"
 LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
 MOST_TASKS = 64  # that are started; those of larger steps are like these
@@ -240,7 +242,7 @@ def variables(
         "SLURM_UMASK": f"{umask():04o}",
     }
     if not task["local"]:  # the first task of a node has it also if --export leaves it out
-        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
+        of["TMPDIR"] = environment.get("TMPDIR", f"{ROOT}/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
     of |= _of_options(len(tasks), len(names), options, job, environment)
     if later and options.get("gpus"):
@@ -452,7 +454,3 @@ def _listed(names: list[str], job: dict[str, Any]) -> str:
     if names == job["nodes"][first : first + len(names)]:
         return f"node[{names[0][4:]}-{names[-1][4:]}]"
     return "node[" + ",".join(name[4:] for name in names) + "]"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

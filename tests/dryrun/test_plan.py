@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.dryrun import screen
+from sbatchgen.dryrun.findings import may_be_lost
+from sbatchgen.dryrun.run import SECONDS
 from tests.dryrun.plans import TWO_NODES, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
@@ -223,6 +225,26 @@ def test_a_status_that_gets_lost_is_named(tmp_path: Path) -> None:
         assert finding.problem.what.startswith(f"{lost}: {last}")
     assert not planned("srun python train.py\n", tmp_path)[1]
     assert not planned("srun python train.py || true\n", tmp_path)[1]
+    assert not planned("mkdir -p x\nsbatch next.slurm\n", tmp_path)[1]  # whose stand-in never fails
+
+
+def test_it_does_not_run_again_with_failing_programs_where_one_comes_last(tmp_path: Path) -> None:
+    for text, may in (
+        ("python a.py\nsrun \\\n    python b.py\n", False),
+        ("python a.py || exit 0\npython b.py\n", True),
+        ("python a.py | tee log\n", True),
+        ("python a.py &\nwait\n", True),
+        ("python a.py\necho\n", True),
+    ):
+        assert may_be_lost(planned(text, tmp_path)[0]) is may, text
+
+
+def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) -> None:
+    done, _ = planned('while [ -z "$1" ]; do :; done\nsrun python train.py "$1"\n', tmp_path)
+    assert [need.kind for need in done.needed] == ["arguments"]
+    assert done.steps[0].processes[0].argv == ("python", "train.py", "ARG1")
+    assert done.runs == 2
+    assert done.seconds < 2 * SECONDS + 1
 
 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
