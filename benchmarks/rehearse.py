@@ -26,22 +26,16 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.dryrun.rehearsal_faults import KEEPS, RANKS  # noqa: E402
+from tests.dryrun.rehearsal_faults import KEEPS, PROFILE, RANKS  # noqa: E402
 from tests.jobs import test_own_trainer as page  # noqa: E402
 from tests.training.forks import QUICKLY  # noqa: E402
 
 SBATCHGEN = str(Path(sys.executable).with_name("sbatchgen"))
-PROFILE = f"""
-name: testing
-url: https://slurm.schedmd.com
-checked: 2026-11-20
-partitions:
-  gpu: {{time_max: 1-00:00:00, nodes_max: 4000, cpus_per_node: 8, gpus_per_node: 4, gpu_memory: 40G}}
-default_partition: gpu
-options: {{time: 00:10:00, cpus_per_task: 2}}
-runtime: host
-env: {{PYTHONPATH: "{QUICKLY}:{ROOT}:{ROOT}/examples", OMP_NUM_THREADS: 1, ACCELERATE_USE_CPU: "true"}}
-"""
+OWN_PROFILE = (
+    PROFILE.format(path=f"{QUICKLY}:{ROOT}:{ROOT}/examples")
+    .replace("gpus_per_node: 4", "gpus_per_node: 4, gpu_memory: 40G")
+    .replace("OMP_NUM_THREADS: 1", 'OMP_NUM_THREADS: 1, ACCELERATE_USE_CPU: "true"')
+)
 FLAGS = (
     "--optimizer sgd", "--optimizer adamw", "--precision bf16", "--accumulate 2", "--ema 0.9",
     "--activation-checkpointing", "--save-every 7", "--keep 1", "--schedule cosine", "--clip-norm 1",
@@ -163,7 +157,7 @@ def rehearsed(job: Job, seconds: str) -> tuple[float, int, list[dict[str, Any]]]
     """Rehearse a job; return how long it took, its exit status and its rows."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        (place / "testing.yaml").write_text(PROFILE)
+        (place / "testing.yaml").write_text(OWN_PROFILE)
         (place / "sbatchgen.yaml").write_text("profile: ./testing.yaml\n")
         drawing = ("--to", "data", "--synthetic", "--train", "400", "--test", "100")
         subprocess.run(

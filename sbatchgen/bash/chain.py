@@ -162,7 +162,7 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
         name = piece.name if piece and not piece.operator else ""
         if name in ("@", "*") and passed:
             yield from passed[1:]
-        elif name.isdigit() and int(name) < len(passed):
+        elif name.isdecimal() and int(name) < len(passed):
             yield passed[int(name)]
         else:
             yield word

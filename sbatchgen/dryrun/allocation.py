@@ -143,7 +143,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
-    if script.option("export") == "NONE":
+    if script.option("export").upper() == "NONE":
         of |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
     if order := script.option("distribution"):
         of["SLURM_DISTRIBUTION"] = order

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import at_once, found
+from sbatchgen.dryrun.found import at_once, found, may_follow, meet
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
 from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun
@@ -123,24 +123,15 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         launch = done.script.launches[-1]
         what = f"{launch.program.name} is never reached: the script ends with 0 at line {line}"
         yield found(done, launch.command.line, what, "see the conditions around it", severity="info")
-    if empty and not _may_follow(done):
+    if empty and not may_follow(done):
         what = f"bash can't compute this: {empty[2]}"
         yield found(done, int(empty[1]), what, "print its variables before this line: one of them is empty")
-
-
-def _may_follow(done: DryRun) -> bool:
-    """Whether an empty value may follow from arguments or variables that the script was not given."""
-    of_user = ("", "array")  # which sbatch gets on its command line
-    return any(
-        need.kind == "arguments" or (need.kind == "variable" and option_of(need.name) in of_user)
-        for need in done.needed
-    )
 
 
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
     """Options without the value that a variable should have given, and values with line breaks."""
     yield from _node_lists(done, step)
-    if _may_follow(done):
+    if may_follow(done):
         return
     said = set()
     for words in dict.fromkeys(process.argv for process in step.processes):
@@ -173,7 +164,7 @@ def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
         if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
             continue
         given = value if equals else following
-        if not given and not _may_follow(done):
+        if not given and not may_follow(done):
             what = f"srun {name} has no value: the variable in it is empty here"
             yield found(done, step.line, what, "print the variable before this line, and see what sets it")
         elif "\n" in given.strip():
@@ -280,6 +271,8 @@ def _unreadable(done: DryRun, step: Step) -> Iterator[Finding]:
 
 def _images(done: DryRun, step: Step) -> Iterator[Finding]:
     """Containers without an image, which take the next word for it."""
+    if may_follow(done, variables=False) or any(done.script.named("module", "ml")):
+        return  # which may set the variable of the image
     for process in step.processes:
         image = process.container
         needs = image in CONTAINERS and not (image == "shifter" and "image" in done.script.options)
@@ -361,10 +354,8 @@ def _waiting(done: DryRun) -> Iterator[Finding]:
         return
     said = set()
     for first, second in combinations(steps, 2):
-        shared = {process.node for process in first.processes} & {
-            process.node for process in second.processes
-        }
-        if not (at_once(first, second) and shared) or first.line in said:
+        shared = meet(done, first, second)
+        if not shared or first.line in said:
             continue
         if _shares(done, first) or _shares(done, second):
             continue

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os.path
+import re
+from itertools import takewhile
+
+from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.errors import Problem
@@ -27,6 +32,45 @@ def found(
     return Finding(severity, Problem(what, place.text, fix), rule=rule, place=place)
 
 
+def may_follow(done: DryRun, *, variables: bool = True) -> bool:
+    """Whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
+    of_user = ("", "array")  # which sbatch gets on its command line
+    sourced = {
+        os.path.basename(word.text.strip("'\""))  # noqa: PTH119 - of the job's nodes
+        for command in done.script.body.commands
+        if command.name in ("source", ".")
+        for word in command.words[1:2]
+    }
+    return any(
+        need.kind == "arguments"
+        or (variables and need.kind == "variable" and option_of(need.name) in of_user)
+        or (need.kind == "file" and os.path.basename(need.name) in sourced)  # noqa: PTH119
+        for need in done.needed
+    )
+
+
 def at_once(first: Step, second: Step) -> bool:
     """Whether the second of two steps starts while the first may run."""
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
+
+
+def meet(done: DryRun, first: Step, second: Step) -> set[str]:
+    """Return the nodes on which two steps surely run at the same time.
+
+    A plan starts each step on the first nodes. Slurm prefers nodes on which no other step runs.
+    """
+    if not at_once(first, second):
+        return set()
+    shared = _nodes(first) & _nodes(second)
+    before = takewhile(lambda step: step is not second, done.steps)
+    others = [step for step in before if step.is_srun and at_once(step, second)]
+    named = any(_NAMES_NODES.match(word) for word in second.command)
+    is_room = sum(len(_nodes(step)) for step in (*others, second)) <= len(done.grant.nodes)
+    return set() if second.is_srun and is_room and not named else shared
+
+
+def _nodes(step: Step) -> set[str]:
+    return {process.node for process in step.processes}
+
+
+_NAMES_NODES = re.compile(r"-[wrx]|--(nodelist|relative|exclude)\b")

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import at_once, found
+from sbatchgen.dryrun.found import found, may_follow, meet
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
@@ -114,7 +114,8 @@ def of_launchers(done: DryRun) -> Iterator[Finding]:
 
 def _programs(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
     """Launchers without a program, and options that no shell has expanded."""
-    if bare := next((each for each in launchers if each.starts_nothing), None):
+    bare = next((each for each in launchers if each.starts_nothing), None)
+    if bare and not may_follow(done, variables=False):
         fix = f"print the words before this line: {bare.name} needs the program that it starts"
         yield found(done, step.line, f"{bare.name} has no program: its command ends with its options", fix)
     for option, value in (item for each in launchers[:1] for item in each.options.items()):
@@ -210,7 +211,7 @@ def _crowded(done: DryRun, of_steps: Sequence[tuple[Step, Sequence[StartedLaunch
     said = set()
     for (first, before), (second, after) in combinations(of_steps, 2):
         pairs = [(a, b) for a in before for b in after if a.process.node == b.process.node]
-        if not pairs or not at_once(first, second) or second.line in said:
+        if not pairs or not meet(done, first, second) or second.line in said:
             continue
         a, b = pairs[0]
         shared = sorted({*a.process.gpus} & {*b.process.gpus})

@@ -15,6 +15,7 @@ _MOST = 40  # of one run
 _NONE = "(?:No such file or directory|Not a directory)"
 _OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): {_NONE}")
 _OF_TASKS = re.compile(rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.+): {_NONE}", re.MULTILINE)
+_OF_DASH = re.compile(r"^(?:da)?sh: 0: cannot open (.+): No such file", re.MULTILINE)
 _OF_OTHERS = re.compile(
     r"^(\w[\w.-]*): (?:cannot (?:access|stat|open|create regular file) |can't (?:read|open) |error: )?"
     f"['\"\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading)?: {_NONE}",
@@ -86,8 +87,9 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
             of_path = [entry for entry in trace if path in entry.command]
             kind = "folder" if match[1] in ("cd", "pushd") else "file"
             yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
-    for match in [*_OF_OTHERS.finditer(err)][:_MOST]:
-        program, path = match[1], match[2].strip()
+    said = [("sh", match[1]) for match in _OF_DASH.finditer(err)]
+    said += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
+    for program, path in said[:_MOST]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
             kind = "folder" if program in _FOLDERS else "output" if program in ("tee", "touch") else "file"

@@ -30,7 +30,7 @@ address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
 start() { # what starts other programs
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
 }
-gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1}
+gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
 case $name in
     srun|apptainer|singularity|podman|docker|podman-hpc|shifter|nsys|numactl) start "$@" ;;
@@ -64,9 +64,19 @@ case $name in
         case "${1-} ${2-}" in
             "show hostname"*) expanded "${3-${SLURM_JOB_NODELIST-}}" ;;
             "show job"*) echo "JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
-   JobState=RUNNING Reason=None TimeLimit=1-00:00:00 RunTime=00:00:01
-   NodeList=$SLURM_JOB_NODELIST BatchHost=$node NumNodes=$SLURM_JOB_NUM_NODES
-   Command=/run/plan/job.sh WorkDir=$SLURM_SUBMIT_DIR" ;;
+   UserId=$SLURM_JOB_USER($SLURM_JOB_UID) GroupId=$SLURM_JOB_USER($SLURM_JOB_GID) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:01 TimeLimit=1-00:00:00 TimeMin=N/A
+   SubmitTime=2026-01-01T00:00:00 EligibleTime=2026-01-01T00:00:00
+   StartTime=2026-01-01T00:00:00 EndTime=2026-01-02T00:00:00 Deadline=N/A
+   Partition=$SLURM_JOB_PARTITION AllocNode:Sid=$SLURM_SUBMIT_HOST:1
+   NodeList=$SLURM_JOB_NODELIST
+   BatchHost=$node
+   NumNodes=$SLURM_JOB_NUM_NODES NumCPUs=$cpus NumTasks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} CPUs/Task=${SLURM_CPUS_PER_TASK:-1}
+   TRES=cpu=$cpus,node=$SLURM_JOB_NUM_NODES,billing=$cpus${SLURM_GPUS_ON_NODE:+,gres/gpu=$((gpus * SLURM_JOB_NUM_NODES))}
+   Command=/run/plan/job.sh
+   WorkDir=$SLURM_SUBMIT_DIR" ;;
             "show node"*) echo "NodeName=${3-$node} NodeAddr=$(address "${3-$node}") NodeHostName=${3-$node}" ;;
             *) record "$@" ;;
         esac ;;

@@ -204,7 +204,7 @@ def expanded(text: str) -> set[str]:
         word = inside + part.rstrip("]")
         prefix, bracket, item = word.partition("[")
         low, dash, high = item.partition("-")
-        if dash and low.isdigit() and high.isdigit():
+        if dash and low.isdecimal() and high.isdecimal():
             names.update(f"{prefix}{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
         else:
             names.add(prefix + item)
@@ -295,7 +295,7 @@ def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int)
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
             if option != "gres" or item.startswith(("gpu", "none")):
-                count = number_of(item.rpartition(":")[2]) if item[-1:].isdigit() else int(item != "none")
+                count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
                 return min(count, int(job["gpus"]))
     if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
         return min(each * tasks, int(job["gpus"]))
@@ -341,7 +341,7 @@ def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
 def exported(export: str, environment: Options) -> Options:
     """The environment that --export leaves."""
     words = [word for word in export.split(",") if word]
-    names = {word for word in words if "=" not in word}
+    names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
     kept = {
         key: value
         for key, value in environment.items()
@@ -434,7 +434,7 @@ def record(name: str, words: list[str], environment: Options) -> None:
 
 def number_of(text: str | None) -> int:
     """The number that a text is; 0 for another text."""
-    return int(text) if text and text.isdigit() else 0
+    return int(text) if text and text.isdecimal() else 0
 
 
 def _counts(numbers: list[int]) -> str:

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+PROFILE = """
+name: testing
+url: https://slurm.schedmd.com
+checked: 2026-11-20
+partitions:
+  gpu: {{time_max: 1-00:00:00, nodes_max: 4000, cpus_per_node: 8, gpus_per_node: 4}}
+default_partition: gpu
+options: {{time: 00:10:00, cpus_per_task: 2}}
+runtime: host
+env: {{PYTHONPATH: "{path}", OMP_NUM_THREADS: 1}}
+"""
 # A trainer that keeps the contract of docs/how-to/own-trainer.md; the faults are changes of it.
 KEEPS = """
 import json, os, signal, sys, time

@@ -152,7 +152,7 @@ def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
             "--nproc-per-node 8, but a process has 4 GPUs",
         ),
         (
-            "srun -N1 -n1 ray start --block &\nsrun -N1 -n1 python train.py\n",
+            "srun ray start --block &\nsrun -N1 -n1 python train.py\n",
             "this step waits until that of line 5 ends: each takes all of node1",
         ),
         (
@@ -183,6 +183,17 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "head=$(scontrol show hostnames | head -n 1)\nsrun torchrun --nnodes=2 --rdzv_endpoint=$head:1 t.py\n",
         "srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$0 t.py' $(hostname)\n",
         "for node in $(scontrol show hostnames); do srun -N1 -n1 -w $node ray start --block & done\nwait\n",
+        "srun -N1 -n1 ray start --block &\nsrun -N1 -n1 python train.py\n",  # on the other node
+        "srun -N1 -n1 torchrun a.py &\nsrun -N1 -n1 torchrun b.py &\nwait\n",
+        "srun torchrun $@\n",
+        "source ./set.sh\nsrun torchrun -m $program\n",
+        "srun sh wrapper.sh\n",
+        "module load torch\nsrun apptainer exec --nv $IMAGE_OF_THE_MODULE python train.py\n",
+        (
+            "job=$(scontrol show job $SLURM_JOB_ID)\nstart=$(grep -oP 'StartTime=\\K\\S+' <<<$job)\n"
+            "gpus=$(grep -oP 'TRES=.*?gpu=\\K(\\d+)' <<<$job)\necho $(($(date -d $start +%s) - 60))\n"
+            "srun accelerate launch --num_machines 2 --num_processes $gpus train.py\n"
+        ),
         "srun -N1 -n1 ray start --block &\nsrun --overlap -N1 -n1 python train.py\n",
         "srun -n2 python a.py &\nwait\nsrun -n2 python b.py\n",
         (
@@ -206,6 +217,7 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         ),
         "for i in 0 1; do torchrun --standalone --nproc-per-node=2 t.py & done\nwait\n",
         "srun -N $1 python train.py\n",
+        "#SBATCH --export=NONE\nsrun --export=all python train.py\n",
         "srun --het-group=0 ray start --block &\nsrun --het-group=1 python train.py\n",
         "CUDA_VISIBLE_DEVICES=0 python a.py &\nCUDA_VISIBLE_DEVICES=0,1,2,3 python b.py &\nwait\n",
     ],

@@ -13,30 +13,18 @@ import pytest
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.dryrun.plans import needs_sandbox
-from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, NEVER_END, TWO, Fault
+from tests.dryrun.rehearsal_faults import FAULTS, KEEPS, NEVER_END, PROFILE, TWO, Fault
 from tests.jobs.jobs import SBATCHGEN, site_on
 from tests.training.forks import QUICKLY
 
-PROFILE = f"""
-name: testing
-url: https://slurm.schedmd.com
-checked: 2026-11-20
-partitions:
-  gpu: {{time_max: 1-00:00:00, nodes_max: 4000, cpus_per_node: 8, gpus_per_node: 4}}
-default_partition: gpu
-options: {{time: 00:10:00, cpus_per_task: 2}}
-runtime: host
-modules: [cuda/12]
-env: {{PYTHONPATH: {QUICKLY}, OMP_NUM_THREADS: 1}}
-network: {{gloo_socket_ifname: hsn0}}
-"""
+OWN_PROFILE = PROFILE.format(path=QUICKLY) + "modules: [cuda/12]\nnetwork: {gloo_socket_ifname: hsn0}\n"
 DRAWING = ("--synthetic", "--train", "400", "--test", "100")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a profile."""
-    (tmp_path / "testing.yaml").write_text(PROFILE)
+    (tmp_path / "testing.yaml").write_text(OWN_PROFILE)
     (tmp_path / "sbatchgen.yaml").write_text("profile: ./testing.yaml\n")
     return tmp_path
 
