@@ -15,10 +15,13 @@ _MOST = 40  # of one run
 _NONE = "(?:No such file or directory|Not a directory)"
 _OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): {_NONE}")
 _OF_TASKS = re.compile(rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.+): {_NONE}", re.MULTILINE)
-_OF_DASH = re.compile(r"^(?:da)?sh: 0: cannot open (.+): No such file", re.MULTILINE)
+_OF_SCRIPTS = re.compile(
+    r"^(?:(?:da)?sh: 0: cannot open|Can't open perl script) \"?(.+?)\"?: No such file", re.MULTILINE
+)
 _OF_OTHERS = re.compile(
-    r"^(\w[\w.-]*): (?:cannot (?:access|stat|open|create regular file) |can't (?:read|open) |error: )?"
-    f"['\"\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading)?: {_NONE}",
+    r"^(\w[\w.-]*): (?:fatal: )?"
+    r"(?:cannot (?:access|stat|open|open file|create regular file) |can't (?:read|open) |error: )?"
+    f"['\"`\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
     re.MULTILINE,
 )
 _FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df"))
@@ -87,7 +90,7 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
             of_path = [entry for entry in trace if path in entry.command]
             kind = "folder" if match[1] in ("cd", "pushd") else "file"
             yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
-    said = [("sh", match[1]) for match in _OF_DASH.finditer(err)]
+    said = [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
     said += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
     for program, path in said[:_MOST]:
         if program != "script" and is_path(path):
@@ -143,11 +146,7 @@ def option_of(variable: str) -> str:
 
 def false_test(trace: Sequence[Traced]) -> Need | None:
     """Return the file or folder whose test was the last before the script gave up."""
-    for entry in reversed(trace[-40:]):
-        if not entry.command.startswith(("[[ ", "'['", "[ ", "test ")):
-            if _EXIT.match(entry.command):
-                continue
-            return None
+    for entry in _last_tests(trace):
         for letter, quoted in reversed(_TEST.findall(entry.command)):
             try:
                 path = shlex.split(quoted)[0]
@@ -156,3 +155,19 @@ def false_test(trace: Sequence[Traced]) -> Need | None:
             if is_path(path):
                 return _need({"d": "folder", "x": "program"}.get(letter, "file"), path, entry.line, [entry])
     return None
+
+
+def empty_test(trace: Sequence[Traced]) -> int:
+    """Return the line of the last test before the script gave up, if something in it was empty; else 0."""
+    tests = [*_last_tests(trace)]
+    line = tests[0].line if tests else 0
+    return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
+
+
+def _last_tests(trace: Sequence[Traced]) -> Iterator[Traced]:
+    """Yield the tests before the script gave up, the last one first."""
+    for entry in reversed(trace[-40:]):
+        if entry.command.startswith(("[[ ", "'['", "[ ", "test ")):
+            yield entry
+        elif not _EXIT.match(entry.command):
+            return

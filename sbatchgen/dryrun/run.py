@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
-from sbatchgen.dryrun.missing import Need, Traced, absent, false_test, missing, traced
+from sbatchgen.dryrun.missing import Need, Traced, absent, empty_test, false_test, missing, traced
 from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.dryrun.starts import Step, read, steps
 from sbatchgen.job.script import JobScript
@@ -255,9 +255,7 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
         return lacked
     if not done.ended.limit and (need := false_test(done.trace)):
         lacked.append(need)
-    if not lacked:
-        lacked += unset(done, given)
-    return lacked
+    return lacked or [*unset(done, given)] or [*_tested(done, given)]
 
 
 def unset(done: DryRun, given: Given) -> Iterator[Need]:
@@ -270,12 +268,14 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
         use
         for use in body.uses
         if _POSITIONAL.fullmatch(use.name)
-        and use.operator[:1] not in (*"-=+", ":")
+        and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")
         and not any(at <= use.at < end for at, end in inside)
     ]
     count = max([1, *(int(use.name) for use in numbers if use.name.isdecimal())])
     if numbers and not given.arguments and "set -- " not in done.script.text:
         yield Need("arguments", str(min(count, 30)), numbers[0].line)
+    if not numbers and not given.arguments and not done.steps and (options := done.script.named("getopts")):
+        yield Need("arguments", "1", options[0].line)
     known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
         if (
@@ -291,6 +291,16 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
             and re.search(rf"\$\{{?{match[2]}", done.script.text)
         ):
             yield Need("variable", match[2], int(match[1]))
+
+
+def _tested(done: DryRun, given: Given) -> Iterator[Need]:
+    """The variables that were empty in the last test of the script, and that only a user can set."""
+    line, body = empty_test(done.trace), done.script.body
+    for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
+        own = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
+        is_given = name in done.batch or name in given.variables
+        if not is_given and all(f"${{{name}" in text for text in own):  # NAME=${NAME:-}
+            yield Need("variable", name, line)
 
 
 def _with(given: Given, needed: Iterable[Need]) -> Given:

@@ -26,6 +26,29 @@ expanded() { # node[1-2,4],x: a name a line
         done
     done
 }
+list_gpus() { # as nvidia-smi: its arguments
+    query=${*/#/ }
+    for ((gpu = 0; gpu < gpus; gpu++)); do
+        case " $* " in
+            *" -L "*|*--list-gpus*) echo "GPU $gpu: GPU (UUID: GPU-0000000$gpu)" ;;
+            *--query-gpu=*)
+                fields=${query#*--query-gpu=} fields=${fields%% *} values=
+                for field in ${fields//,/ }; do
+                    case $field in
+                        index) value=$gpu ;; name|gpu_name) value=GPU ;; count) value=$gpus ;;
+                        memory.total) value="81559 MiB" ;; *) value=0 ;;
+                    esac
+                    values+="${values:+, }$value"
+                done
+                echo "$values" ;;
+        esac
+    done
+}
+in_one_piece() { # as programs write: head -n 1 would end what writes line by line
+    local text
+    text=$("$@")
+    [[ ! $text ]] || printf '%s\n' "$text"
+}
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
 start() { # what starts other programs
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
@@ -43,26 +66,10 @@ case $name in
     getent) echo "$(address "${2-1}")  ${2-}" ;;
     nproc) echo "${SLURM_CPUS_ON_NODE:-1}" ;;
     sleep) exec /bin/sleep 0.02 ;;
-    nvidia-smi|rocm-smi)
-        query=${*/#/ }
-        for ((gpu = 0; gpu < gpus; gpu++)); do
-            case " $* " in
-                *" -L "*|*--list-gpus*) echo "GPU $gpu: GPU (UUID: GPU-0000000$gpu)" ;;
-                *--query-gpu=*)
-                    fields=${query#*--query-gpu=} fields=${fields%% *} values=
-                    for field in ${fields//,/ }; do
-                        case $field in
-                            index) value=$gpu ;; name|gpu_name) value=GPU ;; count) value=$gpus ;;
-                            memory.total) value="81559 MiB" ;; *) value=0 ;;
-                        esac
-                        values+="${values:+, }$value"
-                    done
-                    echo "$values" ;;
-            esac
-        done ;;
+    nvidia-smi|rocm-smi) in_one_piece list_gpus "$@" ;;
     scontrol)
         case "${1-} ${2-}" in
-            "show hostname"*) expanded "${3-${SLURM_JOB_NODELIST-}}" ;;
+            "show hostname"*) in_one_piece expanded "${3-${SLURM_JOB_NODELIST-}}" ;;
             "show job"*) echo "JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
    UserId=$SLURM_JOB_USER($SLURM_JOB_UID) GroupId=$SLURM_JOB_USER($SLURM_JOB_GID) MCS_label=N/A
    JobState=RUNNING Reason=None Dependency=(null)

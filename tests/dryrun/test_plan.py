@@ -111,6 +111,29 @@ def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
     assert done.steps[0].command == ("python", "train.py", "a b", "--data", "c")
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("data=${1:?Usage: job DATA}\n", "arguments", "1"),
+        ('while getopts "c:" word; do c=$OPTARG; done\n[[ "$c" ]] || exit 1\n', "arguments", "1"),
+        ('if [ -z "${API_KEY:-}" ]; then\n  echo set API_KEY\n  exit 1\nfi\n', "variable", "API_KEY"),
+        ('RUN="${RUN:-}"\n[[ -z "$RUN" ]] && exit 1\n', "variable", "RUN"),
+        ("set -e\nsh ./run.sh\n", "file", "run.sh"),
+        ("set -e\nx=$(awk 1 data/list.csv)\n", "file", "list.csv"),
+        ("set -e\ntar xf /data/x.tar\n", "file", "x.tar"),
+    ],
+)
+def test_what_ends_a_script_early_is_needed(tmp_path: Path, text: str, kind: str, name: str) -> None:
+    done, _ = planned(f"{text}srun python train.py\n", tmp_path)
+    assert [(need.kind, need.name.rpartition("/")[2]) for need in done.needed] == [(kind, name)]
+
+
+def test_a_command_in_front_of_head_is_not_ended_by_it(tmp_path: Path) -> None:
+    text = "set -eo pipefail\nhead=$(scontrol show hostnames | head -n 1)\nnvidia-smi -L | head -n 1\n"
+    done, _ = planned(TWO_NODES + text + "srun python train.py $head\n", tmp_path)
+    assert done.steps[0].processes[0].argv[-1] == "node1"
+
+
 def test_a_file_that_is_there_is_not_needed(tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("export SEEN=1\n")
     done, _ = planned("source ./env.sh\npython train.py\n", tmp_path)
