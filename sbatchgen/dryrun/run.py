@@ -276,7 +276,8 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
         yield Need("arguments", str(min(count, 30)), numbers[0].line)
     if not numbers and not given.arguments and not done.steps and (options := done.script.named("getopts")):
         yield Need("arguments", "1", options[0].line)
-    known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE
+    optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE | optional
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
         if (
             "!" not in use.operator

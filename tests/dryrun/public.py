@@ -20,7 +20,7 @@ from sbatchgen.dryrun.allocation import grant
 from sbatchgen.dryrun.call import is_planned
 from sbatchgen.dryrun.run import DryRun, Given
 from sbatchgen.dryrun.sandbox import PLACE
-from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
+from sbatchgen.dryrun.starts import StartedProcess, StartRecord, Step, read, steps
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
@@ -250,7 +250,8 @@ def differences(on: Stage, text: str) -> list[str] | None:
         return None
     config = on.cluster.root(["scontrol", "show", "config"]).stdout
     ids = dict.fromkeys(_IDS, re.findall(r"NEXT_JOB_ID *= (\d+)", config)[0])  # a name may hold it
-    first = planned(on, script, home, Given(variables=_USER | ids))
+    software = {use.name: f"{home}/{use.name}" for use in script.first_uses(_OF_MODULES.fullmatch)}
+    first = planned(on, script, home, Given(variables=_USER | ids | software))
     if first.ended.limit or not any(step.processes for step in first.steps):
         return None
     names = [need.name for need in first.needed if need.kind == "variable"]
@@ -267,6 +268,7 @@ def differences(on: Stage, text: str) -> list[str] | None:
     return [*compared(own, again, steps_of(starts, own), on.cluster)]
 
 
+_OF_MODULES = re.compile(r"EBROOT\w+|\w+_(HOME|ROOT)")  # folders that modules set
 _IDS = ("SLURM_JOB_ID", "SLURM_JOBID")
 _USER = {"USER": "alice", "LOGNAME": "alice"}
 
@@ -279,9 +281,12 @@ def compared(own: DryRun, again: DryRun, real: tuple[Step, ...], cluster: Cluste
     if [len(step) for step in mine] != [len(step) for step in theirs]:
         yield f"tasks of steps: {[*map(_short, mine)]}, really {[*map(_short, theirs)]}"
         return
+    race = (
+        {"SLURM_STEP_ID", "SLURM_STEPID"} if any(step.background for step in own.steps) else set()
+    )  # for numbers
     for step, other, seen in zip(mine, others, theirs, strict=True):
         for process, twin, task in zip(step, other, seen, strict=True):
-            for what in sorted({*process, *task}):
+            for what in sorted({*process, *task} - race):
                 values = [truth.named(each.get(what, ""), cluster) for each in (process, twin, task)]
                 is_user = (values[0], values[2]) in {
                     ("root", cluster.user),
@@ -298,19 +303,25 @@ def _short(step: list[dict[str, str]]) -> str:
 def _ordered(steps: tuple[Step, ...]) -> list[Step]:
     """Steps with processes, in an order that does not depend on which of several at the same time was first."""
     started = [step for step in steps if step.processes]
-    return sorted(started, key=lambda step: [(process.node, process.argv) for process in step.processes])
+    return sorted(
+        started, key=lambda step: [(each.node, _program(each), each.argv) for each in step.processes]
+    )
+
+
+def _program(process: StartedProcess) -> str:
+    """The program of a process, with its whole path, which a task has already."""
+    name = process.argv[0]
+    return str(Path(process.cwd, name)) if "/" in name else name
 
 
 def _flat(step: Step) -> list[dict[str, str]]:
     """The processes of a step: texts by what they are."""
     flat: list[dict[str, str]] = []
     for process in sorted(step.processes, key=lambda process: (process.rank, process.argv)):
-        program = str(Path(process.cwd, process.argv[0])) if "/" in process.argv[0] else process.argv[0]
-        argv = {f"word {number}": word for number, word in enumerate((program, *process.argv[1:]))}
+        words = (_program(process), *process.argv[1:])
+        argv = {f"word {number}": word for number, word in enumerate(words)}
         env = {name: "(unset)" if value is None else value for name, value in process.env.items()}
         shown = {name: value for name, value in env.items() if not truth.is_left_out(name)}
-        if step.background:
-            shown = {name: value for name, value in shown.items() if not name.startswith("SLURM_STEP_ID")}
         flat.append(
             {
                 **argv,
