@@ -95,7 +95,13 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     for program, path in said[:_MOST]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
-            kind = "folder" if program in _FOLDERS else "output" if program in ("tee", "touch") else "file"
+            kind = (
+                "folder"
+                if program in _FOLDERS and "*" not in path
+                else "output"
+                if program in ("tee", "touch")
+                else "file"
+            )
             yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
     for need in absent(programs):  # of which the message went elsewhere
@@ -119,7 +125,7 @@ def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
 def is_path(path: str) -> bool:
     """Whether a text may be the path of a file that can be made."""
     own = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
-    return bool(path) and len(path) < 1000 and "\n" not in path and "*" not in path and not own
+    return bool(path) and len(path) < 1000 and "\n" not in path and not own
 
 
 def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:

@@ -58,7 +58,7 @@ class Given(NamedTuple):
     Attributes:
         arguments: The arguments of the script.
         variables: Variables of the shell that submits.
-        files: Files and folders (which end in /) that count as there; the text of each, or None.
+        files: Files and folders (which end in /) that count as there, and their texts; * is for any name.
         status: The exit status of each program that the script starts.
     """
 
@@ -185,10 +185,9 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     batch = {**batch, **given.variables}
     if given.status:
         batch["__plan_status"] = str(given.status)
-    files = {
-        _absolute(name, box.folder): (data, 0o755) for name, data in given.files.items() if name[-1:] != "/"
-    }
-    folders = [_absolute(name, box.folder) for name in given.files if name[-1:] == "/"]
+    given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
+    files = {name: (data, 0o755) for name, data in given_files.items() if name[-1:] != "/"}
+    folders = [name for name in given_files if name[-1:] == "/"]
     flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
     bash = shutil.which("bash") or "/bin/bash"
     box = replace(box, files=files | dict(box.files), folders=folders)

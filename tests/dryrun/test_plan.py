@@ -120,6 +120,7 @@ def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
         ('RUN="${RUN:-}"\n[[ -z "$RUN" ]] && exit 1\n', "variable", "RUN"),
         ("set -e\nsh ./run.sh\n", "file", "run.sh"),
         ("set -e\nx=$(awk 1 data/list.csv)\n", "file", "list.csv"),
+        ("set -e\nfirst=$(ls /data/*/*.gz | head -n 1)\n[[ $first ]] || exit 1\n", "file", "*.gz"),
         ("set -e\ntar xf /data/x.tar\n", "file", "x.tar"),
     ],
 )
