@@ -46,7 +46,6 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     __main__, command, config            the command line
 #     torchrun, task                       started by job scripts, for each node or task
 #     repeats                              started by job scripts, before a restart
-#     memory                               the memory that GPUs need, computed without one
 #     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
 #     processes/jobscript, processes/hang  the files by which script and trainer talk; what a hang leaves
 #     data/datasets, data/arrays           data sets, and those that are read into memory
