@@ -55,7 +55,7 @@ $(BIN_OLDEST)/python:
 	$(PYTHON_OLDEST) -m venv $(VENV_OLDEST)
 
 $(VENV_OLDEST)/.test: pyproject.toml Makefile | $(BIN_OLDEST)/python
-	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]' pytest tensorboard tqdm $(TORCH_OLDEST)
+	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]' pytest tensorboard $(TORCH_OLDEST)
 	@touch $@
 
 demo: $(VENV)/.demo

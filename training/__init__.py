@@ -53,7 +53,7 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     model/tasks                          loss and metrics
 #     model/models, model/optimizer        what is trained, from which weights, and how
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
-#     output/log, output/bar               what is printed and recorded
+#     output/log                           what is printed and recorded
 #     saving/reading                       what of a checkpoint is refused
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
 #     run/setup                            builds what a run works with, and tries it out

@@ -1,7 +1,7 @@
 """The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
 
-On a terminal there is also a progress bar, and with TensorBoard its curves, by torch's SummaryWriter. Only
-rank 0 writes. Nothing else in the package prints, but for errors (`errors.complain`).
+With TensorBoard there are also its curves, by torch's SummaryWriter. Only rank 0 writes. Nothing else in the
+package prints, but for errors (`errors.complain`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 from training.errors import FolderError, complain, one_line
 from training.files import open_regular, own_folder, parse, read_small, replace
-from training.output.bar import Bar
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
@@ -43,26 +42,13 @@ class Log:
     speaks: bool
     records: bool = True  # False: only lines, nothing is written in the run folder
     failing: set[str] = field(default_factory=set)  # files whose last write failed
-    bar: Bar = field(default_factory=Bar)
     curves: Any = None  # TensorBoard's writer
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
         if self.speaks:
             with LOST:
-                self.bar.say(line)
-
-    @contextlib.contextmanager
-    def live(self, title: str, *, total: int, done: int = 0) -> Iterator[None]:
-        """Show a progress bar meanwhile, if stdout is a terminal: `done` of `total` images."""
-        if self.speaks:
-            with LOST:
-                self.bar.begin(title, total=total, done=done)
-        try:
-            yield
-        finally:
-            with LOST:
-                self.bar.end()
+                print(line, flush=True)
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""

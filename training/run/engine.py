@@ -140,9 +140,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.done < config.epochs:
             if not progress.unvalidated:
-                title = f"Epoch {progress.epoch + 1} of {config.epochs}"
-                with log.live(title, total=session.data.train.samples, done=progress.consumed):
-                    train_epoch(session, progress)
+                train_epoch(session, progress)
             _finish_epoch(session, progress)
     except StoppedError as stopped:
         progress.trained(session.data.train.samples)

@@ -5,7 +5,6 @@ Shape suffix: B samples of this process's part of a batch.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -50,11 +49,9 @@ def evaluate(session: Session) -> Score:
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
     sums = torch.zeros(2 + len(session.task.names), dtype=torch.float64, device=world.device)
-    began = time.perf_counter()
     model.eval()
     session.meter.begin()
-    live = session.log.live("Validation", total=split.samples)
-    with torch.no_grad(), session.updater.evaluated(), live:
+    with torch.no_grad(), session.updater.evaluated():
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
@@ -62,20 +59,10 @@ def evaluate(session: Session) -> Score:
                 scores = session.task.metrics(outputs, y_B)
                 sums += sums_of(session.task.loss(outputs, y_B), *scores.values())
             if session.meter.due(done, session.config.sync_every):
-                so_far, why = agree(session, sums)
+                _, why = agree(session, sums)
                 if why:
                     raise StoppedError(why)
-                score = _score(session, so_far)
-                rate = score.samples / max(time.perf_counter() - began, 1e-9)
-                line = f"loss {score.loss:.4f}, {show(score.metrics, '')}, {rate:.0f} samples/s"
-                session.log.bar.show(score.samples, line)
-    return _score(session, total(session, sums))
-
-
-def _score(session: Session, totals: list[float]) -> Score:
-    """The means of these sums."""
-    samples = totals[-1]
-    loss, *metrics = (value / samples for value in totals[:-1])
-    return Score(
-        loss=loss, metrics=dict(zip(session.task.names, metrics, strict=True)), samples=round(samples)
-    )
+    *totals, samples = total(session, sums)
+    loss, *metrics = (value / samples for value in totals)
+    named = dict(zip(session.task.names, metrics, strict=True))
+    return Score(loss=loss, metrics=named, samples=round(samples))

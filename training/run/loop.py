@@ -183,19 +183,14 @@ def _seed(device: torch.device, key: int) -> None:
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
-    """Update the progress bar; every --log-every steps, at the next synchronisation, log a line."""
-    meter, config = session.meter, session.config
+    """Log a line at the first synchronisation after --log-every steps."""
+    meter = session.meter
     loss, score, samples = meter.window
-    if not session.log.speaks or not samples:
+    if not session.log.speaks or samples < session.config.log_every * session.batch:
         return
     means = {"loss": loss / samples, session.task.names[0]: score / samples}
     seconds = max(time.perf_counter() - meter.window_began, 1e-9)
     rate = round(samples / seconds, 1)
-    left = format_duration(time_left_s(session, progress))
-    line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left"
-    session.log.bar.show(progress.consumed, line)
-    if samples < config.log_every * session.batch:
-        return
     waited, steps = meter.usage.data_s - meter.window_waited, max(meter.window_steps, 1)
     costs = {"step_s": round(seconds / steps, 6), "data_wait": round(waited / seconds, 4)}
     if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
@@ -204,9 +199,11 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
         costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(session.world.device)
     facts = means | {"lr": lr, "samples_per_s": rate} | costs
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
-    if not session.log.bar.up:
-        done = math.ceil(progress.consumed / session.batch)
-        session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
+    done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
+    session.log.say(
+        f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, "
+        f"loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left"
+    )
     meter.restart()
 
 
