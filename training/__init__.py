@@ -47,7 +47,7 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     torchrun, task                       started by job scripts, for each node or task
 #     repeats                              started by job scripts, before a restart
 #     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
-#     processes/jobscript, processes/hang  the files by which script and trainer talk; what a hang leaves
+#     processes/jobscript                  the files by which script and trainer talk
 #     data/datasets, data/arrays           data sets, and those that are read into memory
 #     data/images                          images in folders and in tar files, and how they are augmented
 #     model/tasks                          loss and metrics
@@ -55,8 +55,8 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
 #     output/log                           what is printed and recorded
 #     saving/reading                       what of a checkpoint is refused
-#     saving/lock, saving/names, runfolder     one job per run folder; what is in it
+#     saving/lock, runfolder               one job per run folder; what a start would do with it
 #     run/setup                            builds what a run works with, and tries it out
 #     run/usage                            what is used of CPUs, GPUs and memory; a trace of some steps
 #     errors                               errors that end a run, and those of torch in one line
-#     files                                the run folder, which is its user's alone, and its files
+#     files                                the run folder, its user's alone, and the names of its files

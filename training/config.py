@@ -245,12 +245,9 @@ def global_batch(config: Config, processes: int) -> int:
     return batch
 
 
-def critical_settings(
-    config: Config, *, batch: int, train_samples: int, data_checksum: str
-) -> dict[str, int | float | str]:
-    """The settings on which the weights depend: saved in checkpoints, compared on resume."""
-    settings = {name: getattr(config, name) for name in _critical_defaults()}
-    return settings | {"batch_size": batch, "train_samples": train_samples, "data_checksum": data_checksum}
+def critical_settings(config: Config, *, batch: int) -> dict[str, Any]:
+    """The settings on which the weights depend: saved with facts of the data, compared on resume."""
+    return {name: getattr(config, name) for name in _critical_defaults()} | {"batch_size": batch}
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -10,10 +10,9 @@ DONE = 0
 FAILED = 1
 NOT_FINITE = 3
 PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
-MORE_MEMORY = (
-    "--accumulate 2 or more, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
-)
+MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
+UNUSED = "--find-unused-parameters, or set requires_grad of these weights to False"
 OTHER_GPU = "nvidia-smi on that host; another node"
 # A part of torch's text, what it means, and the fix. The first that matches counts.
 KNOWN = (
@@ -22,24 +21,16 @@ KNOWN = (
     ("DataLoader worker", "a loader has ended", "more memory for the job, or fewer --workers"),
     ("no kernel image is available", "this torch is not made for the GPU", OTHER_TORCH),
     (
-        "does not have a deterministic implementation",
-        "--deterministic, but a layer has no such kernel",
-        "another layer, or leave it out",
+        "a deterministic implementation",
+        "a layer has no deterministic kernel",
+        "another one, no --deterministic",
     ),
-    (
-        "Expected to have finished reduction",
-        "some weights have no part in the loss",
-        "--find-unused-parameters, or set requires_grad of these weights to False",
-    ),
-    (
-        "gloo",
-        "another rank has ended, or did not come",
-        "what that rank says; --dist-timeout is how long to wait",
-    ),
+    ("Expected to have finished reduction", "some weights have no part in the loss", UNUSED),
+    ("gloo", "another rank has ended, or did not come", "what that rank says; --dist-timeout is the wait"),
     (
         "NCCL",
         "another rank has ended, or cannot be reached",
-        "what that rank says; NCCL_DEBUG=INFO tells more",
+        "what that rank says; NCCL_DEBUG=INFO says more",
     ),
     *((of, "the GPU cannot compute", OTHER_GPU) for of in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
 )

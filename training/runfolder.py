@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from training.config import Config, changed_settings, critical_settings, global_batch
+from training.files import BEST, CHECKPOINTS, list_checkpoints, step_of
 from training.output.log import read_events
 from training.saving.lock import current_holder
-from training.saving.names import BEST, CHECKPOINTS, list_checkpoints, step_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
     if then and isinstance(then, dict) and not config.allow_config_change:
         of_data = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
         known = {name: then.get(name, unknown) for name, unknown in of_data.items()}
-        changed = changed_settings(critical_settings(config, batch=batch, **known), then)
+        changed = changed_settings(critical_settings(config, batch=batch) | known, then)
     if samples and step is not None and epoch is not None and consumed is not None:
         in_epoch = math.ceil(samples / batch)  # the steps done may be of other batches
         steps = step + max(0, math.ceil((config.epochs - epoch) * in_epoch - consumed / batch))

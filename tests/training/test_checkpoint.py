@@ -190,7 +190,7 @@ def applied(path: Path, state: State, _file: IO[bytes]) -> int:
     model, config = torch.nn.Module(), Config()
     model.w = torch.nn.Parameter(torch.zeros(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
-    settings = critical_settings(config, batch=0, train_samples=250, data_checksum="")
+    settings = critical_settings(config, batch=0) | {"train_samples": 250, "data_checksum": ""}
     updater = Updater(optimizer=optimizer, ema=Ema(model, 0.9))
     session: Any = SimpleNamespace(config=config, settings=settings, model=model, updater=updater)
     step = _apply(session, state, path.name).step

@@ -259,6 +259,6 @@ def _collate(samples: list[Any]) -> Any:
 
 def _start_worker(_worker: int) -> None:
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGALRM)  # prints where it is, see processes/hang
+    faulthandler.register(signal.SIGALRM)  # prints where it is, see processes/world
     ignore_signals()
     end_with_parent()

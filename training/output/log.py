@@ -30,8 +30,6 @@ PARTS = {"train": "train", "epoch": "validation"}  # events that have curves; th
 NO_CURVES = {"epoch", "step", "samples", "train_loss"}
 # of training alone, so without an ending
 ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
-# A full disk or a closed pipe does not end the run: the line is lost.
-LOST = contextlib.suppress(OSError)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,7 +45,7 @@ class Log:
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
         if self.speaks:
-            with LOST:
+            with contextlib.suppress(OSError):  # a full disk or a closed pipe: the line is lost
                 print(line, flush=True)
 
     def event(self, kind: str, **facts: Any) -> None:

@@ -7,9 +7,8 @@ import math
 import torch
 
 from training.errors import NotFiniteError, UserError
-from training.processes import hang
 from training.processes.stop import first_reason
-from training.processes.world import reduce_sum, together
+from training.processes.world import met, reduce_sum, together
 from training.run.session import Progress, Session
 
 
@@ -35,10 +34,8 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     since_sync.zero_()
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may not be written yet
-        what = "a weight" if math.isfinite(loss) else "the loss"
-        raise NotFiniteError(
-            f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
-        )
+        what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
+        raise NotFiniteError(f"{what}; newest checkpoint: {progress.checkpoint}")
     session.meter.usage.sample()
     session.meter.trained += round(samples)
     for sums in (progress.sums, session.meter.window):
@@ -66,7 +63,7 @@ def total(session: Session, values: torch.Tensor) -> list[float]:
     """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
     problems = torch.tensor([len(session.data.problems)], dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
-    hang.met()
+    met()
     if totals.pop():
         together(session.world, lambda: _raise_first(session.data.problems))
     return totals

@@ -200,10 +200,8 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     facts = means | {"lr": lr, "samples_per_s": rate} | costs
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
-    session.log.say(
-        f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, "
-        f"loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left"
-    )
+    place = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
+    session.log.say(f"{place}, loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left")
     meter.restart()
 
 

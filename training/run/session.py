@@ -129,12 +129,10 @@ class Session:
         return global_batch(self.config, self.world.size)
 
     @property
-    def settings(self) -> dict[str, int | float | str]:
+    def settings(self) -> dict[str, Any]:
         """What the weights depend on, saved in checkpoints."""
-        train, checksum = self.data.train, self.data.checksum
-        return critical_settings(
-            self.config, batch=self.batch, train_samples=train.samples, data_checksum=checksum
-        )
+        of_data = {"train_samples": self.data.train.samples, "data_checksum": self.data.checksum}
+        return critical_settings(self.config, batch=self.batch) | of_data
 
     @property
     def images_at_once(self) -> int:

@@ -23,7 +23,7 @@ import torch
 
 from training import files
 from training.errors import UserError
-from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
+from training.files import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
 from training.saving.reading import FORMAT, CorruptError, State, load
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
