@@ -251,10 +251,8 @@ def critical_settings(config: Config, *, batch: int) -> dict[str, Any]:
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The critical settings that differ and play a part, as (then, now).
-
-    A setting that an old checkpoint does not have had its default; its data are taken for the present ones.
-    """
+    """The critical settings that differ and play a part, as (then, now)."""
+    # what an old checkpoint does not have was as the default, its data as now
     then = _critical_defaults() | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}

@@ -37,10 +37,9 @@ KNOWN = (
 
 
 class UserError(Exception):
-    """An error that the user can fix; shown as one line, without a traceback.
+    """An error that the user can fix, shown as one line: what is wrong, at which file or host, the fix.
 
-    It has what is wrong, with the value in question; at which file, variable or host; and what to type. If
-    `shared`, every process of the run raises the same error, and only rank 0 prints it.
+    If `shared`, every process of the run raises the same error, and only rank 0 prints it.
     """
 
     status = FAILED

@@ -89,10 +89,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Replace a file as a whole: readers see the old one or the new one, which `fill` writes.
-
-    The old one is unchanged after any error of `fill`, or if the new one cannot be written.
-    """
+    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged."""
     new = temporary_name(path)
     try:
         with new.open("xb") as file:

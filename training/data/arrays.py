@@ -31,10 +31,7 @@ VALUES = 3 * 32 * 32
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """One part (train or test) of MNIST: images (N, 1, H, W) uint8 and labels (N,) int64, on the CPU.
-
-    The files are in the folder or one of MNIST_FOLDERS there, plain or with .gz. UserError if one is wrong.
-    """
+    """Images (N, 1, H, W) uint8 and labels (N,) int64 of train or test; UserError if a file is wrong."""
     images_path, labels_path = (
         _find(folder, f"{MNIST_PARTS[part]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
     )

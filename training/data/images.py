@@ -27,16 +27,13 @@ SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str) -> Any:
-    """The module torchvision; raises UserError if it is missing, or built for another torch.
-
-    A torchvision for GPUs raises a RuntimeError with a torch for CPUs: its operators are missing.
-    """
+    """The module torchvision; raises UserError if it is missing, or built for another torch."""
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
         what = f"{flag} needs torchvision ({one_line(error)[:200]})"
         raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
-    except RuntimeError as error:
+    except RuntimeError as error:  # a torchvision for GPUs with a torch for CPUs: operators are missing
         gpus = torch.version.cuda or torch.version.hip
         kind = "they do not match" if gpus else "torch is for CPUs, torchvision for GPUs"
         what = (

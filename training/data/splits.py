@@ -82,10 +82,7 @@ class InMemory:
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
-    """A pseudo-random number 0..2^31-1 for each index, the same on every device: int64.
-
-    The 32-bit products stay below 2^63, so nothing overflows.
-    """
+    """A pseudo-random number 0..2^31-1 (int64) for each index, the same on every device. None overflows."""
     h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF
     for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
         h_B = ((h_B ^ (h_B >> right)) * factor) & 0xFFFFFFFF
@@ -93,10 +90,7 @@ def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
 
 
 def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
-    """Each image shifted by up to `most` pixels each way, black at the edges, and half of them mirrored.
-
-    `random_B` decides about each image, see `hash_indices`.
-    """
+    """Images shifted by up to `most` pixels, black at the edges, half of them mirrored, by `random_B`."""
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * most + 1
     padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))
@@ -196,8 +190,7 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 class Keyed(Dataset[Any]):
     """A data set by keys, epoch * samples + index: random numbers depend only on the key and the seed.
 
-    For a sample that cannot be read it returns a UserError: an exception in a loader process would become a
-    text with a traceback.
+    It returns a UserError for an unreadable sample: as an exception it would become a text with a traceback.
     """
 
     dataset: Any  # of (x_CHW uint8 or float32, label)

@@ -22,10 +22,9 @@ OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and 
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """The model with activation checkpointing, and the same names of weights.
+    """The model with activation checkpointing, and the same names of weights; UserError if there is no way.
 
-    A model with its own method for this (OWN) uses that. In others each outermost nn.Sequential is
-    checkpointed: the stages of ResNets and most other models. UserError if it has neither.
+    A model's own method (OWN) does it, else each outermost nn.Sequential: the stages of most models.
     """
     method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
     if method is not None:
@@ -50,10 +49,9 @@ def _replace(module: nn.Module) -> nn.Module:
 
 
 class Stages(nn.Sequential):
-    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module.
+    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory.
 
-    That needs the least memory if each module is computed once more: Chen et al., Training Deep Nets with
-    Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
+    Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
     """
 
     def forward(self, x: Any) -> Any:

@@ -59,11 +59,8 @@ def _fused(
 
 
 def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
-    """Load a state_dict with its rate, else the present settings: a fused optimizer loads to the device.
-
-    If it is not for these weights, an error of any type is raised, and the optimizer is as before.
-    """
-    lr = stored["param_groups"][0]["lr"]
+    """Load a state_dict; if it is not for these weights, raise an error of any type, and change nothing."""
+    lr = stored["param_groups"][0]["lr"]  # the other settings are the present ones: fused is for the device
     groups = [
         group | {"lr": lr * group.get("lr_scale", 1)} for group in optimizer.state_dict()["param_groups"]
     ]
@@ -124,10 +121,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
-    """The learning rate after `epoch` epochs and `steps` steps of the next one, all of the present batch.
-
-    The steps that were done do not count: the batch may have been another one then.
-    """
+    """The learning rate after so many epochs and steps of the present batch, which may have been another."""
     warmup = config.warmup_epochs * steps_per_epoch
     step = epoch * steps_per_epoch + steps
     if step < warmup:

@@ -35,10 +35,7 @@ def ask_again() -> None:
 
 
 def leave_status(status: int) -> None:
-    """Write the exit status for the script, if it reads one and no process has written it.
-
-    The first process that fails knows the cause. A full disk is ignored.
-    """
+    """Write the exit status for the script, unless one is there: the first that fails knows the cause."""
     if os.environ.get(EXIT_FILE):
         with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
             file.write(f"{status}\n".encode())
@@ -47,8 +44,7 @@ def leave_status(status: int) -> None:
 def finish(status: int) -> int:
     """Write the exit status of a run for the script, and return it.
 
-    If the script reads it, a stopped run exits with 0: launchers take other statuses for a failure and kill
-    the other processes.
+    If the script reads it, a stopped run exits with 0: for others a launcher kills the other processes.
     """
     if status != DONE:
         leave_status(status)

@@ -53,10 +53,7 @@ class World:
 
 
 def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose the device, set the number of threads, and join the process group.
-
-    UserError if the device or backend is missing, or the other processes do not join in time.
-    """
+    """Choose device and threads, and meet the others; UserError if a device or a process is missing."""
     chosen = _choose_device(place, device, backend)
     threads = _threads(place)
     torch.set_num_threads(threads)
@@ -85,9 +82,8 @@ def keep_memory() -> bool:
 def leave(world: World) -> None:
     """Wait for the others, then leave the group: a launcher takes an early exit for a failure.
 
-    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed, to avoid
-    a deadlock in torch 2.2: it waits for its threads while it holds the GIL, which a thread needs that frees
-    the last reference.
+    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed: torch 2.2
+    waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
     """
     if world.size > 1:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
@@ -139,10 +135,9 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """Call `make` on every process and return its result; all raise a UserError if it fails on one.
+    """Call `make` on every process and return its result, so that none waits for one that has failed.
 
-    So no process waits for one that has failed with a UserError or an OSError. Of several errors, all raise
-    that of the lowest rank.
+    All raise a UserError for a UserError or an OSError of any of them, that of the lowest rank.
     """
     result: Any = None
     problem = ""

@@ -20,11 +20,9 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     """Add up the results of all processes since the last time, and stop if one of them is asked to.
 
     One all-reduce has losses, counts and stop requests: only here the CPU waits for the GPU. `since_sync`,
-    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: the weights are
-    checked too.
+    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: weights are checked.
 
-    StoppedError for a request to stop; NotFiniteError for a loss, or with `saves` a weight; UserError if an
-    image could not be read.
+    StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
     """
     broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
     if saves:
@@ -45,10 +43,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 
 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
-    """The values (float64, 1-D) summed over the processes, and the reason to stop, if any.
-
-    Rank 0's time of a step decides on all when they synchronise next.
-    """
+    """The values (float64, 1-D) summed over the processes, and the reason to stop or ""."""
     if values.device.type == "cuda":
         torch.cuda.synchronize(values.device)  # the time until here is that of the steps
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0

@@ -40,10 +40,7 @@ def show(metrics: dict[str, float], colon: str = ":") -> str:
 
 
 def evaluate(session: Session) -> Score:
-    """The model's score on the validation split; each image is counted once.
-
-    StoppedError if a stop was requested meanwhile, UserError if an image cannot be read.
-    """
+    """The model's score on the validation split; StoppedError for a stop, UserError for a broken image."""
     world, split, model = session.world, session.data.validation, session.model
     chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)

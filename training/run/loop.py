@@ -69,14 +69,8 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     that of one process with all images, also if the last batch is short. A process without an image has a
     stand-in with weight 0, because it must take part in the averaging.
 
-    Args:
-        session: The run.
-        batches: x_BCHW (float32) and y_B (int64) of this process for each part.
-        counts: Images of each part over all processes.
-        step: The number of the step, from 0.
-
-    Returns:
-        The sums of loss, score and samples of this process; float64 (3,) on the device.
+    For each part `batches` has this process's x_BCHW (float32) and y_B (int64), and `counts` the images over
+    all processes. Returns the sums of loss, score and samples of this process; float64 (3,) on the device.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
     sums: list[torch.Tensor] = []
@@ -140,8 +134,8 @@ def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
     """The batches of these index lists.
 
-    A batch that cannot be read, and all after it, are replaced by stand-ins until the processes synchronise:
-    then all raise the error. Nothing is saved before.
+    One that cannot be read, and all after it, are stand-ins until the processes synchronise: then all raise
+    the error. Nothing is saved before.
     """
     if isinstance(split, FromLoaders) and not split.started:
         session.writer.wait()  # loaders must not be forked while a thread runs

@@ -58,10 +58,7 @@ class Progress:
 
 @dataclass(kw_only=True, slots=True)
 class Meter:
-    """Speed, measured where the processes synchronise: there the GPU has finished its work.
-
-    They synchronise about every SYNC_S seconds, or after each step if it takes longer.
-    """
+    """Speed, measured where the processes synchronise: there the GPU has finished its work."""
 
     began: float = field(default_factory=time.perf_counter)
     trained: int = 0  # samples since then, over all processes

@@ -142,10 +142,9 @@ def wrap(session: Session) -> nn.Module:
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
-    """Whether DistributedDataParallel may leave the buffers alone (broadcast_buffers=False).
+    """Whether DistributedDataParallel may leave the buffers alone: it copies rank 0's before each step.
 
-    It copies those of rank 0 before each step. Rank 0's running statistics, which are saved and evaluated, do
-    not depend on the others'.
+    Rank 0's running statistics, which are saved and evaluated, do not depend on the others'.
     """
     norms = (module.buffers() for module in model.modules() if isinstance(module, _BatchNorm))
     of_norms = {id(buffer) for buffer in itertools.chain.from_iterable(norms)}

@@ -137,11 +137,8 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
 
 
 def _memory_bytes() -> int:
-    """The most that this process had in memory, and what its loaders have; 0 if Linux does not show it.
-
-    Loaders are forked: pages that they share with this process or each other count once for all of them
-    (Pss, proc_pid_smaps(5)).
-    """
+    """The most that this process and its loaders had in memory; 0 if Linux does not show it."""
+    # Pss: pages that forked loaders share with this process count once
     shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
     return 1024 * sum(
         int(size) for text in shown for size in re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", text, re.MULTILINE)

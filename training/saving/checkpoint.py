@@ -99,10 +99,7 @@ def save(
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
-    """Raise a UserError if there is no room for a checkpoint of about `size` bytes; a quota is not seen.
-
-    `tell` is called with a line if not all fit: `keep`, the best and the one being written.
-    """
+    """UserError if a checkpoint of `size` bytes has no room; a line for `tell` if `keep` + 2 have none."""
     disk = shutil.disk_usage(folder)
     if not disk.total:
         return  # a network file system that does not tell
@@ -139,11 +136,8 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
     `resume` is auto (the newest good one), off, a path, or a name in the folder. `tell` is called with a line
     for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the state and the
     open file, and raises MisfitError if the state is of another model. If that of an older one is not, the
-    file is corrupt; else the model has changed.
-
-    Raises:
-        UserError: If all are corrupt, or the file asked for is missing or corrupt.
-        OSError: If one cannot be read.
+    file is corrupt; else the model has changed. UserError if all are corrupt, or the file asked for is, or is
+    missing; OSError if one cannot be read.
     """
     if resume == "off":
         return None

@@ -40,10 +40,7 @@ class RunLock:
         self._beating: threading.Thread | None = None
 
     def take(self, tell: Callable[[str], None]) -> None:
-        """Take the lock, also from a dead holder; `tell` is given a line if that takes long or was needed.
-
-        Raises a FolderError if another job has it, and an OSError if the folder cannot be written.
-        """
+        """Take the lock, from a dead holder with a line for `tell`; FolderError if another job has it."""
         while not self._create():
             holder, seen = _read(self.path)
             if seen is None:
@@ -149,12 +146,9 @@ def current_holder(run_dir: Path) -> str:
 
 
 def _read(path: Path) -> tuple[Holder, float | None]:
-    """The holder, if its name is written, and the time of its last update; None if there is no lock.
-
-    Opens the file each time: only then NFS asks the server.
-    """
+    """The holder, if its name is written, and the time of its last update; None if there is no lock."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path) as file:  # each time: only then NFS asks the server
             beat = os.fstat(file.fileno()).st_mtime
             return parse(file.read(SMALL)), beat
     except FileNotFoundError:
@@ -174,14 +168,11 @@ def _myself(environ: Mapping[str, str]) -> Holder:
 
 
 def _machine() -> str:
-    """This boot of this kernel and its process namespace, in which process numbers are unique.
-
-    If that is unknown, a random text: then only updates of the lock count.
-    """
+    """This boot of this kernel and its process namespace, in which process numbers are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
+    except OSError:  # then only updates of the lock count
         return secrets.token_hex(8)
 
 
