@@ -26,14 +26,12 @@ BY_OPTIMIZER: dict[str, tuple[Any, ...]] = {
 }
 # How pytorch/vision/references/classification trains these models on 8 GPUs: its README and defaults.
 OF_ALL: dict[str, Any] = {"dataset": "imagefolder", "batch_size": 8 * 32, "optimizer": "sgd", "momentum": 0.9}
-OF_RECIPE = ("model", "epochs", "lr", "weight_decay", "step_size", "gamma")
-RECIPES: dict[str, dict[str, Any]] = {
-    f"torchvision-{name}": OF_ALL | dict(zip(OF_RECIPE, values, strict=True))
-    for name, *values in (
-        ("resnet50", "resnet50", 90, 0.1, 1e-4, 30, 0.1),
-        ("resnext50", "resnext50_32x4d", 100, 0.1, 1e-4, 30, 0.1),
-        ("mobilenet-v2", "mobilenet_v2", 300, 0.045, 4e-5, 1, 0.98),
-    )
+OF_RESNETS = OF_ALL | {"lr": 0.1, "weight_decay": 1e-4, "step_size": 30, "gamma": 0.1}
+OF_MOBILENETS = OF_ALL | {"lr": 0.045, "weight_decay": 4e-5, "step_size": 1, "gamma": 0.98}
+RECIPES = {
+    "torchvision-resnet50": OF_RESNETS | {"model": "resnet50", "epochs": 90},
+    "torchvision-resnext50": OF_RESNETS | {"model": "resnext50_32x4d", "epochs": 100},
+    "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
 }
 # Settings that have an effect only with this value of another one.
 ONLY_WITH = {

@@ -50,7 +50,7 @@ class Norm:
         return normalise
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InMemory:
     """Images (uint8, or float32 as the model gets them) and int64 labels or other targets, on the device."""
 
@@ -96,10 +96,9 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> t
     padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))
     along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
     mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
+    inside_BW = torch.where(mirrored_B1, width - 1 - along_W, along_W)
     row_BH = (random_B // 2 % ways).unsqueeze(1) + along_H
-    column_BW = (random_B // (2 * ways) % ways).unsqueeze(1) + torch.where(
-        mirrored_B1, width - 1 - along_W, along_W
-    )
+    column_BW = (random_B // (2 * ways) % ways).unsqueeze(1) + inside_BW
     image_B111 = torch.arange(batch, device=x_BCHW.device).view(-1, 1, 1, 1)
     channel_C11 = torch.arange(channels, device=x_BCHW.device).view(-1, 1, 1)
     return padded_BCHW[image_B111, channel_C11, row_BH[:, None, :, None], column_BW[:, None, None, :]]
@@ -146,8 +145,7 @@ class FromLoaders:
             batch = next(loaded) if len(index_B) else (torch.empty(0), torch.empty(0, dtype=torch.int64))
             if isinstance(batch, UserError):
                 raise batch
-            x_BCHW, y_B = batch
-            yield x_BCHW, y_B
+            yield batch[0], batch[1]
 
 
 def _end(loader: weakref.ref[DataLoader[Any]]) -> None:

@@ -90,7 +90,7 @@ def _write(
 
 
 def restore(session: Session) -> Progress:
-    """Load --resume's checkpoint on all processes; UserError if it is missing or bad, or of other settings."""
+    """Load --resume's checkpoint on all processes; UserError if it is missing or corrupt, or does not fit."""
     config, world = session.config, session.world
     restored = on_rank0(world, lambda: _find(session))
     label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))

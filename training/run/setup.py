@@ -68,13 +68,12 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
             raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
-        weights = Path(config.init_from)
-        origin, classes = str(weights), loaded.classes * (not config.evaluate)
-        left = on_rank0(
-            world,
-            lambda: load_all_but_head(model, checkpoint.decode_weights(weights), origin, classes=classes),
-        )
-        if left:
+        origin, classes = config.init_from, loaded.classes * (not config.evaluate)
+
+        def start() -> list[str]:
+            return load_all_but_head(model, checkpoint.decode_weights(Path(origin)), origin, classes=classes)
+
+        if left := on_rank0(world, start):
             log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
     together(world, lambda: freeze(model, config))

@@ -140,9 +140,7 @@ def _memory_bytes() -> int:
     """The most that this process and its loaders had in memory; 0 if Linux does not show it."""
     # Pss: pages that forked loaders share with this process count once
     shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
-    return 1024 * sum(
-        int(size) for text in shown for size in re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", text, re.MULTILINE)
-    )
+    return 1024 * sum(map(int, re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)))
 
 
 def _children() -> list[str]:

@@ -113,10 +113,9 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     wanted = (keep + 2) * size
     room = disk.free + sum({status.st_ino: status.st_size for status in held.values()}.values())
     if room < wanted:
-        tell(
-            f"Warning: {keep} checkpoints, the best and one being written need {_megabytes(wanted)}, and "
-            f"{folder} has room for {_megabytes(room)}: older ones will be deleted (--keep 1 needs less)"
-        )
+        need = f"{keep} checkpoints, the best and one being written need {_megabytes(wanted)}"
+        have = f"{folder} has room for {_megabytes(room)}"
+        tell(f"Warning: {need}, and {have}: older ones will be deleted (--keep 1 needs less)")
 
 
 def prepare(folder: Path, resume: str, tell: Tell) -> None:

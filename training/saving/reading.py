@@ -28,11 +28,8 @@ class CorruptError(Exception):
 def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) -> Any:
     """What torch.save or safetensors wrote, on the CPU; if `checked` only a state with right checksums.
 
-    Raises:
-        CorruptError: If it is damaged, there are other values than tensors and plain ones, or no training
-            saves such a state.
-        UserError: If a later version of this package wrote it.
-        OSError: If it cannot be read.
+    CorruptError if it is damaged, has other values than tensors and plain ones, or no training saves such a
+    state; UserError if a later version of this package wrote it; OSError if it cannot be read.
     """
     try:
         if safetensors:
