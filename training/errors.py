@@ -13,6 +13,7 @@ PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started a
 MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
 UNUSED = "--find-unused-parameters, or set requires_grad of these weights to False"
+ANOTHER = "another layer, or no --deterministic"
 OTHER_GPU = "nvidia-smi on that host; another node"
 # A part of torch's text, what it means, and the fix. The first that matches counts.
 KNOWN = (
@@ -20,18 +21,10 @@ KNOWN = (
     ("DefaultCPUAllocator: can't allocate", "the node has no more memory", f"more of it, or {MORE_MEMORY}"),
     ("DataLoader worker", "a loader has ended", "more memory for the job, or fewer --workers"),
     ("no kernel image is available", "this torch is not made for the GPU", OTHER_TORCH),
-    (
-        "a deterministic implementation",
-        "a layer has no deterministic kernel",
-        "another one, no --deterministic",
-    ),
+    ("a deterministic implementation", "a layer has no deterministic kernel", ANOTHER),
     ("Expected to have finished reduction", "some weights have no part in the loss", UNUSED),
     ("gloo", "another rank has ended, or did not come", "what that rank says; --dist-timeout is the wait"),
-    (
-        "NCCL",
-        "another rank has ended, or cannot be reached",
-        "what that rank says; NCCL_DEBUG=INFO says more",
-    ),
+    ("NCCL", "another rank has ended, or is unreachable", "what that rank says; NCCL_DEBUG=INFO tells more"),
     *((of, "the GPU cannot compute", OTHER_GPU) for of in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
 )
 

@@ -80,7 +80,7 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Updater:
     """What changes the weights after a step: the optimizer, the loss scale of fp16 and the mean of --ema."""
 

@@ -153,7 +153,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    best = show({session.task.names[0]: progress.best}, "")
+    best = show({session.task.names[0]: progress.best}).replace(":", "").lower()
     log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE

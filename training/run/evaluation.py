@@ -30,13 +30,13 @@ class Score:
         return f"Avg Loss: {self.loss:.6f}, {show(self.metrics)}"
 
 
-def show(metrics: dict[str, float], colon: str = ":") -> str:
-    """The metrics in one line; with names in small letters if there is no colon."""
+def show(metrics: dict[str, float]) -> str:
+    """The metrics in one line."""
     shown = [
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()
     ]
-    return ", ".join(shown if colon else [each.replace(":", "").lower() for each in shown])
+    return ", ".join(shown)
 
 
 def evaluate(session: Session) -> Score:

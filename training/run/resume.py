@@ -22,7 +22,7 @@ from training.processes.world import broadcast_bytes, on_rank0, together
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
-from training.saving.reading import State
+from training.saving.reading import State, load
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 WEIGHTS = "model.pt"
@@ -96,7 +96,7 @@ def restore(session: Session) -> Progress:
     label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))
     if label is None or data is None:
         return Progress()
-    name, state = label.decode(), restored[2] if restored else checkpoint.decode(io.BytesIO(data))
+    name, state = label.decode(), restored[2] if restored else load(io.BytesIO(data))
     progress = together(world, lambda: restored[3] if restored else _apply(session, state, name))
     progress.checkpoint = name
     if config.evaluate:

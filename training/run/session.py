@@ -104,7 +104,7 @@ class Meter:
         return self.trained / max(time.perf_counter() - self.began, 1e-9)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Session:
     """The objects that the loop works with."""
 
@@ -117,8 +117,8 @@ class Session:
     model: nn.Module  # without a wrapper: it is saved, and evaluated
     trained: nn.Module  # the same for training steps, perhaps wrapped for several GPUs
     updater: Updater
-    meter: Meter = field(default_factory=Meter)
     writer: Writer = field(default_factory=Writer)
+    meter: Meter = field(default_factory=Meter)
 
     @property
     def batch(self) -> int:

@@ -80,22 +80,11 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
     # on CPUs a step of convnet and ResNets is faster with it; of own models nothing is known
     if config.channels_last or (world.device.type == "cpu" and ":" not in config.model):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
-    session = Session(
-        config=config,
-        world=world,
-        log=log,
-        stop=stop,
-        data=loaded,
-        task=together(world, lambda: build_task(config, loaded)),
-        model=model,
-        trained=model,
-        updater=Updater(
-            optimizer=build_optimizer(config, model),
-            scaler=together(world, lambda: build_scaler(config, world.device)),
-            ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
-        ),
-        writer=Writer(lock.check),
-    )
+    scaler = together(world, lambda: build_scaler(config, world.device))
+    ema = Ema(model, config.ema) if config.ema and not config.evaluate else None
+    updater = Updater(build_optimizer(config, model), scaler, ema)
+    task, writer = together(world, lambda: build_task(config, loaded)), Writer(lock.check)
+    session = Session(config, world, log, stop, loaded, task, model, model, updater, writer)
     session = dataclasses.replace(session, task=together(world, lambda: try_out(session)))
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
@@ -126,14 +115,10 @@ def wrap(session: Session) -> nn.Module:
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        buffers: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
-        model = DistributedDataParallel(
-            model,
-            device_ids=[world.device] if world.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=config.find_unused_parameters,
-            **buffers,
-        )
+        how: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
+        how["device_ids"] = [world.device] if world.device.type == "cuda" else None
+        how["find_unused_parameters"] = config.find_unused_parameters
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True, **how)
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))
     made: nn.Module = model

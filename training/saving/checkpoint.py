@@ -47,12 +47,6 @@ def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
     _write(path, lambda file: _dump(weights, file))
 
 
-def decode(file: IO[bytes]) -> State:
-    """The state in a checkpoint, tensors on the CPU; raises as `load` does."""
-    state: State = load(file)
-    return state
-
-
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     """The weights in a file of this or another trainer, for --init-from; UserError if it has no weights."""
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it, or .safetensors"
@@ -187,7 +181,7 @@ def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
     if not (follow or stat.S_ISREG(path.lstat().st_mode)):
         raise CorruptError("it is not a regular file")
     with files.open_regular(path, follow=True) as file:
-        state = decode(file)
+        state: State = load(file)
         if step_of(path) not in {None, state["step"]}:
             raise CorruptError(f"it is of step {state['step']}")
         return take(path, state, file)
