@@ -16,14 +16,10 @@ from training.saving.lock import current_holder
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a start would do.
+    """What a start would do, or why it would be refused."""
 
-    It starts in an empty folder ("new"), from scratch beside old checkpoints ("afresh"), resumes from a
-    checkpoint ("resume"), has no epoch left ("done") or trains nothing ("evaluate"); or is refused because
-    of other settings than the checkpoint's ("changed"), because there is no such checkpoint ("missing"), or
-    because another job has the folder ("used").
-    """
-
+    # new, afresh (beside old checkpoints), resume, done (no epoch is left), evaluate; refused: changed
+    # (other settings than the checkpoint's), missing (no such checkpoint), used (another job has the folder)
     state: str
     checkpoint: str = ""  # the one to resume from
     step: int | None = None  # steps done; here and below None if unknown

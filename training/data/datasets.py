@@ -128,20 +128,15 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     evaluated_CHW = (shape_CHW[0], side, side) if side else shape_CHW
     classes = 0 if config.task else len(train.classes)
     keyed = functools.partial(Keyed, seed=config.seed, classes=classes, target_shape=tuple(target.shape))
-    splits = [
-        FromLoaders(keyed(dataset=dataset, shape_CHW=shape), norm=norm, device=device, workers=config.workers)
-        for dataset, shape in ((train, shape_CHW), (validation, evaluated_CHW))
-    ]
-    samples = getattr(train, "samples", ())  # as torchvision's folders have them: (path, label)
-    names = [(path.rpartition("/")[2], label) for path, label in samples] if _are_files(samples) else []
+    load = functools.partial(FromLoaders, norm=norm, device=device, workers=config.workers)
+    trained = load(keyed(dataset=train, shape_CHW=shape_CHW))
+    validated = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
+    samples = getattr(train, "samples", ())
+    pair = samples[0] if isinstance(samples, list) and samples else None
+    are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # as torchvision's
+    names = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     checksum = _checksum([*getattr(train, "classes", ())], names)
-    return Data(splits[0], splits[1], classes, shape_CHW, torch.zeros_like(target), checksum)
-
-
-def _are_files(samples: Any) -> bool:
-    """Whether it lists (path, label)."""
-    first = samples[0] if isinstance(samples, list) and samples else None
-    return isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str)
+    return Data(trained, validated, classes, shape_CHW, torch.zeros_like(target), checksum)
 
 
 def _checksum(*parts: list[Any]) -> str:

@@ -7,9 +7,11 @@ statistics are not updated by the second pass.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -62,15 +64,14 @@ class Stages(nn.Sequential):
         pieces = math.isqrt(len(modules) - 1) + 1
         size = -(-len(modules) // pieces)
         for first in range(0, len(modules), size):
-            x = _checkpointed(nn.Sequential(*modules[first : first + size]), x)
+            piece = nn.Sequential(*modules[first : first + size])
+            x = checkpoint(piece, x, use_reentrant=False, context_fn=functools.partial(_contexts, piece))
         return x
 
 
-def _checkpointed(piece: nn.Module, x: Any) -> Any:
-    """Call a part, and keep nothing for the backward pass; the second pass leaves the statistics alone."""
-    return checkpoint(
-        piece, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), keep_buffers(piece))
-    )
+def _contexts(piece: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Those of the first pass and of the second, which leaves the statistics alone."""
+    return contextlib.nullcontext(), keep_buffers(piece)
 
 
 @contextlib.contextmanager

@@ -80,8 +80,9 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
-        with session.meter.usage.waiting():
-            x_BCHW, y_B = next(batches)
+        began = time.perf_counter()
+        x_BCHW, y_B = next(batches)
+        session.meter.usage.data_s += time.perf_counter() - began
         # reading images may use random numbers too
         _seed(world.device, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)

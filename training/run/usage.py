@@ -49,13 +49,6 @@ class Usage:
     sampled: float = field(default_factory=time.perf_counter)
     busy: list[float] = field(default_factory=list)  # percents of the GPUs
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time meanwhile as waiting for data."""
-        began = time.perf_counter()
-        yield
-        self.data_s += time.perf_counter() - began
-
     def sample(self) -> None:
         """Sample how busy the GPUs are, every SAMPLE_S seconds at most."""
         if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
