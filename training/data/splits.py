@@ -82,15 +82,15 @@ class InMemory:
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
-    """A pseudo-random number 0..2^31-1 (int64) for each index, the same on every device. None overflows."""
-    h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF
+    """A pseudo-random number 0..2^31-1 (int64) for each index, the same on every device."""
+    h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF  # products of 32 bits stay below 2^63
     for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
         h_B = ((h_B ^ (h_B >> right)) * factor) & 0xFFFFFFFF
     return h_B >> 1
 
 
 def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
-    """Images shifted by up to `most` pixels, black at the edges, half of them mirrored, by `random_B`."""
+    """Images shifted by up to `most` pixels, with black edges, half of them mirrored: `random_B` decides."""
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * most + 1
     padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))

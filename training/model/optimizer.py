@@ -119,7 +119,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
-    """The learning rate after so many epochs and steps of the present batch, which may have been another."""
+    """The learning rate after `epoch` epochs and `steps` steps of the present batch, not those that were."""
     warmup = config.warmup_epochs * steps_per_epoch
     step = epoch * steps_per_epoch + steps
     if step < warmup:

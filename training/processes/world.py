@@ -63,8 +63,10 @@ def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
     if place.size > 1:
         _meet(place, backend, timeout_s, chosen)
+    else:
+        backend = ""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return World(place.rank, place.size, place.local_rank, chosen, backend * (place.size > 1), threads, host)
+    return World(place.rank, place.size, place.local_rank, chosen, backend, threads, host)
 
 
 def keep_memory() -> bool:
