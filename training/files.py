@@ -88,17 +88,34 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
-def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged."""
+def replace(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool = False) -> None:
+    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged.
+
+    If it is `durable`, this holds in a crash too: its bytes are on disk before it gets its name.
+    """
     new = temporary_name(path)
     try:
         with new.open("xb") as file:
             fill(file)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         new.replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             new.unlink()
         raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def name_of(step: int) -> str:

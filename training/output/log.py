@@ -131,10 +131,9 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:
-    """Set the state to failed, and keep step, epoch and checkpoint; any process may do it.
+    """Set the state to failed, and keep step, epoch and checkpoint; the first process that fails knows why.
 
-    The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure. The first
-    failure stays: other processes fail only because the first one is gone.
+    The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure.
     """
     known = read_status(run_dir)
     if known.get("state") == "failed":

@@ -28,6 +28,7 @@ from training.saving.reading import FORMAT, CorruptError, State, load
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
 
+_write = functools.partial(files.replace, durable=True)
 Tell = Callable[[str], None]
 Take = Callable[[Path, State, IO[bytes]], Any]
 
@@ -213,19 +214,7 @@ def _link(path: Path, other: Path) -> None:
         return
     temporary.replace(other)
     temporary.unlink(missing_ok=True)  # both were names of this file: then a rename does nothing
-    _sync_folder(other.parent)
-
-
-def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> None:
-    """Replace a file as a whole, also in a crash: its bytes are on disk before it gets its name."""
-
-    def fill_and_sync(file: IO[bytes]) -> None:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-    files.replace(path, fill_and_sync)
-    _sync_folder(path.parent)
+    files.sync_folder(other.parent)
 
 
 def _dump(value: Any, file: IO[bytes]) -> None:
@@ -243,15 +232,6 @@ def _dump(value: Any, file: IO[bytes]) -> None:
         torch.save(value, cast("IO[bytes]", SimpleNamespace(write=write, flush=file.flush)))
     except Exception as error:
         raise (errors[0] if errors else error) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _megabytes(size: int) -> str:

@@ -60,8 +60,7 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
     """Raise CorruptError unless each part of an archive is stored plainly, and its checksum right if `sums`.
 
-    torch does not look at the sums. Of a part that is marked as a folder it copies nothing: the tensor has
-    what was in memory before.
+    torch looks at no sums, and copies nothing of a part marked as a folder: its tensor has what was there.
     """
     with zipfile.ZipFile(file) as archive:
         parts = archive.infolist()
