@@ -69,13 +69,11 @@ class Config:
     """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 
     recipe: str = _option("", "flags of a published training; yours replace them", choices=" ".join(RECIPES))
-    dataset: str = _critical(
-        "mnist", "mnist, cifar10, fake, imagefolder, shards (tar files), or MODULE:FUNCTION"
-    )
+    dataset: str = _critical("mnist", "mnist, cifar10, fake, imagefolder, shards, or PACKAGE.MODULE:FUNCTION")
     data_dir: str = _option("data", "folder of the data set; imagefolder, shards: of the training images")
     val_path: str = _option("", "imagefolder, shards: folder of validation images (default: DATA_DIR/val)")
-    fake_samples: int = _option(2048, "training images of --dataset fake", least=1)
-    augment: str = _critical("auto", "crop: random parts, half of them mirrored; or more", choices=AUGMENT)
+    fake_samples: int = _option(2048, "random training images of --dataset fake", least=1)
+    augment: str = _critical("auto", "random parts of images in files, half of them flipped", choices=AUGMENT)
     train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels", least=1)
     eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
     eval_resize: int = _option(0, "imagefolder, shards: shorter side before this crop (default: 8/7 of it)")
@@ -105,7 +103,9 @@ class Config:
     gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)")
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
     seed: int = _critical(1, "seed of all random numbers, also of the initial weights", least=-(1 << 63))
-    precision: str = _critical("fp32", "autocast; fp16 with a loss scale", choices="fp32 bf16 fp16")
+    precision: str = _critical(
+        "fp32", "bf16, fp16: autocast; fp16 with a loss scale", choices="fp32 bf16 fp16"
+    )
     accumulate: int = _critical(
         1, "gradient accumulation: a step in so many parts, with less memory", least=1
     )
