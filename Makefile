@@ -26,7 +26,7 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
-TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
+TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/dryrun/test_memory.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
 PROSE = README.md CHANGELOG.md CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests
@@ -55,7 +55,7 @@ $(BIN_OLDEST)/python:
 	$(PYTHON_OLDEST) -m venv $(VENV_OLDEST)
 
 $(VENV_OLDEST)/.test: pyproject.toml Makefile | $(BIN_OLDEST)/python
-	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]' pytest tensorboard tqdm $(TORCH_OLDEST)
+	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]' pytest tensorboard $(TORCH_OLDEST)
 	@touch $@
 
 demo: $(VENV)/.demo
@@ -112,7 +112,7 @@ release: $(VENV)/.test
 	$(BIN)/python -m release.build
 
 test-oldest: $(VENV_OLDEST)/.test
-	$(BIN_OLDEST)/python -m pytest tests/training
+	$(BIN_OLDEST)/python -m pytest tests/training tests/dryrun/test_memory.py
 
 clean:
 	rm -rf $(VENV) $(VENV_OLDEST) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

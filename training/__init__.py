@@ -44,20 +44,14 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 # These twelve keep the promises. The rest is around them:
 #
 #     __main__, command, config            the command line
-#     torchrun, task                       started by job scripts, for each node or task
-#     repeats                              started by job scripts, before a restart
-#     memory                               the memory that GPUs need, computed without one
+#     torchrun, task, repeats              started by job scripts, for each node or task, or before a restart
 #     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
-#     processes/jobscript, processes/hang  the files by which script and trainer talk; what a hang leaves
-#     data/datasets, data/arrays           data sets, and those that are read into memory
-#     data/images                          images in folders and in tar files, and how they are augmented
-#     model/tasks                          loss and metrics
-#     model/models, model/optimizer        what is trained, from which weights, and how
+#     processes/jobscript                  the files by which script and trainer talk
+#     data/datasets, data/arrays, data/images      data sets: in memory, in folders, in tar files
+#     model/models, model/optimizer, model/tasks   what is trained, how, and its loss and metrics
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
-#     output/log, output/bar               what is printed and recorded
+#     output/log, run/usage                what is printed and recorded; what is used of CPUs, GPUs and memory
 #     saving/reading                       what of a checkpoint is refused
-#     saving/lock, saving/names, runfolder     one job per run folder; what is in it
+#     saving/lock, runfolder               one job per run folder; what a start would do with it
 #     run/setup                            builds what a run works with, and tries it out
-#     run/usage                            what is used of CPUs, GPUs and memory; a trace of some steps
-#     errors                               errors that end a run, and those of torch in one line
-#     files                                the run folder, which is its user's alone, and its files
+#     errors, files                        errors that end a run; the run folder, and the names of its files

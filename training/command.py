@@ -6,6 +6,7 @@ How to start it and what it writes is described in __init__.py, which --help sho
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 import traceback
@@ -13,21 +14,11 @@ import warnings
 from pathlib import Path
 
 from training.config import Config, parse
-from training.errors import (
-    DONE,
-    FAILED,
-    PREEMPTED,
-    FolderError,
-    NotFiniteError,
-    RankError,
-    UserError,
-    complain,
-    one_line,
-)
+from training.errors import FAILED, FolderError, NotFiniteError, RankError, UserError, complain, one_line
 from training.files import OTHERS_WRITE
 from training.output.log import mark_failed
 from training.processes import spawn
-from training.processes.jobscript import leave_status, reads_status
+from training.processes.jobscript import finish, leave_status
 from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
 from training.runfolder import look
@@ -43,8 +34,8 @@ def main(argv: list[str]) -> int:
         if config.look:
             return _print_look(config)
         if config.launcher == "spawn":
-            processes = config.nproc_per_node or _gpus(config) or 1
-            return _finish(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
+            processes = config.nproc_per_node or (config.device != "cpu" and _gpus()) or 1
+            return finish(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
         end_with_launcher(os.environ)
         stop = Stop()  # before the slow imports: from here on signals do not kill
         place = detect(os.environ, config.launcher)
@@ -53,10 +44,8 @@ def main(argv: list[str]) -> int:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise UserError(
-                "this Python has no torch", at=sys.executable, fix="install it, or start another Python"
-            ) from error
-        return _finish(run(config, place, stop))
+            raise UserError("this Python has no torch", at=sys.executable, fix="install it") from error
+        return finish(run(config, place, stop))
     except (UserError, NotFiniteError) as error:
         if error.shared and _number("RANK", "SLURM_PROCID"):
             return error.status  # rank 0 prints it
@@ -70,26 +59,13 @@ def main(argv: list[str]) -> int:
 
 def _print_look(config: Config) -> int:
     """Print as JSON what a start would do."""
-    import json
-
     try:
         start = look(config, _number("WORLD_SIZE") or 1)
     except OSError as error:
         what = f"cannot read the run folder ({one_line(error)})"
         raise UserError(what, at=config.run_dir, fix="another --run-dir") from error
     print(json.dumps(dataclasses.asdict(start)))
-    return DONE
-
-
-def _finish(status: int) -> int:
-    """Write the exit status for the job script, and return it.
-
-    If the script reads it, a stopped run exits with 0: launchers take other statuses for a failure and kill
-    the other processes.
-    """
-    if status != DONE:
-        leave_status(status)
-    return DONE if status == PREEMPTED and reads_status() else status
+    return 0
 
 
 def _fail(config: Config | None, error: Exception, status: int) -> int:
@@ -102,10 +78,8 @@ def _fail(config: Config | None, error: Exception, status: int) -> int:
     return status
 
 
-def _gpus(config: Config) -> int:
+def _gpus() -> int:
     """GPUs of this node."""
-    if config.device == "cpu":
-        return 0
     import torch
 
     return torch.cuda.device_count()

@@ -26,14 +26,12 @@ BY_OPTIMIZER: dict[str, tuple[Any, ...]] = {
 }
 # How pytorch/vision/references/classification trains these models on 8 GPUs: its README and defaults.
 OF_ALL: dict[str, Any] = {"dataset": "imagefolder", "batch_size": 8 * 32, "optimizer": "sgd", "momentum": 0.9}
-OF_RECIPE = ("model", "epochs", "lr", "weight_decay", "step_size", "gamma")
-RECIPES: dict[str, dict[str, Any]] = {
-    f"torchvision-{name}": OF_ALL | dict(zip(OF_RECIPE, values, strict=True))
-    for name, *values in (
-        ("resnet50", "resnet50", 90, 0.1, 1e-4, 30, 0.1),
-        ("resnext50", "resnext50_32x4d", 100, 0.1, 1e-4, 30, 0.1),
-        ("mobilenet-v2", "mobilenet_v2", 300, 0.045, 4e-5, 1, 0.98),
-    )
+OF_RESNETS = OF_ALL | {"lr": 0.1, "weight_decay": 1e-4, "step_size": 30, "gamma": 0.1}
+OF_MOBILENETS = OF_ALL | {"lr": 0.045, "weight_decay": 4e-5, "step_size": 1, "gamma": 0.98}
+RECIPES = {
+    "torchvision-resnet50": OF_RESNETS | {"model": "resnet50", "epochs": 90},
+    "torchvision-resnext50": OF_RESNETS | {"model": "resnext50_32x4d", "epochs": 100},
+    "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
 }
 # Settings that have an effect only with this value of another one.
 ONLY_WITH = {
@@ -48,15 +46,18 @@ EXCLUDE = {
 }
 
 
-def _option(
-    default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False, least: int = 0
-) -> T:
-    """A field that is also a flag, with this help and no value below `least`.
+# Values of flags, and a default that depends on other flags.
+AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
+STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
+
+
+def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
+    """A field that is also a flag, with this help, one of these words as value, and none below `least`.
 
     If it is `critical`, the weights depend on it: a checkpoint made with another value is refused. The
     default of one in DECIDED is its value in checkpoints that are older than the flag.
     """
-    facts = {"help": text, "choices": choices, "critical": critical, "least": least}
+    facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -67,78 +68,43 @@ _critical = functools.partial(_option, critical=True)
 class Config:
     """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 
-    recipe: str = _option("", "the flags of a published training; yours replace them", choices=tuple(RECIPES))
-    dataset: str = _critical(
-        "mnist", "mnist, cifar10, fake (random images), imagefolder, shards (tar files), or MODULE:FUNCTION"
-    )
-    data_dir: str = _option(
-        "data", "folder of the data set; of imagefolder and shards: of the training images"
-    )
-    val_path: str = _option(
-        "", "imagefolder, shards: folder of validation images (default: DATA_DIR/val beside DATA_DIR/train)"
-    )
-    fake_samples: int = _option(2048, "training images of --dataset fake", least=1)
-    augment: str = _critical(
-        "auto",
-        "what is done to images in files: crop (a random part, half of them mirrored), also "
-        "with randaugment or trivialaugment; auto is crop, and for cifar10 shift and mirror",
-        choices=("auto", "none", "crop", "randaugment", "trivialaugment"),
-    )
+    recipe: str = _option("", "flags of a published training; yours replace them", choices=" ".join(RECIPES))
+    dataset: str = _critical("mnist", "mnist, cifar10, fake, imagefolder, shards, or PACKAGE.MODULE:FUNCTION")
+    data_dir: str = _option("data", "folder of the data set; imagefolder, shards: of the training images")
+    val_path: str = _option("", "imagefolder, shards: folder of validation images (default: DATA_DIR/val)")
+    fake_samples: int = _option(2048, "random training images of --dataset fake", least=1)
+    augment: str = _critical("auto", "random parts of images in files, half of them flipped", choices=AUGMENT)
     train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels", least=1)
     eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
-    eval_resize: int = _option(
-        0, "imagefolder, shards: scale the shorter side to this, then cut EVAL_CROP (default: 8/7 of that)"
-    )
+    eval_resize: int = _option(0, "imagefolder, shards: shorter side before this crop (default: 8/7 of it)")
     random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
     cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
-    workers: int = _option(
-        4, "loader processes per rank, and as many for the validation, for data that is not held in memory"
-    )
+    workers: int = _option(4, "loader processes per rank, and as many for validation, for data in files")
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
-    task: str = _critical(
-        "", "PACKAGE.MODULE:FUNCTION that gives loss and metrics (default: classification by cross entropy)"
-    )
-    init_from: str = _option(
-        "",
-        "start with the weights in this file: a checkpoint, model_state_dict, state_dict or .safetensors; "
-        "those of another number of classes without their head",
-    )
-    freeze: str = _critical(
-        "", "weights that are not trained: patterns of their names, such as 'layer1.*,conv1.*'"
-    )
-    head_lr: float = _critical(
-        0.0, "learning rate of the head, the model's last layer with weights (default: LR)"
-    )
+    task: str = _critical("", "PACKAGE.MODULE:FUNCTION for loss and metrics (default: classification)")
+    init_from: str = _option("", "start with the weights in this file, also of another number of classes")
+    freeze: str = _critical("", "patterns of weights that are not trained, such as 'layer1.*,conv1.*'")
+    head_lr: float = _critical(0.0, "learning rate of the head, the last layer with weights (default: LR)")
 
     epochs: int = _option(2, "passes over the training images", least=1)
     batch_size: int = _critical(0, f"images per step, over all processes (default: {DEFAULT_BATCH})")
     batch_size_per_gpu: int = _option(0, "images per step and process, in place of --batch-size")
-    optimizer: str = _critical("adadelta", "", choices=("sgd", "adamw", "adadelta"))
+    optimizer: str = _critical("adadelta", "", choices="sgd adamw adadelta")
     lr: float = _critical(1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)")
     momentum: float = _critical(0.9, "momentum of sgd")
     weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)")
     weight_decay_on: str = _critical(
-        "matrices",
-        "weight decay on all weights, or on matrices, not biases and norms (default: adamw matrices, "
-        "else all)",
-        choices=("all", "matrices"),
+        "matrices", "matrices: no biases or norms (default: adamw matrices, else all)", choices="all matrices"
     )
-    schedule: str = _critical(
-        "step",
-        "step: multiply the rate by GAMMA every STEP_SIZE epochs (default: step for adadelta or with "
-        "--step-size or --gamma, else constant)",
-        choices=("constant", "step", "cosine"),
-    )
+    schedule: str = _critical("step", f"step: LR * GAMMA each STEP_SIZE epochs ({STEP})", choices=SCHEDULES)
     step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", least=1)
     gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)")
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
-    seed: int = _critical(
-        1, "seed of the initial weights, the order of the samples, and all random numbers", least=-(1 << 63)
-    )
+    seed: int = _critical(1, "seed of all random numbers, also of the initial weights", least=-(1 << 63))
     precision: str = _critical(
-        "fp32", "bf16 and fp16: autocast; fp16 with a loss scale", choices=("fp32", "bf16", "fp16")
+        "fp32", "bf16, fp16: autocast; fp16 with a loss scale", choices="fp32 bf16 fp16"
     )
     accumulate: int = _critical(
         1, "gradient accumulation: a step in so many parts, with less memory", least=1
@@ -146,74 +112,37 @@ class Config:
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
     ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
-    channels_last: bool = _option(
-        False,
-        "memory format channels_last: faster on many GPUs; on CPUs convnet and torchvision's models have it",
-    )
+    channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
-    deterministic: bool = _option(
-        False, "only kernels that give the same bits each time; on GPUs slower, and some layers have none"
-    )
-    activation_checkpointing: bool = _option(
-        False, "recompute activations in the backward pass: less memory, the same weights"
-    )
+    deterministic: bool = _option(False, "only kernels that give the same bits each time: slower on GPUs")
+    activation_checkpointing: bool = _option(False, "recompute activations in backward: less memory")
 
-    device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
+    device: str = _option("auto", "", choices="auto cpu cuda")
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
-    sync_bn: bool = _critical(
-        False, "batch norms use the statistics of all processes (torch.nn.SyncBatchNorm); GPUs only"
-    )
-    find_unused_parameters: bool = _option(
-        False, "for models with weights that have no part in some losses, with several processes: slower"
-    )
-    launcher: str = _option(
-        "auto", "what starts the processes", choices=("auto", "torchrun", "srun", "spawn", "none")
-    )
+    sync_bn: bool = _critical(False, "batch norms use the statistics of all GPUs (torch.nn.SyncBatchNorm)")
+    find_unused_parameters: bool = _option(False, "for weights that some losses leave out: slower")
+    launcher: str = _option("auto", "what starts the processes", choices="auto torchrun srun spawn none")
     nproc_per_node: int = _option(0, "launcher spawn: processes on this node (default: one per GPU, else 1)")
     nnodes: int = _option(0, "launcher spawn: number of nodes (default: as Slurm says, else 1)")
     node_rank: int = _option(0, "launcher spawn with --nnodes: the index of this node, from 0")
-    backend: str = _option("auto", "auto: nccl on GPUs, gloo on CPUs", choices=("auto", "nccl", "gloo"))
+    backend: str = _option("auto", "auto: nccl on GPUs, gloo on CPUs", choices="auto nccl gloo")
     dist_timeout: float = _option(600.0, "seconds that a process waits for another one")
 
     run_dir: str = _option("runs/training", "run folder, for all files that the run writes")
-    resume: str = _option(
-        "auto", "auto: the newest checkpoint; off; or a file, or a name in RUN_DIR/checkpoints"
-    )
+    resume: str = _option("auto", "auto: newest checkpoint; off; or a file, or a name in RUN_DIR/checkpoints")
     allow_config_change: bool = _option(False, "resume from a checkpoint with other settings")
-    look: bool = _option(
-        False, "print as JSON what a start would do with the run folder, and exit; needs no torch"
-    )
-    eval_batch: int = _option(
-        0, "validation images per process at once (default: as many as a process trains on at once)"
-    )
+    look: bool = _option(False, "print as JSON what a start would do, and exit; needs no torch")
+    eval_batch: int = _option(0, "validation images per process at once (default: as many as in training)")
     evaluate: bool = _option(False, "evaluate the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, in addition to one after each epoch")
     keep: int = _option(3, "checkpoints to keep, in addition to the best", least=1)
-    keep_epochs: bool = _option(
-        False, "keep the checkpoint of each epoch too, as checkpoint_epoch_1.pt and so on"
-    )
-    export: str = _option(
-        "",
-        "file for only the weights (a state_dict), written at the end; a name without a folder is in RUN_DIR "
-        "(default: model.pt, with --evaluate off)",
-    )
-    deadline: str = _option(
-        "auto",
-        "stop and save before this time: auto (the end of the Slurm job), off, or seconds from the start or "
-        "since 1970",
-    )
-    sync_every: int = _option(
-        10,
-        "most steps between synchronisations, at which all processes can stop; at least one a second",
-        least=1,
-    )
+    keep_epochs: bool = _option(False, "keep each epoch's checkpoint too, as checkpoint_epoch_1.pt and so on")
+    export: str = _option("", "file for the weights at the end, or off (default: model.pt in RUN_DIR)")
+    deadline: str = _option("auto", "stop before: auto (the job's end), off, seconds from now or since 1970")
+    sync_every: int = _option(10, "most steps between points where all processes can stop", least=1)
     log_every: int = _option(20, "steps between progress lines", least=1)
-    profile_steps: int = _option(
-        0, "write a trace of so many steps of rank 0 to RUN_DIR/trace.json.gz, for https://ui.perfetto.dev"
-    )
-    tensorboard: str = _option(
-        "auto", "curves in RUN_DIR/tensorboard; auto: if TensorBoard is installed", choices=("auto", "off")
-    )
+    profile_steps: int = _option(0, "trace so many steps to RUN_DIR/trace.json.gz (https://ui.perfetto.dev)")
+    tensorboard: str = _option("auto", "curves in RUN_DIR/tensorboard if installed", choices="auto off")
     step_delay: float = _option(0.0, argparse.SUPPRESS)  # seconds to sleep after each step, for tests
 
 
@@ -244,9 +173,10 @@ def parse(argv: list[str]) -> Config:
             parser.add_argument(name, action="store_true", help=text)
         else:
             parser.add_argument(name, type=type(field.default), choices=choices, help=text)
-    said = vars(parser.parse_args(argv))
-    config = Config(**_with_defaults(said))
-    _check(config)
+    config = Config(**_with_defaults(vars(parser.parse_args(argv))))
+    parse_deadline(config.deadline, {}, 0)
+    for what, fix in (*_wrong_values(config), *_contradictions(config)):
+        raise UserError(what, fix=fix)
     return config
 
 
@@ -264,27 +194,23 @@ def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
     return decided | said
 
 
-def _check(config: Config) -> None:
-    """Raise a UserError for values that make no sense."""
+def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
+    """What is wrong with a value that makes no sense, and the fix."""
     for field in dataclasses.fields(config):
         value, least = getattr(config, field.name), field.metadata["least"]
         if isinstance(value, (int, float)) and not least <= value < float("inf"):
-            raise UserError(f"{_flag(field.name)} is {value}, but must be at least {least}")
+            yield f"{_flag(field.name)} is {value}, but must be at least {least}", ""
     for name in ("label_smoothing", "ema", "random_erase"):
         if getattr(config, name) >= 1:
-            raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
-    for first, others in EXCLUDE.items():
-        for other in others:
-            if getattr(config, first) and getattr(config, other):
-                what = f"{_flag(first)} and {_flag(other)} exclude each other"
-                raise UserError(what, fix="give one of them")
-    parse_deadline(config.deadline, {}, 0)
-    for what, fix in _contradictions(config):
-        raise UserError(what, fix=fix)
+            yield f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1", ""
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """What is wrong with values that make no sense together, and the fix."""
+    for first, others in EXCLUDE.items():
+        for other in others:
+            if getattr(config, first) and getattr(config, other):
+                yield f"{_flag(first)} and {_flag(other)} exclude each other", "give one of them"
     if config.head_lr and not config.lr:
         yield "--head-lr needs an --lr above 0", "--freeze for all but the head"
     if not config.dist_timeout:
@@ -317,19 +243,14 @@ def global_batch(config: Config, processes: int) -> int:
     return batch
 
 
-def critical_settings(
-    config: Config, *, batch: int, train_samples: int, data_checksum: str
-) -> dict[str, int | float | str]:
-    """The settings on which the weights depend: saved in checkpoints, compared on resume."""
-    settings = {name: getattr(config, name) for name in _critical_defaults()}
-    return settings | {"batch_size": batch, "train_samples": train_samples, "data_checksum": data_checksum}
+def critical_settings(config: Config, *, batch: int) -> dict[str, Any]:
+    """The settings on which the weights depend: saved with facts of the data, compared on resume."""
+    return {name: getattr(config, name) for name in _critical_defaults()} | {"batch_size": batch}
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The critical settings that differ and play a part, as (then, now).
-
-    A setting that an old checkpoint does not have had its default; its data are taken for the present ones.
-    """
+    """The critical settings that differ and play a part, as (then, now)."""
+    # what an old checkpoint does not have was as the default, its data as now
     then = _critical_defaults() | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}

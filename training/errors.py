@@ -10,10 +10,10 @@ DONE = 0
 FAILED = 1
 NOT_FINITE = 3
 PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
-MORE_MEMORY = (
-    "--accumulate 2 or more, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
-)
+MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
+UNUSED = "--find-unused-parameters, or set requires_grad of these weights to False"
+ANOTHER = "another layer, or no --deterministic"
 OTHER_GPU = "nvidia-smi on that host; another node"
 # A part of torch's text, what it means, and the fix. The first that matches counts.
 KNOWN = (
@@ -21,35 +21,18 @@ KNOWN = (
     ("DefaultCPUAllocator: can't allocate", "the node has no more memory", f"more of it, or {MORE_MEMORY}"),
     ("DataLoader worker", "a loader has ended", "more memory for the job, or fewer --workers"),
     ("no kernel image is available", "this torch is not made for the GPU", OTHER_TORCH),
-    (
-        "does not have a deterministic implementation",
-        "--deterministic, but a layer has no such kernel",
-        "another layer, or leave it out",
-    ),
-    (
-        "Expected to have finished reduction",
-        "some weights have no part in the loss",
-        "--find-unused-parameters, or set requires_grad of these weights to False",
-    ),
-    (
-        "gloo",
-        "another rank has ended, or did not come",
-        "what that rank says; --dist-timeout is how long to wait",
-    ),
-    (
-        "NCCL",
-        "another rank has ended, or cannot be reached",
-        "what that rank says; NCCL_DEBUG=INFO tells more",
-    ),
+    ("a deterministic implementation", "a layer has no deterministic kernel", ANOTHER),
+    ("Expected to have finished reduction", "some weights have no part in the loss", UNUSED),
+    ("gloo", "another rank has ended, or did not come", "what that rank says; --dist-timeout is the wait"),
+    ("NCCL", "another rank has ended, or is unreachable", "what that rank says; NCCL_DEBUG=INFO tells more"),
     *((of, "the GPU cannot compute", OTHER_GPU) for of in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
 )
 
 
 class UserError(Exception):
-    """An error that the user can fix; shown as one line, without a traceback.
+    """An error that the user can fix, shown as one line: what is wrong, at which file or host, the fix.
 
-    It has what is wrong, with the value in question; at which file, variable or host; and what to type. If
-    `shared`, every process of the run raises the same error, and only rank 0 prints it.
+    If `shared`, every process of the run raises the same error, and only rank 0 prints it.
     """
 
     status = FAILED

@@ -1,4 +1,4 @@
-"""The run folder, which is its user's alone, and its files: follows no link, waits on no FIFO."""
+"""The run folder, which is its user's alone, and its files: follows no link, waits on no FIFO. No torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from training.errors import FolderError
 
 SMALL = 1 << 20  # bytes that are read at most of a status, lock or stop file
 OTHER = "another --run-dir"
+CHECKPOINTS = "checkpoints"  # the folder in the run folder
+BEST, EPOCH_NAME = "best.pt", "checkpoint_epoch_{}.pt"
+STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -84,17 +88,50 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
-def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Replace a file as a whole: readers see the old one or the new one, which `fill` writes.
+def replace(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool = False) -> None:
+    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged.
 
-    The old one is unchanged after any error of `fill`, or if the new one cannot be written.
+    If it is `durable`, this holds in a crash too: its bytes are on disk before it gets its name.
     """
     new = temporary_name(path)
     try:
         with new.open("xb") as file:
             fill(file)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         new.replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             new.unlink()
         raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:08}.pt"
+
+
+def step_of(path: Path) -> int | None:
+    """The step in the name of a checkpoint; None if it has another name."""
+    match = STEP_NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints by step, newest first. No other record says which there are."""
+    if not folder.is_dir():
+        return []
+    paths = [path for path in folder.iterdir() if STEP_NAME.fullmatch(path.name)]
+    return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)

@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from training.config import Config, changed_settings, critical_settings, global_batch
+from training.files import BEST, CHECKPOINTS, list_checkpoints, step_of
 from training.output.log import read_events
 from training.saving.lock import current_holder
-from training.saving.names import BEST, CHECKPOINTS, list_checkpoints, step_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a start would do.
+    """What a start would do, or why it would be refused."""
 
-    It starts in an empty folder ("new"), from scratch beside old checkpoints ("afresh"), resumes from a
-    checkpoint ("resume"), has no epoch left ("done") or trains nothing ("evaluate"); or is refused because
-    of other settings than the checkpoint's ("changed"), because there is no such checkpoint ("missing"), or
-    because another job has the folder ("used").
-    """
-
+    # new, afresh (beside old checkpoints), resume, done (no epoch is left), evaluate; refused: changed
+    # (other settings than the checkpoint's), missing (no such checkpoint), used (another job has the folder)
     state: str
     checkpoint: str = ""  # the one to resume from
     step: int | None = None  # steps done; here and below None if unknown
@@ -67,7 +63,7 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
     if then and isinstance(then, dict) and not config.allow_config_change:
         of_data = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
         known = {name: then.get(name, unknown) for name, unknown in of_data.items()}
-        changed = changed_settings(critical_settings(config, batch=batch, **known), then)
+        changed = changed_settings(critical_settings(config, batch=batch) | known, then)
     if samples and step is not None and epoch is not None and consumed is not None:
         in_epoch = math.ceil(samples / batch)  # the steps done may be of other batches
         steps = step + max(0, math.ceil((config.epochs - epoch) * in_epoch - consumed / batch))

@@ -29,12 +29,8 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 def main(argv: list[str]) -> int:
     """Run the trainer; returns its exit status, 128 + N if signal N ended it."""
     parser = argparse.ArgumentParser(prog="task.py", usage="%(prog)s [OPTIONS] -- TRAINER ARGS")
-    parser.add_argument(
-        "--launcher",
-        choices=("srun", "spawn", "none"),
-        default="srun",
-        help="srun: one rank per task; spawn: the trainer starts its own processes; none: one process",
-    )
+    text = "srun: one rank per task; spawn: the trainer starts its own processes; none: one process"
+    parser.add_argument("--launcher", choices=("srun", "spawn", "none"), default="srun", help=text)
     parser.add_argument("trainer", nargs="+", metavar="TRAINER")
     asked = parser.parse_args(argv)
     try:

@@ -92,12 +92,8 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
     require(environ, MEETING, fix="export them in the job script")
-    return [
-        "--rdzv-backend=static",
-        f"--master-addr={environ['MASTER_ADDR']}",
-        f"--master-port={environ['MASTER_PORT']}",
-        f"--node-rank={environ.get('SLURM_NODEID', '0')}",
-    ]
+    host, port, node = environ["MASTER_ADDR"], environ["MASTER_PORT"], environ.get("SLURM_NODEID", "0")
+    return ["--rdzv-backend=static", f"--master-addr={host}", f"--master-port={port}", f"--node-rank={node}"]
 
 
 def _run(options: Namespace) -> None:

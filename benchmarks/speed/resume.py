@@ -49,11 +49,11 @@ def part_resume(bench: Bench) -> list[Figure]:
 
 def _load_s(path: Path) -> float:
     """Seconds to check and load a checkpoint."""
-    from training.saving import checkpoint
+    from training.saving.reading import load
 
     began = time.perf_counter()
     with path.open("rb") as file:
-        checkpoint.decode(file)
+        load(file)
     return time.perf_counter() - began
 
 

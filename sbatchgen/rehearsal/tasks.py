@@ -61,7 +61,7 @@ def _of_memory(command: list[str]) -> list[str]:
         return command
     launcher = next(at for at, word in enumerate(command) if word.startswith(package))
     arguments = command[command.index(package) + 1 :]
-    return [*command[:launcher], f"{package}/memory.py", *arguments]
+    return [*command[:launcher], str(Path(__file__).with_name("memory.py")), package, *arguments]
 
 
 def _abort(number: int, _: FrameType | None) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from training.saving import checkpoint
-from training.saving.reading import CorruptError, State
+from training.saving.reading import CorruptError, State, load
 
 from .states import encoded, equal, state
 
@@ -114,7 +113,7 @@ def each_bit_of_the_directory() -> Counter[str]:
 
 def _loaded(data: bytearray, kind: str) -> str:
     try:
-        back = checkpoint.decode(io.BytesIO(data))
+        back = load(io.BytesIO(data))
     except CorruptError:
         return "refused"
     del back["format"]

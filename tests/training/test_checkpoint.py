@@ -22,14 +22,14 @@ from training.errors import UserError
 from training.model.optimizer import Ema, Updater
 from training.run.resume import _apply
 from training.saving import checkpoint
-from training.saving.reading import CorruptError, State
+from training.saving.reading import CorruptError, State, load
 
 from . import damages
 from .states import Evil, encoded, found_step, names, save, state
 
 
 def test_round_trip() -> None:
-    back = checkpoint.decode(io.BytesIO(encoded(state(4))))
+    back = load(io.BytesIO(encoded(state(4))))
 
     assert back["step"] == 4
     assert torch.equal(back["model"]["w"], torch.full((64, 64), 4.0))
@@ -190,7 +190,7 @@ def applied(path: Path, state: State, _file: IO[bytes]) -> int:
     model, config = torch.nn.Module(), Config()
     model.w = torch.nn.Parameter(torch.zeros(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
-    settings = critical_settings(config, batch=0, train_samples=250, data_checksum="")
+    settings = critical_settings(config, batch=0) | {"train_samples": 250, "data_checksum": ""}
     updater = Updater(optimizer=optimizer, ema=Ema(model, 0.9))
     session: Any = SimpleNamespace(config=config, settings=settings, model=model, updater=updater)
     step = _apply(session, state, path.name).step
@@ -271,7 +271,7 @@ def test_what_was_checked_is_what_is_taken(tmp_path: Path) -> None:
     def take(path: Path, state: State, file: IO[bytes]) -> list[int]:
         path.unlink()
         path.write_bytes(b"another")
-        return [state["step"], checkpoint.decode(file)["step"]]
+        return [state["step"], load(file)["step"]]
 
     assert checkpoint.find(tmp_path, "auto", lambda _line: None, take) == [1, 1]
 
@@ -329,7 +329,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, monkeypatch: pytest.Mon
             torch.save(evil, buffer, _use_new_zipfile_serialization=kind == "ours")
         (tmp_path / "weights.pt").write_bytes(buffer.getvalue())
         with pytest.raises(CorruptError):
-            checkpoint.decode(buffer)
+            load(buffer)
         with pytest.raises(UserError, match="other values than tensors"):
             checkpoint.decode_weights(tmp_path / "weights.pt")
     assert not (tmp_path / "ran").exists()

@@ -17,6 +17,7 @@ from training import files
 from training.errors import UserError
 from training.output.log import Log
 from training.saving import checkpoint
+from training.saving.reading import load
 
 from .states import encoded, found_step, names, save, state
 from .trainers import HANGS_S, Here, Trainers, events, finish, status
@@ -142,7 +143,7 @@ def test_the_best_takes_no_room_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     checkpoint.save(tmp_path, state(1), step=2, keep=1, best=True)
     assert (tmp_path / "best.pt").stat().st_nlink == 1
-    assert checkpoint.decode(io.BytesIO((tmp_path / "best.pt").read_bytes()))["step"] == 1
+    assert load(io.BytesIO((tmp_path / "best.pt").read_bytes()))["step"] == 1
     assert names(tmp_path) == ["best.pt", "step-00000002.pt"]
 
 

@@ -24,7 +24,7 @@ from training.model import optimizer
 from training.model.optimizer import build_optimizer
 from training.model.precision import Autocast, choose_kernels
 from training.model.tasks import _count
-from training.processes import hang, world
+from training.processes import world
 from training.processes.ranks import Place
 from training.run import agreement, evaluation, loop, setup
 from training.run.session import Progress, Session
@@ -163,7 +163,7 @@ def test_nccl_records_what_it_does(
     environment: dict[str, str] = {names[0]: "77"}
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(torch, "__version__", version)
-    hang.record(tmp_path)
+    world.record_calls(tmp_path)
 
     file = f"{tmp_path}/nccl-rank-"
     assert environment == {names[0]: "77", names[1]: file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}

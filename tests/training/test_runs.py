@@ -317,7 +317,7 @@ def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Pa
 def test_torch_alone_is_enough(trainers: Trainers, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    for name in ("numpy", "tqdm", "torchvision", "PIL"):
+    for name in ("numpy", "torchvision", "PIL"):
         (site / f"{name}.py").write_text(f'raise ModuleNotFoundError("none here", name="{name}")\n')
     flags = ("--epochs", "1", "--tensorboard", "off")
     ended = trainers.run(tmp_path / "run", *flags, *SPAWN_2, env={"PYTHONPATH": str(site)})

@@ -1,231 +1,27 @@
-"""What people see of a run: the live line of a terminal, the plain lines of a log, TensorBoard's curves."""
+"""What people see of a run: the lines of a log, TensorBoard's curves."""
 
 from __future__ import annotations
 
 import errno
-import io
 import os
-import pty
 import re
-import select
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.runs.plot import CURVES, plot, read_history
-from training.output import log
-from training.output.bar import Bar
 
-from .forks import Fork
-from .trainers import HANGS_S, ROOT, TORCHRUN_2, Here, Trainers, all_events, events, quickly, status
+from .trainers import Here, Trainers, all_events, events, status
 
-SLOW = ("--step-delay", "0.15", "--sync-every", "1", "--log-every", "4", "--epochs", "2")
 PLAIN = re.compile(r"Epoch \d: step \d+ of 8, loss [\d.]+, lr [\d.]+, \d+ samples/s, [\d:]+ left")
-LIVE = re.compile(
-    r"Epoch (\d) of 2: +\d+%\|[^|\r]*\| (\d+)/250 images, loss [\d.]+, lr [\d.]+, \d+ samples/s, [\d:]+ left"
-)
 
 
-def on_terminal(
-    data_dir: Path,
-    run_dir: Path,
-    *flags: str,
-    env: dict[str, str] | None = None,
-    launcher: tuple[str, ...] = ("-m", "training"),
-    stop_when: str = "",
-    fresh: bool = False,
-) -> tuple[int, str]:
-    """A trainer whose stdout and stderr are a terminal 140 columns wide: its exit status, all it wrote there.
+def test_a_log_has_a_line_for_every_so_many_steps(trainers: Trainers, tmp_path: Path) -> None:
+    ended = trainers.run(tmp_path, "--log-every", "4", "--sync-every", "2", "--epochs", "1")
 
-    With `stop_when`, it gets SIGTERM as soon as that text has appeared.
-    """
-    ours, theirs = pty.openpty()
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "TQDM"))}
-    common = ("--data-dir", str(data_dir), "--run-dir", str(run_dir), "--device", "cpu", "--batch-size", "32")
-    process = (subprocess.Popen[str] if fresh else Fork)(
-        [sys.executable, *launcher, *common, *flags],
-        cwd=ROOT,
-        env=quickly(clean | {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "140"} | (env or {})),
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    text, deadline = "", time.monotonic() + HANGS_S
-    while time.monotonic() < deadline:
-        if select.select([ours], [], [], 1)[0]:
-            try:
-                data = os.read(ours, 65536)
-            except OSError as error:  # EIO: the other side is closed
-                assert error.errno == errno.EIO  # noqa: PT017
-                break
-            if not data:
-                break
-            text += data.decode()
-        if stop_when and stop_when in text:
-            process.send_signal(signal.SIGTERM)
-            stop_when = ""
-    os.close(ours)
-    if process.poll() is None and time.monotonic() >= deadline:
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.wait(timeout=HANGS_S), text
-
-
-def screen(text: str) -> list[str]:
-    """The lines at the end on a terminal that knows newline and carriage return."""
-    lines, column = [""], 0
-    for char in text:
-        if char == "\n":
-            lines.append("")
-        elif char == "\r":
-            column = 0
-            continue
-        else:
-            lines[-1] = lines[-1][:column].ljust(column) + char + lines[-1][column + 1 :]
-            column += 1
-            continue
-        column = 0
-    return [line.rstrip() for line in lines]
-
-
-def test_a_terminal_has_one_live_line_and_nothing_of_it_stays(small_digits: Path, tmp_path: Path) -> None:
-    code, text = on_terminal(small_digits, tmp_path, *SLOW, "--save-every", "3")
-    seen = [(int(epoch), int(done)) for epoch, done in LIVE.findall(text)]
-    left = [line for line in screen(text) if line]
-
-    assert code == 0, text
-    assert {epoch for epoch, _ in seen} == {1, 2}
-    assert seen == sorted(seen)
-    assert len(seen) > 8
-    assert not PLAIN.search(text)
-    assert "\x1b" not in text  # no colour, no cursor keys: NO_COLOR has nothing to ask for
-    assert [line.split()[0] for line in left] == [
-        *("Starting", "Master", "rank", "Epoch", "Epoch", "Weights", "Training")
-    ]
-    assert all(re.fullmatch(r"Epoch \d - Avg Loss: .* training loss [\d.]+\)", line) for line in left[3:5])
-    assert [event["step"] for event in events(tmp_path, "train")] == [4, 12]  # as in a log
-
-
-def test_a_stop_takes_the_line_away_and_a_resume_begins_where_the_epoch_was(
-    small_digits: Path, tmp_path: Path
-) -> None:
-    code, text = on_terminal(small_digits, tmp_path, *SLOW, stop_when="64/250 images, loss")
-    step = status(tmp_path)["step"]
-    again, more = on_terminal(small_digits, tmp_path, *SLOW)
-    first = re.search(r"Epoch 1 of 2: +\d+%\|[^|\r]*\| (\d+)/250", more)
-
-    assert (code, again) == (75, 0), text + more
-    assert screen(text)[-2].startswith(f"Stopped by SIGTERM at step {step}; checkpoint ")
-    assert screen(text)[-1] == ""
-    assert 2 <= step < 8
-    assert first
-    assert int(first[1]) == 32 * step
-
-
-def test_each_process_of_several_may_be_on_the_terminal_but_one_line_is(
-    small_digits: Path, tmp_path: Path
-) -> None:
-    code, text = on_terminal(small_digits, tmp_path, *SLOW, launcher=TORCHRUN_2)
-    left = [line for line in screen(text) if line and not re.match(r"[WE]\d{4} ", line)]
-
-    assert code == 0, text
-    assert LIVE.search(text)
-    assert [line.split()[0] for line in left if not line.startswith("*")][-5:] == [
-        "rank",
-        "Epoch",
-        "Epoch",
-        "Weights",
-        "Training",
-    ]
-
-
-@pytest.mark.parametrize("why", ["dumb", "no tqdm", "log"])
-def test_without_a_live_line_there_are_the_plain_ones(
-    small_digits: Path, trainers: Trainers, tmp_path: Path, why: str
-) -> None:
-    quick = ("--log-every", "4", "--sync-every", "2", "--epochs", "1")
-    if why == "log":
-        ended = trainers.run(tmp_path / "run", *quick)
-        code, text = ended.code, ended.out
-    else:
-        (tmp_path / "tqdm.py").write_text("raise ImportError('none here')\n")
-        env = {"TERM": "dumb"} if why == "dumb" else {"PYTHONPATH": str(tmp_path)}
-        code, text = on_terminal(small_digits, tmp_path / "run", *quick, env=env, fresh=why == "no tqdm")
-
-    assert code == 0, text
-    assert len(PLAIN.findall(text)) == 1
-    assert "%|" not in text
-
-
-def test_a_validation_is_seen_too(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(Bar, "begin", lambda _bar, title, **numbers: seen.append((title, numbers)))
-    monkeypatch.setattr(Bar, "show", lambda _bar, done, facts: seen.append((done, facts)))
-    here(tmp_path, "--sync-every", "1", "--eval-batch", "40")
-    loss = events(tmp_path, "epoch")[0]["loss"]
-    begins = seen.index(("Validation", {"total": 101, "done": 0}))
-
-    assert [done for done, _ in seen[begins + 1 :]] == [40, 80, 101]
-    assert re.fullmatch(rf"loss {loss:.4f}, accuracy [\d.]+%, \d+ samples/s", str(seen[-1][1]))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_what_is_said_meanwhile_is_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    quiet = log.Log(run_dir=Path("nowhere"), speaks=True, records=False)
-    with quiet.live("Epoch 1 of 1", total=100, done=30):
-        quiet.bar.show(40, "loss 0.5")
-        quiet.say("Could not save step 3: training continues")
-        during = screen(terminal.getvalue())
-    after = screen(terminal.getvalue())
-
-    assert during[0] == "Could not save step 3: training continues"
-    assert re.fullmatch(r"Epoch 1 of 1:  (30|40)%\|.*\| (30|40)/100 images.*", during[1])
-    assert after == ["Could not save step 3: training continues", ""]
-    assert not quiet.bar.up
-
-
-def test_other_ranks_have_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    with log.Log(run_dir=Path("nowhere"), speaks=False).live("Epoch 1 of 1", total=9):
-        pass
-
-    assert terminal.getvalue() == ""
-
-
-def test_the_line_starts_no_thread_and_no_lock_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaders are forked."""
-    code = """
-import sys, threading
-sys.stdout.isatty = lambda: True
-from training.output.bar import Bar
-bar = Bar()
-bar.begin("Epoch", total=9)
-bar.show(3, "")
-assert bar.up
-assert threading.active_count() == 1
-assert "multiprocessing.synchronize" not in sys.modules
-bar.end()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"TERM": "xterm"}, check=False
-    )
-
-    assert done.returncode == 0
-    assert not Bar().up
+    assert ended.code == 0, ended.err
+    assert len(PLAIN.findall(ended.out)) == 1
+    assert [event["step"] for event in events(tmp_path, "train")] == [4]
 
 
 def curves(run_dir: Path) -> dict[str, list[tuple[int, float]]]:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from training.saving import checkpoint
-from training.saving.reading import State
+from training.saving.reading import State, load
 from training.saving.writer import Copies, Writer
 
 from .states import encoded, found_step, names, save, state
@@ -43,7 +43,7 @@ def test_the_copy_stays_as_it_was() -> None:
     assert copy["plain"] == (1, "two")
     assert isinstance(copy["model"], OrderedDict)
     assert copy["model"]._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
-    back = checkpoint.decode(io.BytesIO(encoded(state(1) | {"model": copy["model"]})))
+    back = load(io.BytesIO(encoded(state(1) | {"model": copy["model"]})))
     assert back["model"].keys() == copy["model"].keys()
 
 
@@ -190,7 +190,7 @@ def test_dying_at_each_step_of_a_save(
         assert found_step(folder, lines) in {2, 3}
         assert not lines
         if (folder / "best.pt").exists():
-            assert checkpoint.decode(io.BytesIO((folder / "best.pt").read_bytes()))["step"] == 3
+            assert load(io.BytesIO((folder / "best.pt").read_bytes()))["step"] == 3
         if code == 0:
             break
         assert code == 9

@@ -23,7 +23,7 @@ from training.errors import UserError, one_line
 
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
-MNIST_PARTS = {"train": "train", "test": "t10k"}
+MNIST_PARTS = {"train": "train-{}-ubyte", "test": "t10k-{}-ubyte"}
 MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
 CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
@@ -31,13 +31,9 @@ VALUES = 3 * 32 * 32
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """One part (train or test) of MNIST: images (N, 1, H, W) uint8 and labels (N,) int64, on the CPU.
-
-    The files are in the folder or one of MNIST_FOLDERS there, plain or with .gz. UserError if one is wrong.
-    """
-    images_path, labels_path = (
-        _find(folder, f"{MNIST_PARTS[part]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
-    )
+    """Images (N, 1, H, W) uint8 and labels (N,) int64 of train or test; UserError if a file is wrong."""
+    images_path = _find(folder, MNIST_PARTS[part].format("images-idx3"))
+    labels_path = _find(folder, MNIST_PARTS[part].format("labels-idx1"))
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images_NHW) != len(labels_N) or not len(labels_N):
         what = f"{len(images_NHW)} images but {len(labels_N)} labels"

@@ -31,7 +31,7 @@ FILES = ("imagefolder", "shards")
 FAKE_VALIDATION = 256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Data:
     """A data set; labels are 0..classes-1. With --task there are no classes, and targets of any kind."""
 
@@ -69,6 +69,9 @@ def load_data(config: Config, device: torch.device) -> Data:
         norm = Norm(mean=MEAN, std=STD)
     else:
         train, validation = import_function(config.dataset, "--dataset")(config)
+    for part, name in ((train, "training"), (validation, "validation")):
+        if not len(part[1] if isinstance(part, tuple) else part):
+            raise UserError(f"there are no {name} images", fix="another data set")
     if isinstance(train, tuple):
         shift *= config.augment != "none"
         return _in_memory(train, validation, norm, device, config, shift=shift)
@@ -101,34 +104,20 @@ def _in_memory(
         if images.ndim != 4 or not alike:
             what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
             raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
-        if not len(targets):
-            raise UserError(f"there are no {part} images", fix="another data set")
         if not config.task and (targets.is_floating_point() or int(targets.min()) < 0):
             what = f"the labels of the {part} images are {targets.dtype}, from {targets.min().item()} on"
             raise UserError(what, fix="whole numbers from 0 on")
         labels_N = targets.to(device, None if config.task else torch.int64)
-        splits.append(
-            InMemory(
-                images_NCHW=images.to(device), labels_N=labels_N, norm=norm, shift=most, seed=config.seed
-            )
-        )
-    return Data(
-        train=splits[0],
-        validation=splits[1],
-        classes=0 if config.task else max(int(split.labels_N.max()) for split in splits) + 1,
-        shape_CHW=tuple(train[0].shape[1:]),
-        target=torch.zeros_like(splits[0].labels_N[0], device="cpu"),
-        checksum=_checksum(train[1].tolist()),
-    )
+        splits.append(InMemory(images.to(device), labels_N, norm, most, config.seed))
+    classes = 0 if config.task else max(int(split.labels_N.max()) for split in splits) + 1
+    target = torch.zeros_like(splits[0].labels_N[0], device="cpu")
+    return Data(splits[0], splits[1], classes, tuple(shapes[0]), target, _checksum(train[1].tolist()))
 
 
 def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
     if not config.task and not hasattr(train, "classes"):
         what = f"--dataset {config.dataset} does not list its classes"
         raise UserError(what, fix="give its training set a list 'classes'")
-    for dataset, part in ((train, "training"), (validation, "validation")):
-        if not len(dataset):
-            raise UserError(f"there are no {part} images", fix="another data set")
     first, target = train[0]
     target = as_target(target)
     if not isinstance(first, torch.Tensor) or first.ndim != 3:
@@ -139,26 +128,15 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     evaluated_CHW = (shape_CHW[0], side, side) if side else shape_CHW
     classes = 0 if config.task else len(train.classes)
     keyed = functools.partial(Keyed, seed=config.seed, classes=classes, target_shape=tuple(target.shape))
-    splits = [
-        FromLoaders(keyed(dataset=dataset, shape_CHW=shape), norm=norm, device=device, workers=config.workers)
-        for dataset, shape in ((train, shape_CHW), (validation, evaluated_CHW))
-    ]
-    samples = getattr(train, "samples", ())  # as torchvision's folders have them: (path, label)
-    names = [(path.rpartition("/")[2], label) for path, label in samples] if _are_files(samples) else []
-    return Data(
-        train=splits[0],
-        validation=splits[1],
-        classes=classes,
-        shape_CHW=shape_CHW,
-        target=torch.zeros_like(target),
-        checksum=_checksum([*getattr(train, "classes", ())], names),
-    )
-
-
-def _are_files(samples: Any) -> bool:
-    """Whether it lists (path, label)."""
-    first = samples[0] if isinstance(samples, list) and samples else None
-    return isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str)
+    load = functools.partial(FromLoaders, norm=norm, device=device, workers=config.workers)
+    trained = load(keyed(dataset=train, shape_CHW=shape_CHW))
+    validated = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
+    samples = getattr(train, "samples", ())
+    pair = samples[0] if isinstance(samples, list) and samples else None
+    are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # as torchvision's
+    names = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
+    checksum = _checksum([*getattr(train, "classes", ())], names)
+    return Data(trained, validated, classes, shape_CHW, torch.zeros_like(target), checksum)
 
 
 def _checksum(*parts: list[Any]) -> str:

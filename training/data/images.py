@@ -27,22 +27,17 @@ SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str) -> Any:
-    """The module torchvision; raises UserError if it is missing, or built for another torch.
-
-    A torchvision for GPUs raises a RuntimeError with a torch for CPUs: its operators are missing.
-    """
+    """The module torchvision; raises UserError if it is missing, or built for another torch."""
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
         what = f"{flag} needs torchvision ({one_line(error)[:200]})"
         raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
-    except RuntimeError as error:
+    except RuntimeError as error:  # a torchvision for GPUs with a torch for CPUs: operators are missing
         gpus = torch.version.cuda or torch.version.hip
         kind = "they do not match" if gpus else "torch is for CPUs, torchvision for GPUs"
-        what = (
-            f"{flag}: torchvision {importlib.metadata.version('torchvision')} cannot be used with "
-            f"torch {torch.__version__}: {kind} ({one_line(error)[:200]})"
-        )
+        both = f"torchvision {importlib.metadata.version('torchvision')} cannot be used with torch"
+        what = f"{flag}: {both} {torch.__version__}: {kind} ({one_line(error)[:200]})"
         raise UserError(what, fix="install both by one command, from one package index") from error
 
 
@@ -53,16 +48,14 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
     validation = Path(config.val_path) if config.val_path else root / "val"
-    sets = (
-        read(train, training_transform(config), "--data-dir"),
-        read(validation, evaluation_transform(config), "--val-path"),
-    )
-    for first, other in (sets, sets[::-1]) if read is _images else ():
+    trained = read(train, training_transform(config), "--data-dir")
+    validated = read(validation, evaluation_transform(config), "--val-path")
+    for first, other in ((trained, validated), (validated, trained)) if read is _images else ():
         if missing := sorted(set(first.classes) - set(other.classes)):
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
             what = f"classes that are only in {first.root}: {some}"
             raise UserError(what, at=other.root, fix="the same class folders in both")
-    return sets
+    return trained, validated
 
 
 def _images(folder: Path, transform: Any, flag: str) -> Any:

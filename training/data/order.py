@@ -39,8 +39,7 @@ def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int
 def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[torch.Tensor]:
     """Index lists of one process for an evaluation: every `size`-th sample, at most `chunk` at a time.
 
-    Over all processes each sample occurs once. Each process gets the same number of lists, so that they can
-    synchronise between them; the last ones may be empty.
+    Each process gets equally many, to synchronise between them; the last ones may be empty.
     """
     mine = torch.arange(samples)[rank::size]  # empty where there are fewer samples than processes
     most = -(-samples // size)  # of any process

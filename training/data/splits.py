@@ -50,7 +50,7 @@ class Norm:
         return normalise
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InMemory:
     """Images (uint8, or float32 as the model gets them) and int64 labels or other targets, on the device."""
 
@@ -82,30 +82,23 @@ class InMemory:
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
-    """A pseudo-random number 0..2^31-1 for each index, the same on every device: int64.
-
-    The 32-bit products stay below 2^63, so nothing overflows.
-    """
-    h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF
+    """A pseudo-random number 0..2^31-1 (int64) for each index, the same on every device."""
+    h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF  # products of 32 bits stay below 2^63
     for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
         h_B = ((h_B ^ (h_B >> right)) * factor) & 0xFFFFFFFF
     return h_B >> 1
 
 
 def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
-    """Each image shifted by up to `most` pixels each way, black at the edges, and half of them mirrored.
-
-    `random_B` decides about each image, see `hash_indices`.
-    """
+    """Images shifted by up to `most` pixels, with black edges, half of them mirrored: `random_B` decides."""
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * most + 1
     padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))
     along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
     mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
+    inside_BW = torch.where(mirrored_B1, width - 1 - along_W, along_W)
     row_BH = (random_B // 2 % ways).unsqueeze(1) + along_H
-    column_BW = (random_B // (2 * ways) % ways).unsqueeze(1) + torch.where(
-        mirrored_B1, width - 1 - along_W, along_W
-    )
+    column_BW = (random_B // (2 * ways) % ways).unsqueeze(1) + inside_BW
     image_B111 = torch.arange(batch, device=x_BCHW.device).view(-1, 1, 1, 1)
     channel_C11 = torch.arange(channels, device=x_BCHW.device).view(-1, 1, 1)
     return padded_BCHW[image_B111, channel_C11, row_BH[:, None, :, None], column_BW[:, None, None, :]]
@@ -152,8 +145,7 @@ class FromLoaders:
             batch = next(loaded) if len(index_B) else (torch.empty(0), torch.empty(0, dtype=torch.int64))
             if isinstance(batch, UserError):
                 raise batch
-            x_BCHW, y_B = batch
-            yield x_BCHW, y_B
+            yield batch[0], batch[1]
 
 
 def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
@@ -196,8 +188,7 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 class Keyed(Dataset[Any]):
     """A data set by keys, epoch * samples + index: random numbers depend only on the key and the seed.
 
-    For a sample that cannot be read it returns a UserError: an exception in a loader process would become a
-    text with a traceback.
+    It returns a UserError for an unreadable sample: as an exception it would become a text with a traceback.
     """
 
     dataset: Any  # of (x_CHW uint8 or float32, label)
@@ -259,6 +250,6 @@ def _collate(samples: list[Any]) -> Any:
 
 def _start_worker(_worker: int) -> None:
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGALRM)  # prints where it is, see processes/hang
+    faulthandler.register(signal.SIGALRM)  # prints where it is, see processes/world
     ignore_signals()
     end_with_parent()

@@ -7,9 +7,11 @@ statistics are not updated by the second pass.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,10 +24,9 @@ OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and 
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """The model with activation checkpointing, and the same names of weights.
+    """The model with activation checkpointing, and the same names of weights; UserError if there is no way.
 
-    A model with its own method for this (OWN) uses that. In others each outermost nn.Sequential is
-    checkpointed: the stages of ResNets and most other models. UserError if it has neither.
+    A model's own method (OWN) does it, else each outermost nn.Sequential: the stages of most models.
     """
     method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
     if method is not None:
@@ -50,10 +51,9 @@ def _replace(module: nn.Module) -> nn.Module:
 
 
 class Stages(nn.Sequential):
-    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module.
+    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory.
 
-    That needs the least memory if each module is computed once more: Chen et al., Training Deep Nets with
-    Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
+    Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
     """
 
     def forward(self, x: Any) -> Any:
@@ -64,15 +64,14 @@ class Stages(nn.Sequential):
         pieces = math.isqrt(len(modules) - 1) + 1
         size = -(-len(modules) // pieces)
         for first in range(0, len(modules), size):
-            x = _checkpointed(nn.Sequential(*modules[first : first + size]), x)
+            piece = nn.Sequential(*modules[first : first + size])
+            x = checkpoint(piece, x, use_reentrant=False, context_fn=functools.partial(_contexts, piece))
         return x
 
 
-def _checkpointed(piece: nn.Module, x: Any) -> Any:
-    """Call a part, and keep nothing for the backward pass; the second pass leaves the statistics alone."""
-    return checkpoint(
-        piece, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), keep_buffers(piece))
-    )
+def _contexts(piece: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Those of the first pass and of the second, which leaves the statistics alone."""
+    return contextlib.nullcontext(), keep_buffers(piece)
 
 
 @contextlib.contextmanager

@@ -24,8 +24,7 @@ CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the 
 def build_model(config: Config, data: Data) -> nn.Module:
     """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes).
 
-    PACKAGE.MODULE:FUNCTION is called with the configuration and returns such a model. UserError if there is
-    no such model, or it cannot take the data set's images.
+    PACKAGE.MODULE:FUNCTION is called with the configuration. UserError if the model cannot be had.
     """
     torch.manual_seed(mix("weights", config.seed))
     if config.model == "convnet":
@@ -87,8 +86,7 @@ def load_all_but_head(
 ) -> list[str]:
     """Load weights, also of another number of classes; returns the names of those that it leaves.
 
-    These are the head if the file has none, and each weight that differs only in the number of classes.
-    UserError if they are of another model.
+    The head if the file has none, and what differs only in the number of classes. UserError for others.
     """
     own = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}

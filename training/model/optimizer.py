@@ -15,20 +15,21 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from training.config import Config
 from training.model.models import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 # What each optimizer keeps for a weight.
-KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
+KEPT: dict[type[Optimizer], set[str]] = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
     torch.optim.Adadelta: {"step", "square_avg", "acc_delta"},
 }
 
 
-def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     """The optimizer of a model on its device; biases and norms (1-D) come last."""
     head = head_of(model) if config.head_lr else ()
     alike = config.weight_decay_on == "all" or not config.weight_decay
@@ -48,9 +49,7 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adadelta(groups, lr=config.lr)  # has no fused version
 
 
-def _fused(
-    kind: Callable[..., torch.optim.Optimizer], groups: list[dict[str, Any]], **how: Any
-) -> torch.optim.Optimizer:
+def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: Any) -> Optimizer:
     """A fused optimizer, if this torch has one for the device: SGD since torch 2.3, on CPUs since 2.4."""
     try:
         return kind([dict(group) for group in groups], fused=True, **how)  # a refusal changes them
@@ -58,15 +57,11 @@ def _fused(
         return kind(groups, **how)
 
 
-def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
-    """Load a state_dict with its rate, else the present settings: a fused optimizer loads to the device.
-
-    If it is not for these weights, an error of any type is raised, and the optimizer is as before.
-    """
-    lr = stored["param_groups"][0]["lr"]
-    groups = [
-        group | {"lr": lr * group.get("lr_scale", 1)} for group in optimizer.state_dict()["param_groups"]
-    ]
+def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
+    """Load a state_dict; if it is not for these weights, raise an error of any type, and change nothing."""
+    lr = stored["param_groups"][0]["lr"]  # the other settings are the present ones: fused is for the device
+    present = optimizer.state_dict()["param_groups"]
+    groups = [group | {"lr": lr * group.get("lr_scale", 1)} for group in present]
     numbers = [number for group in stored["param_groups"] for number in group["params"]]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
@@ -85,11 +80,11 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Updater:
     """What changes the weights after a step: the optimizer, the loss scale of fp16 and the mean of --ema."""
 
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     scaler: Any = None
     ema: Ema | None = None
 
@@ -124,10 +119,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
-    """The learning rate after `epoch` epochs and `steps` steps of the next one, all of the present batch.
-
-    The steps that were done do not count: the batch may have been another one then.
-    """
+    """The learning rate after `epoch` epochs and `steps` steps of the present batch, not those that were."""
     warmup = config.warmup_epochs * steps_per_epoch
     step = epoch * steps_per_epoch + steps
     if step < warmup:
@@ -140,7 +132,7 @@ def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> 
     return config.lr
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def set_lr(optimizer: Optimizer, lr: float) -> None:
     """Set the learning rate of all weights; that of the head in proportion."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1)

@@ -41,16 +41,13 @@ class Autocast(nn.Module):
 
 
 def choose_kernels(config: Config, device: torch.device) -> None:
-    """Let torch use the fastest kernels for the GPU, or with --deterministic those that always give the same.
-
-    TF32 rounds the factors of a product of float32 to 10 bits; it is as deterministic as float32.
-    """
+    """Let torch use the fastest kernels for the GPU, or with --deterministic those that repeat each bit."""
     if config.deterministic:
         torch.use_deterministic_algorithms(True)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined,unused-ignore]
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("high")  # TF32: rounds factors to 10 bits, each time the same
         torch.backends.cudnn.benchmark = not config.deterministic
 
 

@@ -24,7 +24,7 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """Functions of a batch of outputs and targets; each gives a value for each sample, losses_B and so on."""
 
@@ -43,11 +43,9 @@ def build_task(config: Config, data: Data) -> Task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
         mix = _build_mix(config, data)
-        return Task(loss=_cross_entropy, trained=smooth, metrics=metrics, score=_correct, mix=mix)
+        return Task(_cross_entropy, smooth, metrics, _correct, mix)
     loss, metrics = import_function(config.task, "--task")(config)
-    return Task(
-        loss=loss, trained=loss, metrics=metrics, score=lambda x, y: next(iter(metrics(x, y).values()))
-    )
+    return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 
 
 def as_float32(outputs: Any) -> Any:
@@ -55,20 +53,18 @@ def as_float32(outputs: Any) -> Any:
     return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
 
 
-def check_output(
-    config: Config, task: Task, data: Data, outputs: Any, targets: torch.Tensor
-) -> tuple[str, ...]:
+def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torch.Tensor) -> tuple[str, ...]:
     """The names of the metrics; raises a UserError unless they and the loss fit the model's output."""
-    images, what = len(targets), f"--model {config.model} gives "
+    images, what = len(y_B), f"--model {config.model} gives "
     if not config.task:
         shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] < data.classes:
             what += f"{shape} for {images} images of {data.classes} classes"
             raise UserError(what, fix=f"a model that gives a tensor of the shape ({images}, {data.classes})")
-        return tuple(task.metrics(outputs, targets))
+        return tuple(task.metrics(outputs, y_B))
     try:
-        metrics = task.metrics(outputs, targets)
-        given = {"the loss": task.trained(outputs, targets)} | metrics
+        metrics = task.metrics(outputs, y_B)
+        given = {"the loss": task.trained(outputs, y_B)} | metrics
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         what = f"--task {config.task} cannot take the model's output ({one_line(error)[:200]})"
         raise UserError(what, fix="another loss, or another --model") from error
@@ -112,9 +108,5 @@ def _build_mix(config: Config, data: Data) -> Any:
     import_torchvision("--mixup and --cutmix")
     from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    ways = [
-        kind(alpha=alpha, num_classes=data.classes)
-        for kind, alpha in ((v2.MixUp, config.mixup), (v2.CutMix, config.cutmix))
-        if alpha
-    ]
-    return v2.RandomChoice(ways)
+    kinds = ((v2.MixUp, config.mixup), (v2.CutMix, config.cutmix))
+    return v2.RandomChoice([kind(alpha=alpha, num_classes=data.classes) for kind, alpha in kinds if alpha])

@@ -1,7 +1,7 @@
 """The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
 
-On a terminal there is also a progress bar, and with TensorBoard its curves, by torch's SummaryWriter. Only
-rank 0 writes. Nothing else in the package prints, but for errors (`errors.complain`).
+With TensorBoard there are also its curves, by torch's SummaryWriter. Only rank 0 writes. Nothing else in the
+package prints, but for errors (`errors.complain`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 from training.errors import FolderError, complain, one_line
 from training.files import open_regular, own_folder, parse, read_small, replace
-from training.output.bar import Bar
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
@@ -31,8 +30,6 @@ PARTS = {"train": "train", "epoch": "validation"}  # events that have curves; th
 NO_CURVES = {"epoch", "step", "samples", "train_loss"}
 # of training alone, so without an ending
 ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
-# A full disk or a closed pipe does not end the run: the line is lost.
-LOST = contextlib.suppress(OSError)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,26 +40,13 @@ class Log:
     speaks: bool
     records: bool = True  # False: only lines, nothing is written in the run folder
     failing: set[str] = field(default_factory=set)  # files whose last write failed
-    bar: Bar = field(default_factory=Bar)
     curves: Any = None  # TensorBoard's writer
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
         if self.speaks:
-            with LOST:
-                self.bar.say(line)
-
-    @contextlib.contextmanager
-    def live(self, title: str, *, total: int, done: int = 0) -> Iterator[None]:
-        """Show a progress bar meanwhile, if stdout is a terminal: `done` of `total` images."""
-        if self.speaks:
-            with LOST:
-                self.bar.begin(title, total=total, done=done)
-        try:
-            yield
-        finally:
-            with LOST:
-                self.bar.end()
+            with contextlib.suppress(OSError):  # a full disk or a closed pipe: the line is lost
+                print(line, flush=True)
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
@@ -147,10 +131,9 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:
-    """Set the state to failed, and keep step, epoch and checkpoint; any process may do it.
+    """Set the state to failed, and keep step, epoch and checkpoint; the first process that fails knows why.
 
-    The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure. The first
-    failure stays: other processes fail only because the first one is gone.
+    The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure.
     """
     known = read_status(run_dir)
     if known.get("state") == "failed":

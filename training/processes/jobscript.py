@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from training.errors import FAILED, UserError, complain
+from training.errors import DONE, FAILED, PREEMPTED, UserError, complain
 from training.files import open_regular, read_small
 
 STOP = "stop"  # the stop file in the run folder, also without a script
@@ -34,20 +34,21 @@ def ask_again() -> None:
     open_regular(Path(os.environ[AGAIN_FILE]), "ab").close()
 
 
-def reads_status() -> bool:
-    """Whether the script reads the exit status from a file, because a launcher would change it."""
-    return bool(os.environ.get(EXIT_FILE))
-
-
 def leave_status(status: int) -> None:
-    """Write the exit status for the script, if it reads one and no process has written it.
+    """Write the exit status for the script, unless one is there: the first that fails knows the cause."""
+    if os.environ.get(EXIT_FILE):
+        with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
+            file.write(f"{status}\n".encode())
 
-    The first process that fails knows the cause. A full disk is ignored.
+
+def finish(status: int) -> int:
+    """Write the exit status of a run for the script, and return it.
+
+    If the script reads it, a stopped run exits with 0: for others a launcher kills the other processes.
     """
-    with contextlib.suppress(OSError):
-        if reads_status():
-            with Path(os.environ[EXIT_FILE]).open("xb") as file:
-                file.write(f"{status}\n".encode())
+    if status != DONE:
+        leave_status(status)
+    return DONE if status == PREEMPTED and os.environ.get(EXIT_FILE) else status
 
 
 def refuse(error: UserError) -> int:

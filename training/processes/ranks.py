@@ -29,8 +29,8 @@ class Place(NamedTuple):
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
     """The rank of this process, started by `launcher`; a single process if auto finds no launcher.
 
-    A platform that sets RANK and WORLD_SIZE for nodes, without LOCAL_RANK, does not count as torchrun.
-    UserError if a variable of the launcher is missing or not a number.
+    RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's. UserError if a
+    variable of the launcher is missing or not a number.
     """
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")

@@ -25,12 +25,7 @@ GRACE_S = 10.0  # for the others to notice that one has failed, and to report it
 
 
 def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
-    """Start this package `processes` times on this node, `node` of `nodes`, and wait for all of them.
-
-    Returns:
-        The exit status: that of the first process that failed (128 + N if signal N ended it), else 75 if any
-        was preempted, else 0.
-    """
+    """Start this package `processes` times on node `node` of `nodes`, and wait; returns as `start`."""
     package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     known = {**os.environ, PARENT: str(os.getpid())}
@@ -39,9 +34,10 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
 
 
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: bool = True) -> int:
-    """Start these commands with their environments, and wait for all; returns the exit status as `run` does.
+    """Start these commands with their environments, which get all signals, and wait for all of them.
 
-    They get all signals. Only processes of this package, `ours`, unblock them once they are ready.
+    Only processes of this package, `ours`, unblock signals once they are ready. Returns the exit status: that
+    of the first one that failed (128 + N if signal N ended it), else 75 if any was preempted, else 0.
     """
     children: list[subprocess.Popen[bytes]] = []
 

@@ -76,10 +76,7 @@ def first_reason(requests: list[float]) -> str:
 
 
 def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> float:
-    """When a run must end, in seconds since 1970; infinity without a deadline.
-
-    It is auto, the end of the Slurm job; off; or seconds, from `now` or since 1970. Else UserError.
-    """
+    """When a run must end, in seconds since 1970; infinity without a deadline. UserError if it is wrong."""
     if deadline in {"auto", "off"}:
         end = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
         return float(end) if end.isdecimal() else float("inf")
@@ -107,12 +104,8 @@ def end_with_launcher(environ: Mapping[str, str]) -> None:
 
 
 def end_with_parent(parent: int = 0) -> None:
-    """In loaders and ranks: be killed when the parent process ends, however that happens (prctl(2)).
-
-    It may have ended already, which its number shows. Elsewhere than on Linux, torch's loaders check every
-    few seconds.
-    """
+    """In loaders and ranks: be killed when the parent process ends, however that happens (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if parent and os.getppid() != parent:
+        if parent and os.getppid() != parent:  # it has ended already
             os._exit(128 + signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The process group: joining it, leaving it, and the collectives that the package uses.
+"""The process group: joining it, leaving it, the collectives that the package uses, and what a hang leaves.
 
 With one process there is no process group, and the collectives do nothing.
 """
@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import multiprocessing
 import os
+import signal
 import socket
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from training.errors import UserError, one_line
+from training.errors import UserError, complain, one_line
 from training.processes.ranks import Place, usable_cpus
 
 T = TypeVar("T")
 
 TEXT_BYTES = 1024  # longer texts are cut off by `gather_text`
+SHARE = 0.9  # of the time that the others wait, before they give up and the launcher ends all
+CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
+_within: list[float] = []  # seconds in which this process must meet the others; empty: it is not watched
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class World:
     """This process: `rank` of `size`, computing on `device`."""
 
@@ -45,10 +53,7 @@ class World:
 
 
 def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose the device, set the number of threads, and join the process group.
-
-    UserError if the device or backend is missing, or the other processes do not join in time.
-    """
+    """Choose device and threads, and meet the others; UserError if a device or a process is missing."""
     chosen = _choose_device(place, device, backend)
     threads = _threads(place)
     torch.set_num_threads(threads)
@@ -58,15 +63,10 @@ def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
     if place.size > 1:
         _meet(place, backend, timeout_s, chosen)
-    return World(
-        rank=place.rank,
-        size=place.size,
-        local_rank=place.local_rank,
-        device=chosen,
-        backend=backend if place.size > 1 else "",
-        threads=threads,
-        host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
-    )
+    else:
+        backend = ""
+    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return World(place.rank, place.size, place.local_rank, chosen, backend, threads, host)
 
 
 def keep_memory() -> bool:
@@ -84,9 +84,8 @@ def keep_memory() -> bool:
 def leave(world: World) -> None:
     """Wait for the others, then leave the group: a launcher takes an early exit for a failure.
 
-    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed, to avoid
-    a deadlock in torch 2.2: it waits for its threads while it holds the GIL, which a thread needs that frees
-    the last reference.
+    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed: torch 2.2
+    waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
     """
     if world.size > 1:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
@@ -138,23 +137,21 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """Call `make` on every process and return its result; all raise a UserError if it fails on one.
+    """Call `make` on every process and return its result, so that none waits for one that has failed.
 
-    So no process waits for one that has failed with a UserError or an OSError. Of several errors, all raise
-    that of the lowest rank.
+    All raise a UserError for a UserError or an OSError of any of them, that of the lowest rank.
     """
-    result: T | None = None
+    result: Any = None
     problem = ""
     try:
         result = make()
     except (UserError, OSError) as error:
         problem = one_line(error)
-    texts = gather_text(world, problem)
-    if any(texts):
-        first = next(rank for rank, text in enumerate(texts) if text)
-        where = f"rank {first} of {world.size}: " if world.size > 1 else ""
-        raise UserError(where + texts[first], shared=True)
-    return result  # type: ignore[return-value] # without an error, make has returned
+    for rank, text in enumerate(gather_text(world, problem)):
+        if text:
+            where = f"rank {rank} of {world.size}: " if world.size > 1 else ""
+            raise UserError(where + text, shared=True)
+    return result  # type: ignore[no-any-return]
 
 
 def on_rank0(world: World, make: Callable[[], T]) -> T | None:
@@ -162,13 +159,43 @@ def on_rank0(world: World, make: Callable[[], T]) -> T | None:
     return together(world, lambda: make() if world.rank == 0 else None)
 
 
+def record_calls(run_dir: Path) -> None:
+    """Have NCCL, before it starts, record its last operations: a file of each rank, if one hangs."""
+    size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):  # which renamed them
+        size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    os.environ.setdefault(size, CALLS)
+    os.environ.setdefault(file, f"{run_dir.resolve()}/nccl-rank-")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+
+
+def watch(world: World, timeout_s: float) -> None:
+    """Print where this process and its loaders are if it does not meet the others for most of `timeout_s`."""
+    _within[:] = [SHARE * timeout_s] if world.size > 1 else []
+
+    def show(_number: int, frame: FrameType | None) -> None:
+        stack = "".join(traceback.format_stack(frame))
+        complain(f"{world.name} has not met the other ranks for {_within[0]:.0f} s; it is here:\n{stack}")
+        for loader in multiprocessing.active_children():
+            os.kill(loader.pid or os.getpid(), signal.SIGALRM)
+
+    if _within:
+        signal.signal(signal.SIGALRM, show)
+        met()
+
+
+def met() -> None:
+    """Count the time from zero: the processes have just met."""
+    if _within:
+        signal.setitimer(signal.ITIMER_REAL, _within[0])
+
+
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     count = torch.cuda.device_count() if wanted != "cpu" else 0
     if wanted == "cuda" and not count:
         built = torch.version.cuda or torch.version.hip
-        why = "no GPU is visible" if built else "this torch is built for CPUs only"
-        fix = "ask for GPUs, or --device cpu"
-        raise UserError(f"--device cuda, but {why}", at=socket.gethostname(), fix=fix)
+        what = f"--device cuda, but {'no GPU is visible' if built else 'this torch is built for CPUs only'}"
+        raise UserError(what, at=socket.gethostname(), fix="ask for GPUs, or --device cpu")
     if not count:
         return torch.device("cpu")
     index = place.local_rank

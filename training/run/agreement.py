@@ -7,9 +7,8 @@ import math
 import torch
 
 from training.errors import NotFiniteError, UserError
-from training.processes import hang
 from training.processes.stop import first_reason
-from training.processes.world import reduce_sum, together
+from training.processes.world import met, reduce_sum, together
 from training.run.session import Progress, Session
 
 
@@ -21,11 +20,9 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     """Add up the results of all processes since the last time, and stop if one of them is asked to.
 
     One all-reduce has losses, counts and stop requests: only here the CPU waits for the GPU. `since_sync`,
-    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: the weights are
-    checked too.
+    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: weights are checked.
 
-    StoppedError for a request to stop; NotFiniteError for a loss, or with `saves` a weight; UserError if an
-    image could not be read.
+    StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
     """
     broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
     if saves:
@@ -35,10 +32,8 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     since_sync.zero_()
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may not be written yet
-        what = "a weight" if math.isfinite(loss) else "the loss"
-        raise NotFiniteError(
-            f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
-        )
+        what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
+        raise NotFiniteError(f"{what}; newest checkpoint: {progress.checkpoint}")
     session.meter.usage.sample()
     session.meter.trained += round(samples)
     for sums in (progress.sums, session.meter.window):
@@ -48,10 +43,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 
 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
-    """The values (float64, 1-D) summed over the processes, and the reason to stop, if any.
-
-    Rank 0's time of a step decides on all when they synchronise next.
-    """
+    """The values (float64, 1-D) summed over the processes, and the reason to stop or ""."""
     if values.device.type == "cuda":
         torch.cuda.synchronize(values.device)  # the time until here is that of the steps
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
@@ -66,7 +58,7 @@ def total(session: Session, values: torch.Tensor) -> list[float]:
     """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
     problems = torch.tensor([len(session.data.problems)], dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
-    hang.met()
+    met()
     if totals.pop():
         together(session.world, lambda: _raise_first(session.data.problems))
     return totals

@@ -11,14 +11,13 @@ import torch
 
 from training.config import Config, global_batch
 from training.errors import DONE, PREEMPTED, FolderError, UserError, explain, one_line
-from training.files import own_folder
+from training.files import CHECKPOINTS, list_checkpoints, own_folder
 from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
-from training.processes import hang
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
-from training.processes.world import World, broadcast_bytes, join, leave, on_rank0
+from training.processes.world import World, broadcast_bytes, join, leave, on_rank0, record_calls, watch
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
@@ -29,7 +28,6 @@ from training.run.usage import Usage, add_up, gpus_of, trace
 from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
-from training.saving.names import CHECKPOINTS, list_checkpoints
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
@@ -41,7 +39,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     try:
         world = _join(config, place, refusal)
         announce(config, world, log)
-        hang.watch(world, config.dist_timeout)
+        watch(world, config.dist_timeout)
         try:
             session = prepare(config, world, log, stop, lock)
             status = _evaluate_only(session) if config.evaluate else _train(session)
@@ -83,7 +81,7 @@ def _join(config: Config, place: Place, refusal: FolderError | None) -> World:
         what = f"--dataparallel is one process, but {place.size} were started"
         raise UserError(what, fix="leave it out", shared=True)
     if place.size > 1:
-        hang.record(Path(config.run_dir))
+        record_calls(Path(config.run_dir))
     world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
     refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
     if refused is not None:
@@ -140,9 +138,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.done < config.epochs:
             if not progress.unvalidated:
-                title = f"Epoch {progress.epoch + 1} of {config.epochs}"
-                with log.live(title, total=session.data.train.samples, done=progress.consumed):
-                    train_epoch(session, progress)
+                train_epoch(session, progress)
             _finish_epoch(session, progress)
     except StoppedError as stopped:
         progress.trained(session.data.train.samples)
@@ -157,7 +153,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    best = show({session.task.names[0]: progress.best}, "")
+    best = show({session.task.names[0]: progress.best}).replace(":", "").lower()
     log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE
@@ -180,14 +176,12 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     loss, _, samples = progress.sums
     best = progress.validated(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
-    session.log.say(
-        f"Epoch {progress.epoch} - {score}, "
-        f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left "
-        f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
-    )
-    facts = score.metrics | {"loss": score.loss, "samples": score.samples}
-    facts |= {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
-    session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
+    speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
+    of = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
+    session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {of}")
+    facts = {"loss": score.loss, "samples": score.samples, "train_loss": loss / max(samples, 1)}
+    facts |= {"samples_per_s": round(rate, 1), "epoch": progress.epoch, "step": progress.step}
+    session.log.event("epoch", **score.metrics | facts)
     _tell_usage(session, progress)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
     session.meter.restart()

@@ -5,7 +5,6 @@ Shape suffix: B samples of this process's part of a batch.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -31,30 +30,25 @@ class Score:
         return f"Avg Loss: {self.loss:.6f}, {show(self.metrics)}"
 
 
-def show(metrics: dict[str, float], colon: str = ":") -> str:
-    """The metrics in one line; with names in small letters if there is no colon."""
+def show(metrics: dict[str, float]) -> str:
+    """The metrics in one line."""
     shown = [
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()
     ]
-    return ", ".join(shown if colon else [each.replace(":", "").lower() for each in shown])
+    return ", ".join(shown)
 
 
 def evaluate(session: Session) -> Score:
-    """The model's score on the validation split; each image is counted once.
-
-    StoppedError if a stop was requested meanwhile, UserError if an image cannot be read.
-    """
+    """The model's score on the validation split; StoppedError for a stop, UserError for a broken image."""
     world, split, model = session.world, session.data.validation, session.model
     chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
     sums = torch.zeros(2 + len(session.task.names), dtype=torch.float64, device=world.device)
-    began = time.perf_counter()
     model.eval()
     session.meter.begin()
-    live = session.log.live("Validation", total=split.samples)
-    with torch.no_grad(), session.updater.evaluated(), live:
+    with torch.no_grad(), session.updater.evaluated():
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
@@ -62,20 +56,10 @@ def evaluate(session: Session) -> Score:
                 scores = session.task.metrics(outputs, y_B)
                 sums += sums_of(session.task.loss(outputs, y_B), *scores.values())
             if session.meter.due(done, session.config.sync_every):
-                so_far, why = agree(session, sums)
+                _, why = agree(session, sums)
                 if why:
                     raise StoppedError(why)
-                score = _score(session, so_far)
-                rate = score.samples / max(time.perf_counter() - began, 1e-9)
-                line = f"loss {score.loss:.4f}, {show(score.metrics, '')}, {rate:.0f} samples/s"
-                session.log.bar.show(score.samples, line)
-    return _score(session, total(session, sums))
-
-
-def _score(session: Session, totals: list[float]) -> Score:
-    """The means of these sums."""
-    samples = totals[-1]
-    loss, *metrics = (value / samples for value in totals[:-1])
-    return Score(
-        loss=loss, metrics=dict(zip(session.task.names, metrics, strict=True)), samples=round(samples)
-    )
+    *totals, samples = total(session, sums)
+    loss, *metrics = (value / samples for value in totals)
+    named = dict(zip(session.task.names, metrics, strict=True))
+    return Score(loss=loss, metrics=named, samples=round(samples))

@@ -69,14 +69,8 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     that of one process with all images, also if the last batch is short. A process without an image has a
     stand-in with weight 0, because it must take part in the averaging.
 
-    Args:
-        session: The run.
-        batches: x_BCHW (float32) and y_B (int64) of this process for each part.
-        counts: Images of each part over all processes.
-        step: The number of the step, from 0.
-
-    Returns:
-        The sums of loss, score and samples of this process; float64 (3,) on the device.
+    For each part `batches` has this process's x_BCHW (float32) and y_B (int64), and `counts` the images over
+    all processes. Returns the sums of loss, score and samples of this process; float64 (3,) on the device.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
     sums: list[torch.Tensor] = []
@@ -86,8 +80,9 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
-        with session.meter.usage.waiting():
-            x_BCHW, y_B = next(batches)
+        began = time.perf_counter()
+        x_BCHW, y_B = next(batches)
+        session.meter.usage.data_s += time.perf_counter() - began
         # reading images may use random numbers too
         _seed(world.device, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
@@ -140,8 +135,8 @@ def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
     """The batches of these index lists.
 
-    A batch that cannot be read, and all after it, are replaced by stand-ins until the processes synchronise:
-    then all raise the error. Nothing is saved before.
+    One that cannot be read, and all after it, are stand-ins until the processes synchronise: then all raise
+    the error. Nothing is saved before.
     """
     if isinstance(split, FromLoaders) and not split.started:
         session.writer.wait()  # loaders must not be forked while a thread runs
@@ -183,19 +178,14 @@ def _seed(device: torch.device, key: int) -> None:
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
-    """Update the progress bar; every --log-every steps, at the next synchronisation, log a line."""
-    meter, config = session.meter, session.config
+    """Log a line at the first synchronisation after --log-every steps."""
+    meter = session.meter
     loss, score, samples = meter.window
-    if not session.log.speaks or not samples:
+    if not session.log.speaks or samples < session.config.log_every * session.batch:
         return
     means = {"loss": loss / samples, session.task.names[0]: score / samples}
     seconds = max(time.perf_counter() - meter.window_began, 1e-9)
     rate = round(samples / seconds, 1)
-    left = format_duration(time_left_s(session, progress))
-    line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left"
-    session.log.bar.show(progress.consumed, line)
-    if samples < config.log_every * session.batch:
-        return
     waited, steps = meter.usage.data_s - meter.window_waited, max(meter.window_steps, 1)
     costs = {"step_s": round(seconds / steps, 6), "data_wait": round(waited / seconds, 4)}
     if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
@@ -204,9 +194,9 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
         costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(session.world.device)
     facts = means | {"lr": lr, "samples_per_s": rate} | costs
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
-    if not session.log.bar.up:
-        done = math.ceil(progress.consumed / session.batch)
-        session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
+    done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
+    place = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
+    session.log.say(f"{place}, loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left")
     meter.restart()
 
 

@@ -15,15 +15,14 @@ from typing import IO, Any
 
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
-from training.files import own_folder
+from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder
 from training.model.models import load_weights
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
-from training.saving.names import CHECKPOINTS, EPOCH_NAME, name_of
-from training.saving.reading import State
+from training.saving.reading import State, load
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 WEIGHTS = "model.pt"
@@ -56,24 +55,23 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
         own = {"step": progress.step, "model": session.model.state_dict()}
         copies.take(own | session.updater.state() | facts)
     now = dataclasses.replace(progress, sums=[*progress.sums])
-    work = functools.partial(_write, session, progress, now, began=began, best=best, must=must)
+    work = functools.partial(_write, session, progress, now, began, best=best, must=must)
     session.writer.start(work, after=again)
     if must:
         session.writer.wait()
 
 
 def _write(
-    session: Session, progress: Progress, now: Progress, *, began: float, best: bool, must: bool
+    session: Session, progress: Progress, now: Progress, began: float, *, best: bool, must: bool
 ) -> None:
     """Write the copied state to disk, in the thread: of `progress` only the newest file's name is set."""
-    place, step = checkpoint_folder(session.config), now.step
+    place, step, keep = checkpoint_folder(session.config), now.step, session.config.keep
+    state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
+    named = now.epoch if session.config.keep_epochs and not now.consumed else 0
+    if progress.checkpoint == f"{place.name}/{name_of(step)}":
+        state = None  # it is saved already
     try:
-        state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
-        named = now.epoch if session.config.keep_epochs and not now.consumed else 0
-        saved = progress.checkpoint == f"{place.name}/{name_of(step)}"
-        name, size = checkpoint.save(
-            place, None if saved else state, step=step, keep=session.config.keep, best=best, epoch=named
-        )
+        name, size = checkpoint.save(place, state, step=step, keep=keep, best=best, epoch=named)
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
@@ -92,16 +90,13 @@ def _write(
 
 
 def restore(session: Session) -> Progress:
-    """Load the checkpoint that --resume names, on every process; only rank 0 reads the file.
-
-    UserError if it is missing or corrupt, or has other settings.
-    """
+    """Load --resume's checkpoint on all processes; UserError if it is missing or corrupt, or does not fit."""
     config, world = session.config, session.world
     restored = on_rank0(world, lambda: _find(session))
     label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))
     if label is None or data is None:
         return Progress()
-    name, state = label.decode(), restored[2] if restored else checkpoint.decode(io.BytesIO(data))
+    name, state = label.decode(), restored[2] if restored else load(io.BytesIO(data))
     progress = together(world, lambda: restored[3] if restored else _apply(session, state, name))
     progress.checkpoint = name
     if config.evaluate:
@@ -113,10 +108,8 @@ def restore(session: Session) -> Progress:
         if known := broadcast_bytes(world, _noted_score(session, progress) if reads else None):
             progress.validated(float(known))
     if state["world"] != world.size:
-        session.log.say(
-            f"The checkpoint was saved by {state['world']} processes, now there are {world.size}: "
-            "same samples, different dropout"
-        )
+        now = f"now there are {world.size}: same samples, different dropout"
+        session.log.say(f"The checkpoint was saved by {state['world']} processes, {now}")
     if config.schedule == "cosine" and state["epochs"] != config.epochs:
         epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
         session.log.say(f"{epochs}: the cosine schedule changes from here on")
@@ -161,10 +154,8 @@ def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
     job = environ.get("SLURM_JOB_ID", "")
     if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
-    own = itertools.dropwhile(
-        lambda event: event.get("job") != job, read_events(run_dir)
-    )  # from its start on
-    return any(event.get("event") == "save" for event in own)
+    since_its_start = itertools.dropwhile(lambda event: event.get("job") != job, read_events(run_dir))
+    return any(event.get("event") == "save" for event in since_its_start)
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:

@@ -58,10 +58,7 @@ class Progress:
 
 @dataclass(kw_only=True, slots=True)
 class Meter:
-    """Speed, measured where the processes synchronise: there the GPU has finished its work.
-
-    They synchronise about every SYNC_S seconds, or after each step if it takes longer.
-    """
+    """Speed, measured where the processes synchronise: there the GPU has finished its work."""
 
     began: float = field(default_factory=time.perf_counter)
     trained: int = 0  # samples since then, over all processes
@@ -107,7 +104,7 @@ class Meter:
         return self.trained / max(time.perf_counter() - self.began, 1e-9)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Session:
     """The objects that the loop works with."""
 
@@ -120,8 +117,8 @@ class Session:
     model: nn.Module  # without a wrapper: it is saved, and evaluated
     trained: nn.Module  # the same for training steps, perhaps wrapped for several GPUs
     updater: Updater
-    meter: Meter = field(default_factory=Meter)
     writer: Writer = field(default_factory=Writer)
+    meter: Meter = field(default_factory=Meter)
 
     @property
     def batch(self) -> int:
@@ -129,12 +126,10 @@ class Session:
         return global_batch(self.config, self.world.size)
 
     @property
-    def settings(self) -> dict[str, int | float | str]:
+    def settings(self) -> dict[str, Any]:
         """What the weights depend on, saved in checkpoints."""
-        train, checksum = self.data.train, self.data.checksum
-        return critical_settings(
-            self.config, batch=self.batch, train_samples=train.samples, data_checksum=checksum
-        )
+        of_data = {"train_samples": self.data.train.samples, "data_checksum": self.data.checksum}
+        return critical_settings(self.config, batch=self.batch) | of_data
 
     @property
     def images_at_once(self) -> int:

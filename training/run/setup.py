@@ -68,35 +68,23 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
             raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
-        weights = Path(config.init_from)
-        origin, classes = str(weights), loaded.classes * (not config.evaluate)
-        left = on_rank0(
-            world,
-            lambda: load_all_but_head(model, checkpoint.decode_weights(weights), origin, classes=classes),
-        )
-        if left:
+        origin, classes = config.init_from, loaded.classes * (not config.evaluate)
+
+        def start() -> list[str]:
+            return load_all_but_head(model, checkpoint.decode_weights(Path(origin)), origin, classes=classes)
+
+        if left := on_rank0(world, start):
             log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
     together(world, lambda: freeze(model, config))
     # on CPUs a step of convnet and ResNets is faster with it; of own models nothing is known
     if config.channels_last or (world.device.type == "cpu" and ":" not in config.model):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
-    session = Session(
-        config=config,
-        world=world,
-        log=log,
-        stop=stop,
-        data=loaded,
-        task=together(world, lambda: build_task(config, loaded)),
-        model=model,
-        trained=model,
-        updater=Updater(
-            optimizer=build_optimizer(config, model),
-            scaler=together(world, lambda: build_scaler(config, world.device)),
-            ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
-        ),
-        writer=Writer(lock.check),
-    )
+    scaler = together(world, lambda: build_scaler(config, world.device))
+    ema = Ema(model, config.ema) if config.ema and not config.evaluate else None
+    updater = Updater(build_optimizer(config, model), scaler, ema)
+    task, writer = together(world, lambda: build_task(config, loaded)), Writer(lock.check)
+    session = Session(config, world, log, stop, loaded, task, model, model, updater, writer)
     session = dataclasses.replace(session, task=together(world, lambda: try_out(session)))
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
@@ -127,14 +115,10 @@ def wrap(session: Session) -> nn.Module:
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        buffers: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
-        model = DistributedDataParallel(
-            model,
-            device_ids=[world.device] if world.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=config.find_unused_parameters,
-            **buffers,
-        )
+        how: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
+        how["device_ids"] = [world.device] if world.device.type == "cuda" else None
+        how["find_unused_parameters"] = config.find_unused_parameters
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True, **how)
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))
     made: nn.Module = model
@@ -142,10 +126,9 @@ def wrap(session: Session) -> nn.Module:
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
-    """Whether DistributedDataParallel may leave the buffers alone (broadcast_buffers=False).
+    """Whether DistributedDataParallel may leave the buffers alone: it copies rank 0's before each step.
 
-    It copies those of rank 0 before each step. Rank 0's running statistics, which are saved and evaluated, do
-    not depend on the others'.
+    Rank 0's running statistics, which are saved and evaluated, do not depend on the others'.
     """
     norms = (module.buffers() for module in model.modules() if isinstance(module, _BatchNorm))
     of_norms = {id(buffer) for buffer in itertools.chain.from_iterable(norms)}

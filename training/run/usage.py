@@ -49,13 +49,6 @@ class Usage:
     sampled: float = field(default_factory=time.perf_counter)
     busy: list[float] = field(default_factory=list)  # percents of the GPUs
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time meanwhile as waiting for data."""
-        began = time.perf_counter()
-        yield
-        self.data_s += time.perf_counter() - began
-
     def sample(self) -> None:
         """Sample how busy the GPUs are, every SAMPLE_S seconds at most."""
         if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
@@ -137,15 +130,10 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
 
 
 def _memory_bytes() -> int:
-    """The most that this process had in memory, and what its loaders have; 0 if Linux does not show it.
-
-    Loaders are forked: pages that they share with this process or each other count once for all of them
-    (Pss, proc_pid_smaps(5)).
-    """
+    """The most that this process and its loaders had in memory; 0 if Linux does not show it."""
+    # Pss: pages that forked loaders share with this process count once
     shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
-    return 1024 * sum(
-        int(size) for text in shown for size in re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", text, re.MULTILINE)
-    )
+    return 1024 * sum(map(int, re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)))
 
 
 def _children() -> list[str]:

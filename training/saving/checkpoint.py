@@ -23,11 +23,12 @@ import torch
 
 from training import files
 from training.errors import UserError
-from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
+from training.files import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
 from training.saving.reading import FORMAT, CorruptError, State, load
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
 
+_write = functools.partial(files.replace, durable=True)
 Tell = Callable[[str], None]
 Take = Callable[[Path, State, IO[bytes]], Any]
 
@@ -45,12 +46,6 @@ def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
     """Write only the weights; an older file is unchanged if that raises an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, lambda file: _dump(weights, file))
-
-
-def decode(file: IO[bytes]) -> State:
-    """The state in a checkpoint, tensors on the CPU; raises as `load` does."""
-    state: State = load(file)
-    return state
 
 
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -99,10 +94,7 @@ def save(
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
-    """Raise a UserError if there is no room for a checkpoint of about `size` bytes; a quota is not seen.
-
-    `tell` is called with a line if not all fit: `keep`, the best and the one being written.
-    """
+    """UserError if a checkpoint of `size` bytes has no room; a line for `tell` if `keep` + 2 have none."""
     disk = shutil.disk_usage(folder)
     if not disk.total:
         return  # a network file system that does not tell
@@ -116,10 +108,9 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     wanted = (keep + 2) * size
     room = disk.free + sum({status.st_ino: status.st_size for status in held.values()}.values())
     if room < wanted:
-        tell(
-            f"Warning: {keep} checkpoints, the best and one being written need {_megabytes(wanted)}, and "
-            f"{folder} has room for {_megabytes(room)}: older ones will be deleted (--keep 1 needs less)"
-        )
+        need = f"{keep} checkpoints, the best and one being written need {_megabytes(wanted)}"
+        have = f"{folder} has room for {_megabytes(room)}"
+        tell(f"Warning: {need}, and {have}: older ones will be deleted (--keep 1 needs less)")
 
 
 def prepare(folder: Path, resume: str, tell: Tell) -> None:
@@ -139,11 +130,8 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
     `resume` is auto (the newest good one), off, a path, or a name in the folder. `tell` is called with a line
     for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the state and the
     open file, and raises MisfitError if the state is of another model. If that of an older one is not, the
-    file is corrupt; else the model has changed.
-
-    Raises:
-        UserError: If all are corrupt, or the file asked for is missing or corrupt.
-        OSError: If one cannot be read.
+    file is corrupt; else the model has changed. UserError if all are corrupt, or the file asked for is, or is
+    missing; OSError if one cannot be read.
     """
     if resume == "off":
         return None
@@ -194,7 +182,7 @@ def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
     if not (follow or stat.S_ISREG(path.lstat().st_mode)):
         raise CorruptError("it is not a regular file")
     with files.open_regular(path, follow=True) as file:
-        state = decode(file)
+        state: State = load(file)
         if step_of(path) not in {None, state["step"]}:
             raise CorruptError(f"it is of step {state['step']}")
         return take(path, state, file)
@@ -226,19 +214,7 @@ def _link(path: Path, other: Path) -> None:
         return
     temporary.replace(other)
     temporary.unlink(missing_ok=True)  # both were names of this file: then a rename does nothing
-    _sync_folder(other.parent)
-
-
-def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> None:
-    """Replace a file as a whole, also in a crash: its bytes are on disk before it gets its name."""
-
-    def fill_and_sync(file: IO[bytes]) -> None:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-    files.replace(path, fill_and_sync)
-    _sync_folder(path.parent)
+    files.sync_folder(other.parent)
 
 
 def _dump(value: Any, file: IO[bytes]) -> None:
@@ -256,15 +232,6 @@ def _dump(value: Any, file: IO[bytes]) -> None:
         torch.save(value, cast("IO[bytes]", SimpleNamespace(write=write, flush=file.flush)))
     except Exception as error:
         raise (errors[0] if errors else error) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _megabytes(size: int) -> str:

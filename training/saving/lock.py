@@ -36,25 +36,21 @@ class RunLock:
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / LOCK
         self._me = _myself(os.environ)
+        self._aside = run_dir / f"{LOCK}.tmp-{self._me['key']}"
         self._ended = threading.Event()
         self._beating: threading.Thread | None = None
 
     def take(self, tell: Callable[[str], None]) -> None:
-        """Take the lock, also from a dead holder; `tell` is given a line if that takes long or was needed.
-
-        Raises a FolderError if another job has it, and an OSError if the folder cannot be written.
-        """
+        """Take the lock, from a dead holder with a line for `tell`; FolderError if another job has it."""
         while not self._create():
             holder, seen = _read(self.path)
             if seen is None:
                 continue  # released meanwhile
             why = self._why_dead(holder, seen, tell)
             if not why:
-                raise FolderError(
-                    f"another job is running in this folder: {_name(holder)}",
-                    at=str(self.path),
-                    fix="another --run-dir, or wait for it, or stop it by touching RUN_DIR/stop",
-                )
+                fix = "another --run-dir, or wait for it, or stop it by touching RUN_DIR/stop"
+                what = f"another job is running in this folder: {_name(holder)}"
+                raise FolderError(what, at=str(self.path), fix=fix)
             if self._remove(holder):
                 tell(f"Taking over the run folder from {_name(holder)}: {why}")
         self._beating = threading.Thread(target=self._beat, name="run lock", daemon=True)
@@ -108,25 +104,23 @@ class RunLock:
 
     def _age(self, beat: float) -> float:
         """Seconds since an update, by the file system's clock."""
-        probe = self.path.with_name(f"{LOCK}.tmp-{self._me['key']}")
-        with probe.open("x") as file:
+        with self._aside.open("x") as file:
             now = os.fstat(file.fileno()).st_mtime
-        probe.unlink()
+        self._aside.unlink()
         return now - beat
 
     def _remove(self, holder: Holder) -> bool:
         """Remove the dead holder's file; of two processes that try, only one succeeds."""
-        aside = self.path.with_name(f"{LOCK}.tmp-{self._me['key']}")
         try:
-            self.path.rename(aside)
+            self.path.rename(self._aside)
         except FileNotFoundError:
             return False
-        lock = parse(read_small(aside))
-        if lock.get("key") != holder.get("key"):  # another process was faster, and runs
+        is_holders = parse(read_small(self._aside)).get("key") == holder.get("key")
+        if not is_holders:  # another process was faster, and runs
             with contextlib.suppress(OSError):
-                os.link(aside, self.path)
-        aside.unlink(missing_ok=True)
-        return bool(lock.get("key") == holder.get("key"))
+                os.link(self._aside, self.path)
+        self._aside.unlink(missing_ok=True)
+        return is_holders
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
@@ -137,24 +131,18 @@ class RunLock:
 
 def current_holder(run_dir: Path) -> str:
     """Return who uses the folder, without waiting for a sign of life; "" if it is free."""
-    try:
+    with contextlib.suppress(OSError):
         holder, seen = _read(run_dir / LOCK)
-    except OSError:
-        return ""
-    if seen is None:
-        return ""
-    here = holder.get("machine") == _machine()
-    alive = _is_alive(holder) if here else time.time() - seen <= STALE_S
-    return _name(holder) if alive else ""
+        here = holder.get("machine") == _machine()
+        if seen is not None and (_is_alive(holder) if here else time.time() - seen <= STALE_S):
+            return _name(holder)
+    return ""
 
 
 def _read(path: Path) -> tuple[Holder, float | None]:
-    """The holder, if its name is written, and the time of its last update; None if there is no lock.
-
-    Opens the file each time: only then NFS asks the server.
-    """
+    """The holder, if its name is written, and the time of its last update; None if there is no lock."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path) as file:  # each time: only then NFS asks the server
             beat = os.fstat(file.fileno()).st_mtime
             return parse(file.read(SMALL)), beat
     except FileNotFoundError:
@@ -174,14 +162,11 @@ def _myself(environ: Mapping[str, str]) -> Holder:
 
 
 def _machine() -> str:
-    """This boot of this kernel and its process namespace, in which process numbers are unique.
-
-    If that is unknown, a random text: then only updates of the lock count.
-    """
+    """This boot of this kernel and its process namespace, in which process numbers are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
+    except OSError:  # then only updates of the lock count
         return secrets.token_hex(8)
 
 

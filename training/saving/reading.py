@@ -28,11 +28,8 @@ class CorruptError(Exception):
 def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) -> Any:
     """What torch.save or safetensors wrote, on the CPU; if `checked` only a state with right checksums.
 
-    Raises:
-        CorruptError: If it is damaged, there are other values than tensors and plain ones, or no training
-            saves such a state.
-        UserError: If a later version of this package wrote it.
-        OSError: If it cannot be read.
+    CorruptError if it is damaged, has other values than tensors and plain ones, or no training saves such a
+    state; UserError if a later version of this package wrote it; OSError if it cannot be read.
     """
     try:
         if safetensors:
@@ -63,8 +60,7 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
     """Raise CorruptError unless each part of an archive is stored plainly, and its checksum right if `sums`.
 
-    torch does not look at the sums. Of a part that is marked as a folder it copies nothing: the tensor has
-    what was in memory before.
+    torch looks at no sums, and copies nothing of a part marked as a folder: its tensor has what was there.
     """
     with zipfile.ZipFile(file) as archive:
         parts = archive.infolist()

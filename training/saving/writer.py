@@ -72,10 +72,7 @@ class Copies:
         self._before: list[torch.Tensor] = []  # the last copy's tensors, in order
 
     def take(self, value: Any) -> Any:
-        """A deep copy of dictionaries, lists and tuples, with the tensors on the CPU.
-
-        Tensors that share memory (tied weights) still do so. The previous copy becomes invalid.
-        """
+        """A deep copy of dictionaries, lists and tuples, tensors on the CPU; the last copy is lost."""
         made: dict[Any, torch.Tensor] = {}
         copies: dict[int, Any] = {}  # what copy.deepcopy takes in place of an object, by its id
         for tensor in _tensors(value):

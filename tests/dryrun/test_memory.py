@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.tables import hold
 
+TRAINING = REPOSITORY / "training"
 # With channels_last the kernels of CPUs make no copies of their own.
 FAKE = ["--dataset", "fake", "--fake-samples", "64", "--batch-size-per-gpu", "64", "--channels-last"]
 
@@ -28,7 +29,7 @@ MORE = [
 
 def peaks(*cases: tuple[list[str], int]) -> list[list[int]]:
     """The computed and the real peaks, of a process with all of torch, which those of the other tests lack."""
-    words = [sys.executable, "-m", "tests.training.allocator", json.dumps(cases)]
+    words = [sys.executable, "-m", "tests.dryrun.allocator", json.dumps(cases)]
     done = subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True)
     pairs: list[list[int]] = json.loads(done.stdout)
     return pairs
@@ -60,7 +61,7 @@ def test_accumulation_under_ddp_holds_the_gradients_twice() -> None:
 def answered(*arguments: str) -> subprocess.CompletedProcess[str]:
     """What the program says of a command line with two processes, started in another folder."""
     return subprocess.run(
-        [sys.executable, str(REPOSITORY / "training/memory.py"), *arguments],
+        [sys.executable, str(REPOSITORY / "sbatchgen/rehearsal/memory.py"), str(TRAINING), *arguments],
         cwd=Path("/"), env={"WORLD_SIZE": "2"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
