@@ -101,8 +101,10 @@ def watch(work: Callable[[], None]) -> int:
     kernel = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup2", "tracefs", "debugfs")
     skipped = " -o ".join(f"-fstype {kind}" for kind in kernel)
     find = f"find / ( {skipped} ) -prune -o -newerct @{began} -print0".split()
-    found = subprocess.run(find, check=False, capture_output=True, text=True).stdout.split("\0")
-    changed = [name for name in found if name not in ("", tempfile.gettempdir())]  # where the plans are read
+    printed = subprocess.run(find, check=False, capture_output=True, text=True).stdout.split("\0")
+    changed = [
+        name for name in printed if name not in ("", tempfile.gettempdir())
+    ]  # where the plans are read
     print(f"{len(changed)} files and folders of this machine have changed, {sent} packets were sent")
     print("\n".join(changed))
     return int(bool(changed or sent))
