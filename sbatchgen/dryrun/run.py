@@ -207,7 +207,7 @@ def _stand_ins() -> dict[str, tuple[bytes, int]]:
     code = compile(files["step.py"][0], "step.py", "exec", dont_inherit=True)
     unchecked = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: it is not compared with the source
     compiled = importlib.util.MAGIC_NUMBER + unchecked + marshal.dumps(code)
-    files[importlib.util.cache_from_source("step.py")] = (compiled, 0o644)
+    files[f"__pycache__/step.{sys.implementation.cache_tag}.pyc"] = (compiled, 0o644)
     return {f"{PLACE}/{name}": file for name, file in files.items()}
 
 
