@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import at_once, found, may_follow, meet
+from sbatchgen.dryrun.found import at_once, found, may_follow, meet, own_words
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
 from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun
@@ -159,7 +159,8 @@ def _without(done: DryRun, step: Step, name: str, variable: str) -> Finding:
 
 def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
     """The lists of nodes of a step: empty, or names on several lines, which Slurm does not read."""
-    for word, following in zip(step.command, (*step.command[1:], ""), strict=True) if step.is_srun else ():
+    words = own_words(step) if step.is_srun else []
+    for word, following in zip(words, (*words, "")[1:], strict=True):
         name, equals, value = word.partition("=")
         if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
             continue
@@ -367,10 +368,10 @@ def _waiting(done: DryRun) -> Iterator[Finding]:
 
 def _shares(done: DryRun, step: Step) -> bool:
     """Whether a step takes less than all of its nodes."""
-    text = " ".join(step.command)
-    names = {word.partition("=")[0] for word in step.command if word.startswith("-")}
+    words = own_words(step)
+    text, names = " ".join(words), {word.partition("=")[0] for word in words if word.startswith("-")}
     if {"--overlap", "--het-group", "--pack-group"} & names:
         return True
-    exact = any(f"--{name}" in names for name in _SHARING) or re.search(r" -c ?\d", text) is not None
-    of_gpus = any(f"--{name}" in names for name in _OF_GPUS) or re.search(r" -G ?\d", text) is not None
+    exact = any(f"--{name}" in names for name in _SHARING) or re.search(r"(?:^| )-c ?\d", text) is not None
+    of_gpus = any(f"--{name}" in names for name in _OF_GPUS) or re.search(r"(?:^| )-G ?\d", text) is not None
     return exact and (of_gpus or not done.grant.gpus)

@@ -7,8 +7,9 @@ import re
 from itertools import takewhile
 
 from sbatchgen.dryrun.missing import option_of
-from sbatchgen.dryrun.run import DryRun
+from sbatchgen.dryrun.run import DryRun, syntax
 from sbatchgen.dryrun.starts import Step
+from sbatchgen.dryrun.step import parsed
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Place, Severity
 
@@ -64,9 +65,16 @@ def meet(done: DryRun, first: Step, second: Step) -> set[str]:
     shared = _nodes(first) & _nodes(second)
     before = takewhile(lambda step: step is not second, done.steps)
     others = [step for step in before if step.is_srun and at_once(step, second)]
-    named = any(_NAMES_NODES.match(word) for word in second.command)
+    named = any(_NAMES_NODES.match(word) for word in own_words(second))
     is_room = sum(len(_nodes(step)) for step in (*others, second)) <= len(done.grant.nodes)
     return set() if second.is_srun and is_room and not named else shared
+
+
+def own_words(step: Step) -> list[str]:
+    """Return the options of srun, with their values; without the program that it starts."""
+    words = list(step.command[1:])
+    _, program = parsed(words, syntax()["srun"])
+    return words[: len(words) - len(program)]
 
 
 def _nodes(step: Step) -> set[str]:

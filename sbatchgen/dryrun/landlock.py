@@ -70,12 +70,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as place:
         root = os.path.realpath(place)
         moved = _mover(box, root)
-        texts = {
-            name: (
-                data if b"\0" in data else moved(data),
-                mode,
-            )  # a path in a text is one of the private folder
-            for name, (data, mode) in box.files.items()
+        texts = {  # a path in a text is one of the private folder; other files have none
+            name: (data if b"\0" in data else moved(data), mode) for name, (data, mode) in box.files.items()
         }
         own = replace(box, files=texts, folders=[*box.folders, *_TEMPORARY, box.home], covers=())
         write(own, root)

@@ -95,13 +95,8 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     for program, path in said[:_MOST]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
-            kind = (
-                "folder"
-                if program in _FOLDERS and "*" not in path
-                else "output"
-                if program in ("tee", "touch")
-                else "file"
-            )
+            kind = "output" if program in ("tee", "touch") else "file"
+            kind = "folder" if program in _FOLDERS and "*" not in path else kind
             yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
     for need in absent(programs):  # of which the message went elsewhere

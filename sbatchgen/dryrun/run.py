@@ -224,12 +224,13 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),
-        "syntax": _syntax(),
+        "syntax": syntax(),
     }
 
 
 @functools.cache
-def _syntax() -> dict[str, dict[str, Any]]:
+def syntax() -> dict[str, dict[str, Any]]:
+    """Return how step.py reads the options of each command that starts others."""
     of = SYNTAX | {"srun": SRUN, "podman run": PODMAN, "docker run": PODMAN}
     parts = ("values", "shorts", "optional", "operands")
     return {name: {part: getattr(each, part) for part in parts} for name, each in of.items()}

@@ -44,10 +44,31 @@ list_gpus() { # as nvidia-smi: its arguments
         esac
     done
 }
+show_job() {
+    echo "JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
+   UserId=$SLURM_JOB_USER($SLURM_JOB_UID) GroupId=$SLURM_JOB_USER($SLURM_JOB_GID) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:01 TimeLimit=1-00:00:00 TimeMin=N/A
+   SubmitTime=2026-01-01T00:00:00 EligibleTime=2026-01-01T00:00:00
+   StartTime=2026-01-01T00:00:00 EndTime=2026-01-02T00:00:00 Deadline=N/A
+   Partition=$SLURM_JOB_PARTITION AllocNode:Sid=$SLURM_SUBMIT_HOST:1
+   NodeList=$SLURM_JOB_NODELIST
+   BatchHost=$node
+   NumNodes=$SLURM_JOB_NUM_NODES NumCPUs=$cpus NumTasks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} CPUs/Task=${SLURM_CPUS_PER_TASK:-1}
+   TRES=cpu=$cpus,node=$SLURM_JOB_NUM_NODES,billing=$cpus${SLURM_GPUS_ON_NODE:+,gres/gpu=$((gpus * SLURM_JOB_NUM_NODES))}
+   Command=/run/plan/job.sh
+   WorkDir=$SLURM_SUBMIT_DIR"
+}
+show_ray() { # every worker is there
+    local total=$((gpus * ${SLURM_JOB_NUM_NODES:-1})).0
+    echo "Active:"; for ((i = 1; i <= ${SLURM_JOB_NUM_NODES:-1}; i++)); do echo " 1 node_$i"; done
+    printf ' 0.0/%s %s\n' "$total" GPU "$total" worker_units
+}
 in_one_piece() { # as programs write: head -n 1 would end what writes line by line
     local text
     text=$("$@")
-    [[ ! $text ]] || printf '%s\n' "$text"
+    [[ ! $text ]] || exec /bin/cat <<<"$text" # bash writes line by line
 }
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
 start() { # what starts other programs
@@ -70,30 +91,14 @@ case $name in
     scontrol)
         case "${1-} ${2-}" in
             "show hostname"*) in_one_piece expanded "${3-${SLURM_JOB_NODELIST-}}" ;;
-            "show job"*) echo "JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
-   UserId=$SLURM_JOB_USER($SLURM_JOB_UID) GroupId=$SLURM_JOB_USER($SLURM_JOB_GID) MCS_label=N/A
-   JobState=RUNNING Reason=None Dependency=(null)
-   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
-   RunTime=00:00:01 TimeLimit=1-00:00:00 TimeMin=N/A
-   SubmitTime=2026-01-01T00:00:00 EligibleTime=2026-01-01T00:00:00
-   StartTime=2026-01-01T00:00:00 EndTime=2026-01-02T00:00:00 Deadline=N/A
-   Partition=$SLURM_JOB_PARTITION AllocNode:Sid=$SLURM_SUBMIT_HOST:1
-   NodeList=$SLURM_JOB_NODELIST
-   BatchHost=$node
-   NumNodes=$SLURM_JOB_NUM_NODES NumCPUs=$cpus NumTasks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} CPUs/Task=${SLURM_CPUS_PER_TASK:-1}
-   TRES=cpu=$cpus,node=$SLURM_JOB_NUM_NODES,billing=$cpus${SLURM_GPUS_ON_NODE:+,gres/gpu=$((gpus * SLURM_JOB_NUM_NODES))}
-   Command=/run/plan/job.sh
-   WorkDir=$SLURM_SUBMIT_DIR" ;;
+            "show job"*) in_one_piece show_job ;;
             "show node"*) echo "NodeName=${3-$node} NodeAddr=$(address "${3-$node}") NodeHostName=${3-$node}" ;;
             *) record "$@" ;;
         esac ;;
     squeue|sacct|sinfo|sstat|git|curl|wget|ss|netstat|lsof|dig|nslookup|host) record "$@"; say_unknown ;;
     sbatch) record "$@"; [[ " $* " == *" --parsable "* ]] && echo 1000002 || echo "Submitted batch job 1000002" ;;
     ray)
-        if [[ ${1-} == status ]]; then # every worker is there
-            echo "Active:"; for ((i = 1; i <= ${SLURM_JOB_NUM_NODES:-1}; i++)); do echo " 1 node_$i"; done
-            total=$((gpus * ${SLURM_JOB_NUM_NODES:-1})).0
-            printf ' 0.0/%s %s\n' "$total" GPU "$total" worker_units
+        if [[ ${1-} == status ]]; then in_one_piece show_ray
         else
             record "$@"; exit "${__plan_status:-0}"
         fi ;;

@@ -131,6 +131,7 @@ def test_what_ends_a_script_early_is_needed(tmp_path: Path, text: str, kind: str
 
 def test_a_command_in_front_of_head_is_not_ended_by_it(tmp_path: Path) -> None:
     text = "set -eo pipefail\nhead=$(scontrol show hostnames | head -n 1)\nnvidia-smi -L | head -n 1\n"
+    text += "ray status | grep -q node_\nscontrol show job $SLURM_JOB_ID | head -n 1\n"
     done, _ = planned(TWO_NODES + text + "srun python train.py $head\n", tmp_path)
     assert done.steps[0].processes[0].argv[-1] == "node1"
 
@@ -208,6 +209,7 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$0 t.py' $(hostname)\n",
         "for node in $(scontrol show hostnames); do srun -N1 -n1 -w $node ray start --block & done\nwait\n",
         "srun -N1 -n1 ray start --block &\nsrun -N1 -n1 python train.py\n",  # on the other node
+        "srun -N1 -n1 python a.py -w ''&\nsrun -N1 -n1 python b.py -w 3\nwait\n",
         "srun -N1 -n1 torchrun a.py &\nsrun -N1 -n1 torchrun b.py &\nwait\n",
         "srun torchrun $@\n",
         "source ./set.sh\nsrun torchrun -m $program\n",
