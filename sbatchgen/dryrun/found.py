@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 import re
 from itertools import takewhile
 
@@ -12,6 +11,7 @@ from sbatchgen.dryrun.starts import Step
 from sbatchgen.dryrun.step import parsed
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Place, Severity
+from sbatchgen.job.launches import sourcing
 
 RULE = "plan"
 
@@ -36,16 +36,11 @@ def found(
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:
     """Whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
     of_user = ("", "array")  # which sbatch gets on its command line
-    sourced = {
-        os.path.basename(word.text.strip("'\""))  # noqa: PTH119 - of the job's nodes
-        for command in done.script.body.commands
-        if command.name in ("source", ".")
-        for word in command.words[1:2]
-    }
+    sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
     return any(
         need.kind == "arguments"
         or (variables and need.kind == "variable" and option_of(need.name) in of_user)
-        or (need.kind == "file" and os.path.basename(need.name) in sourced)  # noqa: PTH119
+        or (need.kind == "file" and need.line in sourced)
         for need in done.needed
     )
 

@@ -240,16 +240,17 @@ def launches(body: Body, resources: Resources) -> Iterator[Launch]:
             yield Launch(command=command, tools=tools, resources=resources)
 
 
-def sources_commands(body: Body) -> bool:
-    """Whether a script sources files that may start programs, or set traps or variables that it uses."""
-    sourced = (command for command in body.commands if command.name in ("source", "."))
-    files = (body.text_of(command.words[1]).strip("\"'") for command in sourced if len(command.words) > 1)
-    return not all(map(_ENVIRONMENT.search, files))
+def sourcing(body: Body) -> Iterator[Command]:
+    """The commands that source files which may start programs, or set traps or variables."""
+    for command in body.commands:
+        file = command.words[1] if command.name in ("source", ".") and len(command.words) > 1 else None
+        if file and not _ENVIRONMENT.search(body.text_of(file).strip("\"'")):
+            yield command
 
 
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
-    if sources_commands(body):
+    if any(sourcing(body)):
         return True
     return any(_is_unseen(command, body) for command in body.commands) or any(
         _is_opaque(launch.program) for launch in launches if not launch.command.context.substitution

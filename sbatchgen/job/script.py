@@ -233,9 +233,9 @@ class JobScript(Job):
     @cached_property
     def sources_commands(self) -> bool:
         """Whether it sources files that are not for the environment alone, as a virtual environment's are."""
-        from sbatchgen.job.launches import sources_commands
+        from sbatchgen.job.launches import sourcing
 
-        return sources_commands(self.body)
+        return any(sourcing(self.body))
 
     @cached_property
     def _by_name(self) -> dict[str, list[Command]]:

@@ -161,6 +161,10 @@ def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
             "--rdzv_endpoint has no value: head is empty here",
         ),
         (
+            "source ~/env/bin/activate\nsrun torchrun --nproc_per_node=$SLURM_GPUS_PER_TASK t.py\n",
+            "--nproc_per_node has no value: SLURM_GPUS_PER_TASK is empty, because the job has no --gpus-per-task",
+        ),
+        (
             "srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$SLURMD_NODENAME t.py\n",
             "all 2 nodes get --node-rank 0: the batch script expands it, not the tasks",
         ),
