@@ -235,3 +235,11 @@ def test_learning_rates(flags: list[str], rates: list[float]) -> None:
 
     all_rates = [lr_at(config, *divmod(step, 2), steps_per_epoch=2) for step in range(4)]
     assert all_rates == pytest.approx(rates, abs=1e-4)
+
+
+def test_the_sum_of_the_losses_does_not_depend_on_where_a_run_was_interrupted() -> None:
+    torch.manual_seed(1)
+    steps = [loop.sums_of(losses_B) for losses_B in torch.rand(200, 8) ** 12 * 5]
+    for cut in (1, 60, 133):
+        parts = (sum(part, torch.zeros(2, dtype=torch.float64)) for part in (steps[:cut], steps[cut:]))
+        assert torch.equal(next(parts) + next(parts), sum(steps, torch.zeros(2, dtype=torch.float64)))

@@ -26,6 +26,8 @@ from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
 
+EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
+
 
 def train_epoch(session: Session, progress: Progress) -> None:
     """Train on the rest of the epoch; `progress` is updated after each step. Errors are `synchronise`'s."""
@@ -165,8 +167,11 @@ def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> t
 
 
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
-    """The sums of the losses, of each score, and the number of samples of a batch; float64."""
-    sums = [values.sum(dtype=torch.float64) for values in (losses_B, *scores_B)]
+    """The sums of the losses, of each score, and the number of samples of a batch; float64.
+
+    They are multiples of 1 / EXACT, so their sum over steps does not depend on where a run was interrupted.
+    """
+    sums = [(values.double() * EXACT).round_().sum().div_(EXACT) for values in (losses_B, *scores_B)]
     return torch.stack((*sums, torch.full_like(sums[0], len(losses_B))))
 
 
