@@ -11,7 +11,7 @@ from pathlib import Path
 import training
 
 PACKAGE = Path(training.__file__).parent
-SITTING = 1336  # lines of code
+SITTING = 1337  # lines of code
 SILENT = {
     tokenize.COMMENT,
     tokenize.NL,
