@@ -102,9 +102,8 @@ def watch(work: Callable[[], None]) -> int:
     skipped = " -o ".join(f"-fstype {kind}" for kind in kernel)
     find = f"find / ( {skipped} ) -prune -o -newerct @{began} -print0".split()
     printed = subprocess.run(find, check=False, capture_output=True, text=True).stdout.split("\0")
-    changed = [
-        name for name in printed if name not in ("", tempfile.gettempdir())
-    ]  # where the plans are read
+    own = ("", tempfile.gettempdir())  # that folder has one for the plans meanwhile
+    changed = [name for name in printed if name not in own]
     print(f"{len(changed)} files and folders of this machine have changed, {sent} packets were sent")
     print("\n".join(changed))
     return int(bool(changed or sent))

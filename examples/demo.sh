@@ -28,7 +28,7 @@ status=0
 wait "$job" || status=$?
 ((status == 75)) || { echo "error: the stopped job should end with 75, not $status" >&2; exit 1; }
 
-say "Stopped, with a checkpoint (exit status 75). The same command goes on: ${submit[*]}"
+say "Stopped, with a checkpoint (exit status 75). The same command continues: ${submit[*]}"
 "${submit[@]}" 2>/dev/null
 grep -q '"state": "done"' "$run/status.json"
 

@@ -133,5 +133,5 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints by step, newest first. No other record says which there are."""
     if not folder.is_dir():
         return []
-    paths = [path for path in folder.iterdir() if STEP_NAME.fullmatch(path.name)]
-    return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)
+    steps = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
+    return [path for _, path in sorted(steps, reverse=True)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import at_once, found, may_follow, meet, own_words
+from sbatchgen.dryrun.found import at_once, found, may_follow, meetings, own_words
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
 from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun
@@ -354,9 +354,8 @@ def _waiting(done: DryRun) -> Iterator[Finding]:
     if any([*_node_lists(done, step)] for step in steps):
         return
     said = set()
-    for first, second in combinations(steps, 2):
-        shared = meet(done, first, second)
-        if not shared or first.line in said:
+    for first, second, shared in meetings(done):
+        if not (first.is_srun and second.is_srun) or first.line in said:
             continue
         if _shares(done, first) or _shares(done, second):
             continue

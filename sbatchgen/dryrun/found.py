@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
+from collections.abc import Iterator
+from itertools import combinations
 
 from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun, syntax
@@ -50,19 +51,28 @@ def at_once(first: Step, second: Step) -> bool:
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
 
 
-def meet(done: DryRun, first: Step, second: Step) -> set[str]:
-    """Return the nodes on which two steps surely run at the same time.
+def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
+    """Yield each two steps that surely run at the same time on some nodes, and these nodes.
 
     A plan starts each step on the first nodes. Slurm prefers nodes on which no other step runs.
     """
-    if not at_once(first, second):
-        return set()
-    shared = _nodes(first) & _nodes(second)
-    before = takewhile(lambda step: step is not second, done.steps)
-    others = [step for step in before if step.is_srun and at_once(step, second)]
-    named = any(_NAMES_NODES.match(word) for word in own_words(second))
-    is_room = sum(len(_nodes(step)) for step in (*others, second)) <= len(done.grant.nodes)
-    return set() if second.is_srun and is_room and not named else shared
+    elsewhere = {id(step) for number, step in enumerate(done.steps) if _finds_idle_nodes(done, number)}
+    for first, second in combinations(done.steps, 2):
+        if (
+            at_once(first, second)
+            and id(second) not in elsewhere
+            and (shared := _nodes(first) & _nodes(second))
+        ):
+            yield first, second, shared
+
+
+def _finds_idle_nodes(done: DryRun, number: int) -> bool:
+    """Whether a step of srun that names no nodes has room beside the steps that run already."""
+    step = done.steps[number]
+    if not step.is_srun or any(_NAMES_NODES.match(word) for word in own_words(step)):
+        return False
+    others = [other for other in done.steps[:number] if other.is_srun and at_once(other, step)]
+    return sum(len(_nodes(each)) for each in (*others, step)) <= len(done.grant.nodes)
 
 
 def own_words(step: Step) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import combinations
+from itertools import product
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import found, may_follow, meet
+from sbatchgen.dryrun.found import found, may_follow, meetings
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
@@ -208,10 +208,11 @@ def _crowded(done: DryRun, of_steps: Sequence[tuple[Step, Sequence[StartedLaunch
             )
             fix = f"srun --ntasks-per-node=1 {name} ...: it starts the processes of a node itself"
             yield found(done, step.line, what, fix, rule="SB302")
-    said = set()
-    for (first, before), (second, after) in combinations(of_steps, 2):
-        pairs = [(a, b) for a in before for b in after if a.process.node == b.process.node]
-        if not pairs or not meet(done, first, second) or second.line in said:
+    said, started = set(), {id(step): launchers for step, launchers in of_steps}
+    for first, second, _ in meetings(done):
+        both = product(started[id(first)], started[id(second)])
+        pairs = [(a, b) for a, b in both if a.process.node == b.process.node]
+        if not pairs or second.line in said:
             continue
         a, b = pairs[0]
         shared = sorted({*a.process.gpus} & {*b.process.gpus})
