@@ -133,5 +133,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints by step, newest first. No other record says which there are."""
     if not folder.is_dir():
         return []
-    steps = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
+    names = ((step_of(path), path) for path in folder.iterdir())
+    steps = [(step, path) for step, path in names if step is not None]
     return [path for _, path in sorted(steps, reverse=True)]
