@@ -1,6 +1,6 @@
 """What a sandbox holds, and how a program runs in it: with limits, and ended with all that it started.
 
-Sources: prctl(2), getrlimit(2), proc(5).
+Sources: prctl(2), getrlimit(2), proc(5), proc_pid_smaps(5).
 """
 
 from __future__ import annotations
@@ -258,9 +258,9 @@ def _watch(program: int, limits: BoxLimits, living: Callable[[], list[str]]) -> 
         if child == program:
             status, left_at = os.waitstatus_to_exitcode(ended), min(deadline, time.monotonic() + limits.left)
         pids, late = living(), time.monotonic() - deadline
-        memory, processes = _used(pids)  # also while others end: those of a fork bomb never stop
+        memory = _used(pids, limits.memory)  # also while others end: those of a fork bomb never stop
         most = max(most, memory)
-        many = processes > 2 * limits.processes  # which the kernel does not limit for root
+        many = len(pids) > 2 * limits.processes  # which the kernel does not limit for root
         overdue = late > 0 and left_at == math.inf and (late > _BUSY or not _is_held_up(pids, limits.seconds))
         limit = "time" if overdue else "memory" if memory > limits.memory else "processes" if many else ""
         if limit:
@@ -328,13 +328,22 @@ def limit_processes(most: int) -> None:
     )
 
 
-def _used(pids: Sequence[str]) -> tuple[int, int]:
-    """Return the bytes that processes have in memory, and how many they are."""
-    pages = 0
+def _used(pids: Sequence[str], most: int) -> int:
+    """Return the bytes that processes have in memory; above `most`, what several share counts once."""
+    resident: dict[str, int] = {}
     for name in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            pages += int(Path("/proc", name, "statm").read_text().split()[1])
-    return pages * resource.getpagesize(), len(pids)
+            pages = int(Path("/proc", name, "statm").read_text().split()[1])
+            resident[name] = pages * resource.getpagesize()
+    used = sum(resident.values())
+    return used if used <= most else sum(_share(name, alone) for name, alone in resident.items())
+
+
+def _share(pid: str, alone: int) -> int:
+    """Return the bytes of a process with its part of what it shares; `alone` if it hides that."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc", pid, "smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) << 10
+    return alone
 
 
 def _is_held_up(pids: Sequence[str], seconds: float) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import at_once, found, may_follow, meetings, own_words
+from sbatchgen.dryrun.found import at_once, found, may_follow, meetings, own_options, own_words
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
 from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun
 from sbatchgen.dryrun.starts import Step
-from sbatchgen.dryrun.step import CONTAINERS
+from sbatchgen.dryrun.step import CONTAINERS, number_of
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import LAUNCHERS
@@ -27,8 +27,7 @@ _UNREADABLE = re.compile(
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
 _OF_SANDBOX = re.compile(r"/run/plan/|builtin |\(\(.*__plan|__plan")  # of prelude.sh
-_SHARING = ("overlap", "exact", "exclusive", "cpus-per-task")
-_OF_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_MANY = 30  # steps of a script that is not in a loop that waits
 
 
 def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]:
@@ -103,12 +102,20 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         re.MULTILINE,
     )
     empty = re.search(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", err, re.MULTILINE)
-    if done.ended.limit == "time":
+    if done.ended.limit == "time" and len(done.steps) >= _MANY:
+        what = (
+            f"the plan ends at its time limit: the script may start more than these {len(done.steps)} steps"
+        )
+        yield found(done, line, what, "plan a loop of fewer rounds", severity="info")
+    elif done.ended.limit == "time":
         what = "the script still ran after some seconds here, where every program ends at once"
         fix = "see the loop there: it waits for something that did not happen"
         yield found(done, line, what, fix, severity="info")
     elif done.ended.limit:
-        yield found(done, line, "the script needed more than 1 GiB of memory here, before any program")
+        much = "1 GiB of memory" if done.ended.limit == "memory" else "256 processes"
+        after = f"after {counted(len(done.steps), 'step')}" if done.steps else "before any program"
+        what = f"the plan ends early, {after}: the script needs more than {much} here"
+        yield found(done, line, what, "see the loop there", severity="warning" if not done.steps else "info")
     elif unread:
         before = "before it starts a program" if not done.steps else "before its end"
         what = f"the script ends with {done.ended.status} {before}: {unread[1]}"
@@ -355,22 +362,41 @@ def _waiting(done: DryRun) -> Iterator[Finding]:
         return
     said = set()
     for first, second, shared in meetings(done):
-        if not (first.is_srun and second.is_srun) or first.line in said:
+        node = min(shared)
+        held = min(step.takes[node].gpus if node in step.takes else 0 for step in (first, second))
+        if (
+            not (first.is_srun and second.is_srun)
+            or first.line in said
+            or "overlap" in (first.sharing, second.sharing)
+        ):
             continue
-        if _shares(done, first) or _shares(done, second):
-            continue
-        said.add(first.line)
-        what = f"this step waits until that of line {first.line} ends: each takes all of {min(shared)}"
-        fix = "srun --overlap to share, or --exact with -n, -c and the GPUs of each step"
-        yield found(done, second.line, what, fix, rule="SB310")
+        what = f"this step waits until that of line {first.line} ends: each "
+        if "whole" in (first.sharing, second.sharing):
+            said.add(first.line)
+            fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
+            yield found(done, second.line, f"{what}takes all of {node}", fix, rule="SB310")
+        elif 2 * held > done.grant.asked_gpus and held > (asked := _asked_gpus(second, node)):
+            said.add(first.line)
+            option = done.script.resources.gpu_option
+            fix = f"srun --{option}={'gpu:' * (option == 'gres')}{asked or 1}, the option of the job"
+            yield found(done, second.line, f"{what}gets {counted(held, 'GPU')} of {node}", fix, rule="SB310")
+        elif _takes_memory(done, first) and _takes_memory(done, second):
+            said.add(first.line)
+            what = f"where Slurm counts memory, {what}gets all of --mem"
+            yield found(done, second.line, what, "srun --mem=..., the part of each step", severity="info")
 
 
-def _shares(done: DryRun, step: Step) -> bool:
-    """Whether a step takes less than all of its nodes."""
-    words = own_words(step)
-    text, names = " ".join(words), {word.partition("=")[0] for word in words if word.startswith("-")}
-    if {"--overlap", "--het-group", "--pack-group"} & names:
-        return True
-    exact = any(f"--{name}" in names for name in _SHARING) or re.search(r"(?:^| )-c ?\d", text) is not None
-    of_gpus = any(f"--{name}" in names for name in _OF_GPUS) or re.search(r"(?:^| )-G ?\d", text) is not None
-    return exact and (of_gpus or not done.grant.gpus)
+def _takes_memory(done: DryRun, step: Step) -> bool:
+    """Whether a step gets all the memory of the job on a node."""
+    own = any(name.startswith("mem") for name in own_options(step) if name != "mem-bind")
+    return not own and done.script.option("mem").strip("0KMGT") != ""
+
+
+def _asked_gpus(step: Step, node: str) -> int:
+    """How many GPUs a step itself asks for on a node; 0 if it does not say."""
+    options = own_options(step)
+    if {"gres", "gpus-per-node"} & options.keys():
+        return step.takes[node].gpus
+    of_step = number_of(options.get("gpus", "").rpartition(":")[2]) // len(step.takes)
+    here = sum(process.node == node for process in step.processes)
+    return of_step or number_of(options.get("gpus-per-task", "").rpartition(":")[2]) * here

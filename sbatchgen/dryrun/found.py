@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -52,27 +51,17 @@ def at_once(first: Step, second: Step) -> bool:
 
 
 def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
-    """Yield each two steps that surely run at the same time on some nodes, and these nodes.
-
-    A plan starts each step on the first nodes. Slurm prefers nodes on which no other step runs.
-    """
-    elsewhere = {id(step) for number, step in enumerate(done.steps) if _finds_idle_nodes(done, number)}
+    """Yield each two steps that are started at the same time on some nodes, and these nodes."""
+    if done.ended.limit:  # it is not known where the steps of a part of the script run
+        return
     for first, second in combinations(done.steps, 2):
-        if (
-            at_once(first, second)
-            and id(second) not in elsewhere
-            and (shared := _nodes(first) & _nodes(second))
-        ):
+        if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
             yield first, second, shared
 
 
-def _finds_idle_nodes(done: DryRun, number: int) -> bool:
-    """Whether a step of srun that names no nodes has room beside the steps that run already."""
-    step = done.steps[number]
-    if not step.is_srun or any(_NAMES_NODES.match(word) for word in own_words(step)):
-        return False
-    others = [other for other in done.steps[:number] if other.is_srun and at_once(other, step)]
-    return sum(len(_nodes(each)) for each in (*others, step)) <= len(done.grant.nodes)
+def own_options(step: Step) -> dict[str, str]:
+    """Return the options of srun by their long names."""
+    return parsed(list(step.command[1:]), syntax()["srun"])[0]
 
 
 def own_words(step: Step) -> list[str]:
@@ -84,6 +73,3 @@ def own_words(step: Step) -> list[str]:
 
 def _nodes(step: Step) -> set[str]:
     return {process.node for process in step.processes}
-
-
-_NAMES_NODES = re.compile(r"-[wrx]|--(nodelist|relative|exclude)\b")

@@ -12,6 +12,7 @@ if [[ ! -v __plan_line ]]; then # the batch script's own
     export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
     __plan_by=1
     exec {BASH_XTRACEFD}>/run/plan/trace
-    PS4=$'+$((__plan_count += __plan_by, __plan_line = LINENO))\x1f$PWD\x1f'
+    # The line of the batch script; where another file runs, that of the call, by the length of its name.
+    PS4=$'+$((__plan_count += __plan_by, __plan_line = ${#BASH_SOURCE} == ${#BASH_SOURCE[-1]} ? LINENO : 10#0${BASH_LINENO[@]: -2:1}))\x1f$PWD\x1f'
     set -x
 fi

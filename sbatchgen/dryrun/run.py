@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.missing import Need, Traced, absent, empty_test, false_test, missing, traced
+from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, Ended, run
-from sbatchgen.dryrun.starts import Step, read, steps
+from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName
 
@@ -78,6 +79,7 @@ class DryRun:
         steps: What it starts, in order.
         needed: What it needs from outside and is not here.
         ended: How it ended.
+        starts: What the stand-ins recorded.
         batch: The environment in which the batch script started.
         given: What it was given, and what it needed.
         runs: How often the script ran until it had what it needs.
@@ -89,6 +91,7 @@ class DryRun:
     steps: tuple[Step, ...]
     needed: tuple[Need, ...]
     ended: Ended
+    starts: tuple[StartRecord, ...] = ()
     batch: Mapping[str, str] = field(default_factory=dict)
     given: Given = field(default_factory=Given)
     runs: int = 1
@@ -151,6 +154,14 @@ def dry_run(
             break
         needed |= lacked
         given = _with(given, lacked.values())
+    facts = facts_of_steps(script, grant)
+    placed = placements(done.starts, grant, script.release, cpus_known=facts["exact"])
+    if placed and not done.ended.limit:
+        files = {**box.files, f"{PLACE}/job": (marshal.dumps(facts | {"placed": placed}), 0o644)}
+        limits = BoxLimits(seconds=max(seconds - used, _LEAST))
+        done = _once(script, grant, given, base | grant.environment, replace(box, files=files, limits=limits))
+        used += done.ended.cpu
+        number += 1
     for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
         if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
             del needed[key]
@@ -192,11 +203,12 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     bash = shutil.which("bash") or "/bin/bash"
     box = replace(box, files=files | dict(box.files), folders=folders)
     ended = run([bash, *flags, SCRIPT, *given.arguments], batch, box)
-    starts = [
+    starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
-    ]
+    )
+    started = steps(starts, grant, batch)
     return DryRun(
-        script=script, grant=grant, steps=steps(starts, grant, batch), needed=(), ended=ended, batch=batch
+        script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
     )
 
 

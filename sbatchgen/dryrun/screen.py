@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from sbatchgen.dryrun.missing import option_of
@@ -17,6 +18,8 @@ from sbatchgen.quoting import counted, first_names, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
+_MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many words of them may differ
+_MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
 _FEW_STEPS, _FEW_NEEDS = 3, 3  # in a summary
 _FOLDERS = re.compile(r"(?<![^=])/[^\s=]*/(?=[^/])")  # before the last part of a path
 _MOST = 60  # characters of a variable, unless a process is shown in full
@@ -31,6 +34,8 @@ _HIDDEN = (
     "ROCR_VISIBLE",
     "ZE_AFFINITY",
 )
+
+Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
 
 
 def as_json(done: DryRun, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -65,8 +70,10 @@ def _step(step: Step) -> dict[str, Any]:
 def as_text(done: DryRun, *, process: int | None = None) -> str:
     """Return a plan for people; with `process`, this one of each step in full."""
     lines = [headline(done), ""]
-    for step in done.steps:
-        lines += [*_of_step(step, process), ""]
+    for alike in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
+        for indent, words in alike:
+            lines += _wrapped(indent, words)
+        lines.append("")
     if done.needed:
         lines.append("Needed, and not here:")
         lines += [
@@ -115,46 +122,74 @@ def _needed(kind: str, name: str) -> str:
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
-def _of_step(step: Step, chosen: int | None) -> Iterator[str]:
-    what = "srun" if step.is_srun else "in the batch script"
-    where = "; the script continues meanwhile" if step.background else ""
-    count = max(step.tasks, len(step.processes))
-    yield f"line {step.line}: {what}, {counted(count, 'process')}{where}"
+def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
+    """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
+    for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
+        texts = [text for _, text in group]
+        columns = [[*zip(*rows, strict=True)] for rows in zip(*map(_rows, texts), strict=True)]
+        apart = sum(len({*column}) > 1 for row in columns for column in row)
+        if len(texts) < _MANY_ALIKE or apart > _FEW_APART:
+            yield from texts
+            continue
+        (indent, head), *paragraphs = texts[0]
+        merged = [[*map(_values, row)] for row in columns]
+        yield [
+            (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
+            *zip((at for at, _ in paragraphs), merged, strict=True),
+        ]
+
+
+def _rows(text: Paragraphs) -> list[list[str]]:
+    return [words for _, words in text[1:]]
+
+
+def _values(column: Sequence[str]) -> str:
+    """The words of several steps at the same place, as one."""
+    values = [*dict.fromkeys(column)]
+    if len(values) == 1:
+        return values[0]
+    heads = {value.rpartition("=")[0] for value in values}
+    head = f"{heads.pop()}=" if len(heads) == 1 and "=" in values[0] else ""
+    names = [value.removeprefix(head) for value in values]
+    return f"{head}{{{', '.join(names) if len(names) < 4 else f'{names[0]}, {names[1]} ... {names[-1]}'}}}"
+
+
+def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
+    what = "srun," if step.is_srun else "in the batch script,"
+    count = counted(max(step.tasks, len(step.processes)), "process")
+    yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
     if step.refusal:
-        yield f"  refused by Slurm: {step.refusal}"
+        yield "  ", ["refused by Slurm:", step.refusal]
     if not step.processes:
-        yield from _wrapped("  ", step.command)
+        yield "  ", [*map(_shown, step.command)]
     for group in _groups(step.processes):
         members = [process for process in group if chosen is None or process.rank == chosen]
         if members:
             yield from _of_group(members, full=chosen is not None)
 
 
-def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[str]:
+def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
     on = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
-    gpus = {process.gpus for process in group}
-    has = (
-        f"GPUs {_ranges(first.gpus)}"
-        if len(gpus) == 1 and first.gpus
-        else "one GPU each, by rank"
-        if first.gpus
-        else ""
-    )
-    yield f"  {name} on {on}: {counted(first.cpus, 'CPU')}{', ' + has if has else ''}"
-    yield from _wrapped("    ", _folded([process.argv for process in group], group))
-    yield f"    folder: {one_line(first.cwd)}"
+    has: list[str] = []
+    if first.gpus and len({process.gpus for process in group}) == 1:
+        has = ["GPU" if len(first.gpus) == 1 else "GPUs", _ranges(first.gpus)]
+    elif first.gpus:
+        has = ["one GPU each, by rank"]
+    yield "  ", [f"{name} on", f"{on}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
+    yield "    ", [*map(_shown, _folded([process.argv for process in group], group))]
+    yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
-        yield f"    container: {one_line(first.container)}"
+        yield "    ", ["container:", one_line(first.container)]
     names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
     values = [
         tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
     ]
     if names:
-        yield from _wrapped("    env: ", _folded(values, group))
+        yield "    ", ["env:", *map(_shown, _folded(values, group))]
 
 
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
@@ -198,15 +233,19 @@ def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> l
     return folded
 
 
+def _shown(text: str) -> str:
+    """A word as a shell takes it, on one line."""
+    shown = one_line(text if text.startswith("{") or "={" in text else word(text))
+    return shown if len(shown) < 400 else f"{shown[:400]}..."
+
+
 def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
     line = indent
     for text in words:
-        shown = text if text.startswith("{") or "={" in text else word(text)
-        shown = one_line(shown) if len(shown) < 400 else f"{one_line(shown[:400])}..."
-        if len(line) + len(shown) > _WIDTH and line.strip():
+        if len(line) + len(text) > _WIDTH and line.strip():
             yield line.rstrip()
             line = " " * (len(indent) + 2)
-        line += f"{shown} "
+        line += f"{text} "
     yield line.rstrip()
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.sandbox import PLACE
+from sbatchgen.dryrun.step import place_of
 
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
@@ -20,8 +24,16 @@ _HELPERS = frozenset(
     """.split()  # noqa: SIM905
 )
 _WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
+_TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"))
+
+
+class Taken(NamedTuple):
+    """What a step takes of a node."""
+
+    cpus: int
+    gpus: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +62,37 @@ class StartRecord:
     def step(self) -> str:
         """The number of the step that it is in, or is; "" of what the batch script started."""
         return self.environment.get("__plan_step", "")
+
+    @property
+    def place(self) -> str:
+        """What names a step in each run of the script."""
+        return place_of(dict(self.environment), list(self.words))
+
+    @property
+    def sharing(self) -> str:
+        """How a step shares its nodes with others: "overlap", "exact" or "whole"; "" of other programs."""
+        return self._needs[0]
+
+    @property
+    def takes_turn(self) -> bool:
+        """Whether later releases look for the nodes of the next step after those of this one."""
+        return self._needs[1] == "takes"
+
+    @property
+    def not_on(self) -> tuple[str, ...]:
+        """The nodes of the job that a step may not get."""
+        return (*self._needs[2].split(","),)
+
+    @cached_property
+    def takes(self) -> dict[str, Taken]:
+        """What a step takes of each of its nodes."""
+        parts = (_TAKEN.fullmatch(text) for text in self._needs[3:])
+        return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
+
+    @cached_property
+    def _needs(self) -> tuple[str, ...]:
+        """The words of `_needs` in step.py."""
+        return (*self.environment.get("__plan_needs", "").split(), "", "", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +132,8 @@ class Step:
         refusal: Why Slurm would refuse it; "" if it would not.
         waits: How many waits of the script came before.
         processes: What it starts.
+        sharing: How it shares its nodes with other steps: "overlap", "exact" or "whole".
+        takes: What it takes of each of its nodes.
     """
 
     line: int
@@ -98,6 +143,8 @@ class Step:
     refusal: str
     waits: int
     processes: tuple[StartedProcess, ...] = field(default=())
+    sharing: str = ""
+    takes: Mapping[str, Taken] = field(default_factory=dict)
 
     @property
     def is_srun(self) -> bool:
@@ -150,6 +197,7 @@ def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str])
             and _place(start) in wrapped
         )
     ]
+    starts = [*_numbered(starts)]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
         own = launching.get(start.step)
@@ -158,6 +206,17 @@ def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str])
             yield _step(start, [_process(other, held, batch, start) for other in inside if _matters(other)])
         elif own is None and _matters(start):
             yield _step(start, [_process(start, held, batch, None)])
+
+
+def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
+    """Give steps their numbers in the order of the script; those in the background took theirs by chance."""
+    numbers = {
+        start.step: str(number) for number, start in enumerate(filter(lambda start: start.takes, starts))
+    }
+    for start in starts:
+        own = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
+        is_task = "__plan_rank" in start.environment and start.step in numbers
+        yield replace(start, environment={**start.environment, **own}) if is_task else start
 
 
 def _matters(start: StartRecord) -> bool:
@@ -178,6 +237,8 @@ def _step(start: StartRecord, processes: Sequence[StartedProcess]) -> Step:
         refusal=start.environment.get("__plan_refusal", ""),
         waits=start.waits,
         processes=tuple(sorted(processes, key=lambda process: process.rank)),
+        sharing=start.sharing,
+        takes=start.takes,
     )
 
 
@@ -203,7 +264,10 @@ def _process(
 def _cpus(of: Mapping[str, str], held: Grant) -> int:
     """CPUs of a task: those it asks for, or its part of the node's."""
     asked, mine = of.get("SLURM_CPUS_PER_TASK", ""), of.get("SLURM_GTIDS", "0").count(",") + 1
-    return int(asked) if asked.isdecimal() and len(asked) < 6 else max(held.cpus[0] // mine, 1)
+    if asked.isdecimal() and len(asked) < 6:
+        return int(asked)
+    on_node = of.get("SLURM_CPUS_ON_NODE", "")
+    return max((int(on_node) if on_node.isdecimal() and len(on_node) < 6 else held.cpus[0]) // mine, 1)
 
 
 def _image(step: StartRecord | None) -> str:

@@ -24,6 +24,10 @@ MOST_RECORDS = 512  # if their start is only recorded
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _OF_GPUS = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # which a step without GPUs lacks
+# Options by which a step takes a part of its nodes, shares all with others, and names its nodes.
+EXACT = frozenset(("exact", "exclusive"))
+OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
+NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
 # Options that a task sees; 1 for those without a value.
 _OF_OPTIONS = {
     "label": "SLURM_LABELIO",
@@ -97,12 +101,15 @@ def srun(
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
     kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
-    tasks, refusal = spread(options, job, environment)
+    placed = job.get("placed", {}).get(place_of(environment, words), {})
+    tasks, refusal = spread(options, job, environment, list(placed))
     kind = "refused." if refusal else ""  # which has no number
     if command and "/" not in command[0] and "PATH" not in kept:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = _next_number(kind)
     own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    if tasks:
+        own["__plan_needs"] = _needs(tasks, options, job, environment)
     record("srun", words, environment | own)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
@@ -115,7 +122,7 @@ def srun(
     shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
     without_gpus = {key: value for key, value in kept.items() if key not in _OF_GPUS}
     for task in shown:
-        of_task = variables(task, tasks, options, job, kept)
+        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, kept)
         around = kept if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
         own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
@@ -135,9 +142,46 @@ def _next_number(kind: str) -> int:
             return number
 
 
-def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple[list[dict[str, Any]], str]:
-    """The tasks of a step: rank, node, place on the node; or why Slurm refuses it."""
-    names = _nodes(options, job)
+def place_of(environment: Options, words: list[str]) -> str:
+    """What names a step of srun in each run of the script."""
+    line = environment.get("__plan_at") or environment.get("__plan_line", "0")
+    return "\0".join([environment.get("__plan_count", "0"), line, *words])
+
+
+def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
+    """How a step shares, if it takes its turn, nodes that it may not get, and what it takes of its own."""
+    on, names = tasks[0]["on"], tasks[0]["names"]
+    each = max(_cpus_per_task(options, job, environment), 1)
+    takes = (
+        f"{name}:{count * each}:{_gpus_of_step(options, job, len(names), count)}"
+        for name, count in zip(names, on, strict=True)
+    )
+    is_named = NAMING.intersection(options)
+    others = {*job["nodes"]} - {*(names if is_named else _nodes(options, job))}
+    turn = "passes" if is_named or "exclude" in options else "takes"
+    return " ".join((_sharing(options, job, environment), turn, ",".join(sorted(others)) or "-", *takes))
+
+
+def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """How other steps may run on the nodes of a step: on all CPUs, on those that are left, on none."""
+    if OVERLAPPING.intersection(options):
+        return "overlap"
+    by_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
+    return "exact" if by_cpus or EXACT.intersection(options) else "whole"
+
+
+def spread(
+    options: Options, job: dict[str, Any], environment: Options, placed: list[str] | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The tasks of a step: rank, node, place on the node; or why Slurm refuses it.
+
+    Args:
+        options: Those of srun.
+        job: What the job holds.
+        environment: That of srun.
+        placed: The nodes of the step, if other steps decide them.
+    """
+    names = placed or _nodes(options, job)
     if not names:
         return [], "Requested node configuration is not available"
     held = number_of(environment.get("SLURM_NTASKS"))
@@ -153,9 +197,7 @@ def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple
     wanted = given or held or count
     names = names[: max(min(wanted, count), 1)]
     on = _numbers(wanted, names, job, given)
-    per_task = number_of(options.get("cpus-per-task"))
-    if not per_task and not "22.05" <= job["release"] < "23.11":
-        per_task = number_of(environment.get("SLURM_CPUS_PER_TASK"))
+    per_task = _cpus_per_task(options, job, environment)
     room = dict(zip(job["nodes"], job["cpus"], strict=True))
     if job["exact"] and "overcommit" not in options:
         for name, count_of in zip(names, on, strict=True):
@@ -170,6 +212,14 @@ def spread(options: Options, job: dict[str, Any], environment: Options) -> tuple
         for rank, (node, local) in enumerate(places)
     ]
     return tasks, ""
+
+
+def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
+    """The CPUs that a step gives each task; 0 if nothing says it."""
+    own = number_of(options.get("cpus-per-task"))
+    if own or "22.05" <= job["release"] < "23.11":
+        return own
+    return number_of(environment.get("SLURM_CPUS_PER_TASK"))
 
 
 def _numbers(wanted: int, names: list[str], job: dict[str, Any], given: int) -> list[int]:
@@ -251,7 +301,8 @@ def variables(
         of["SLURM_CPUS_PER_TASK"] = str(each)
     elif later:
         each = number_of(environment.get("SLURM_CPUS_PER_TASK"))
-    if each:
+    if each or _sharing(options, job, environment) == "exact":
+        each = each or 1
         of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
@@ -260,7 +311,9 @@ def variables(
     if later and options.get("gpus-per-node"):
         of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if held := _gpus_of_step(options, job, len(names), len(mine)):
-        seen = ",".join(map(str, _seen_gpus(task["local"], held, len(mine), options, job)))
+        places = _seen_gpus(task["local"], held, len(mine), options, job)
+        gpus = task.get("gpus") or range(held)  # those of the step, by their numbers on the node
+        seen = ",".join(str(gpus[place]) for place in places)
         of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
         of["SLURM_GPUS_ON_NODE"] = str(held)
     return of

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.job.launches import HELPERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
@@ -148,7 +149,9 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
         if launch.step is not None and not command.context.branch and not first.command.context.branch:
             what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "
             what += "background: this one waits for it"
-            yield Hit(script.at_word(launch.step.words[0]), what, "srun --overlap, or --exact for both")
+            yield Hit(
+                script.at_word(launch.step.words[0]), what, "srun --overlap --mem=0, or --exact for both"
+            )
             return
 
 
@@ -402,10 +405,23 @@ OF_ITS_OWN = frozenset(_OF_ITS_OWN.split())
 def _takes_all(launch: Launch, script: JobScript) -> bool:
     """Whether a step takes all CPUs of the job's nodes."""
     step = launch.step
-    if step is None or OF_ITS_OWN & step.options.keys():
+    if step is None or OF_ITS_OWN & step.options.keys() or _is_exact(launch, script):
         return False
     nodes = launch.nodes
     return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
+
+
+def _is_exact(launch: Launch, script: JobScript) -> bool:
+    """Whether a step takes a part of the job by SLURM_CPUS_PER_TASK, which srun reads from 23.11 on.
+
+    Source: steps on 22.05, which wait for each other, and 26.05, where they run at the same time.
+    """
+    job = script.resources
+    if launch.step is None or script.release < "23.11" or not job.cpus_per_task:
+        return False
+    has_gpus = any(name.replace("_", "-") in launch.step.options for name in GPU_OPTIONS)
+    all_tasks = job.ntasks or job.nodes * (job.ntasks_per_node or 1)
+    return (has_gpus or not job.gpu_option) and (launch.tasks is None or launch.tasks < all_tasks)
 
 
 @RULES.add("SB328", "warning", "a serial program that every task runs")

@@ -34,6 +34,7 @@ from sbatchgen.slurm.room import Availability
 from sbatchgen.submit.trial import Trial
 
 Schema = dict[str, Any]
+_NOT_PRINTED = ("waits", "sharing", "takes")  # of a step of a plan
 _PRIMITIVES = {
     str: "string",
     Path: "string",
@@ -113,7 +114,7 @@ def _outputs() -> dict[str, Any]:
         | {"rules": [{"rule": str, "severity": Severity, "pedantic": bool, "title": str, "page": str}]},
         "plan": numbered
         | {"script": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
-        | {"steps": [{name: kind for name, kind in _fields(Step).items() if name != "waits"}]}
+        | {"steps": [{name: kind for name, kind in _fields(Step).items() if name not in _NOT_PRINTED}]}
         | {"needed": [Need], "findings": [finding], "exit": int, "limit": str},
         "rehearse": numbered
         | {"rows": [Row], "unproven?": Mapping[str, str], "seconds?": float, "memory_bytes?": int},

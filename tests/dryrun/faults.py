@@ -55,8 +55,8 @@ srun apptainer exec --nv /images/torch.sif bash -c 'RANK=$SLURM_PROCID LOCAL_RAN
 CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node=2 --master-port=29501 a.py & first=$!
 CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node=2 --master-port=29502 b.py & second=$!
 wait $first && wait $second || exit
-srun --exact -n1 --gpus=1 python a.py & first=$!
-srun --exact -n1 --gpus=1 python b.py & second=$!
+srun --exact -n1 --gpus-per-node=1 python a.py & first=$!
+srun --exact -n1 --gpus-per-node=1 python b.py & second=$!
 wait $first && wait $second || exit
 CUDA_VISIBLE_DEVICES=0 python c.py & first=$!
 CUDA_VISIBLE_DEVICES=1 python d.py & second=$!
@@ -150,8 +150,10 @@ FAULTS = (
           "this torchrun and that of line 3 listen on port 29501 of a node at once", 4),
     Fault("two programs on the same GPU", "several", "DEVICES=1 ", "DEVICES=0 ",
           "this program and that of line 9 want GPU 0 at once", 10),
-    Fault("two steps that each take the node", "several", "--exact -n1 --gpus=1 python", "-n1 python",
+    Fault("two steps that each take the node", "several", "--exact -n1 --gpus-per-node=1 python", "-n1 python",
           "this step waits until that of line 6 ends: each takes all of node1", 7),
+    Fault("two steps that each get all GPUs", "several", "--gpus-per-node=1 python", "--gpus-per-task=1 python",
+          "this step waits until that of line 6 ends: each gets 4 GPUs of node1", 7),
     Fault("a step of more tasks than CPUs", "several", "--exact -n1", "--exact -n64",
           "Slurm refuses this step: Unable to create step for job: More processors requested than permitted", 6),
     Fault("a step of more nodes than the job has", "torchrun", "srun torchrun", "srun -N3 torchrun",

@@ -62,6 +62,58 @@ def test_steps_that_start_at_once_have_a_number_each(tmp_path: Path) -> None:
     assert {step.processes[0].env["SLURM_STEP_ID"] for step in done.steps} == {*map(str, range(20))}
 
 
+def test_steps_in_the_background_get_the_gpus_and_nodes_that_are_left(tmp_path: Path) -> None:
+    text = "#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4\n"
+    text += (
+        "for run in 1 2 3 4; do srun -N1 -n1 --exact --gpus-per-node=2 python train.py $run & done\nwait\n"
+    )
+    done, findings = planned(f"#!/bin/bash\n{text}srun -N1 -n1 python train.py last\n", tmp_path)
+    places = [(process.node, process.gpus) for step in done.steps for process in step.processes]
+    assert places[:4] == [("node1", (0, 1)), ("node2", (0, 1)), ("node1", (2, 3)), ("node2", (2, 3))]
+    assert places[4][1] == (0, 1, 2, 3)
+    assert not [what for what in said(findings) if "waits" in what]
+
+
+def test_steps_of_a_loop_are_shown_as_one(tmp_path: Path) -> None:
+    text = "for seed in {1..9}; do srun python train.py --seed=$seed $seed; done\nsrun python test.py\n"
+    shown = screen.as_text(planned(text, tmp_path)[0])
+    assert "line 2: srun, 9 steps of 1 process\n" in shown
+    assert "python train.py --seed={1, 2 ... 9} {1, 2 ... 9}\n" in shown
+    assert "line 3: srun, 1 process\n" in shown
+    two = screen.as_text(planned("for seed in 1 2; do srun python train.py $seed; done\n", tmp_path)[0])
+    assert two.count("line 2: srun, 1 process\n") == 2
+
+
+def test_what_a_sourced_file_starts_has_the_line_of_its_call(tmp_path: Path) -> None:
+    (tmp_path / "steps.sh").write_text("\n\n\nsrun python own.py\n")
+    text = "run() {\n  srun python inner.py\n}\nrun\nsource ./steps.sh\nwait\nsrun python last.py\n"
+    done, _ = planned(text, tmp_path)
+    assert [step.line for step in done.steps] == [3, 6, 8]
+    assert all(entry.line < 9 for entry in done.trace)
+
+
+def test_a_plan_that_ends_at_its_limit_says_how_many_steps_it_has(tmp_path: Path) -> None:
+    done, findings = planned("while :; do srun python train.py; done\n", tmp_path)
+    (what,) = [what for what in said(findings) if "limit" in what]
+    assert what == (
+        f"the plan ends at its time limit: the script may start more than these {len(done.steps)} steps"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mem", "options", "waits"),
+    [("2G", "", True), ("2G", "--mem=1G", False), ("0", "", False), ("2G", "--overlap", False)],
+)
+def test_steps_that_get_all_memory_wait_where_slurm_counts_it(
+    tmp_path: Path, mem: str, options: str, *, waits: bool
+) -> None:
+    text = f"#!/bin/bash\n#SBATCH --ntasks=2 --mem={mem}\n"
+    text += f"srun -n1 --exact {options} python a.py &\n" * 2
+    texts = said(planned(f"{text}wait\n", tmp_path)[1])
+    expected = "where Slurm counts memory, this step waits until that of line 3 ends: each gets all of --mem"
+    assert (expected in texts) is waits
+
+
 @pytest.mark.parametrize(
     ("command", "container"),
     [

@@ -201,6 +201,14 @@ def test_it_ends_at_its_limits(tmp_path: Path, attack: str) -> None:
     assert boxed(attack, tmp_path, seconds=2).limit
 
 
+def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
+    limits = BoxLimits(seconds=10, memory=48 << 20)
+    box = Box(home="/home/nobody", hostname="node1", folder=str(tmp_path), limits=limits)
+    many = "for n in {1..60}; do sleep 1 & done; wait; echo done"
+    done = run(["/bin/bash", "-c", many], {"PATH": "/usr/bin:/bin"}, box)
+    assert (done.limit, done.files["out"]) == ("", "done\n")
+
+
 def test_what_it_prints_is_cut(tmp_path: Path) -> None:
     assert len(boxed("yes", tmp_path, seconds=2).files["out"]) <= 1 << 20
     assert boxed("head -c 500M /dev/zero >/tmp/large", tmp_path).status != 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,39 @@ SHAPES = {
     "--nodes=1 --ntasks-per-node=2 --gpus-per-node=4": ("--gpus-per-task=1", "-n1 --gpus-per-task=2"),
     "--ntasks=3": ("", "-n2"),
     "--nodes=1 --gpus=2 --cpus-per-gpu=2 --mem-per-gpu=1G": ("-n1",),
+    "--nodes=3 --ntasks-per-node=4": (
+        *("-N1 -n1", "-N1 -n1", "-N2 -n2", "-N1 -n1 --exact"),
+        *("-r1 -N1 -n1", "-N1 -n1", "-x {first} -N1 -n1", "-n2", "-N1 -n1"),
+    ),
     "--array=3-7:2 --job-name=many --mem=1G --gres=gpu:2": ("",),
 }
+# Steps that start while those before them run.
+BESIDE = {
+    "--nodes=3 --ntasks-per-node=4": (
+        *("-N1 -n1 --exact -w {second}", "-N1 -n1 --exact", "-N2 -n2 --exact", "-N1 -n1 --exact"),
+        *("-N1 -n1 --exact -r1", "-N1 -n1 --exact -x {first}", "-N1 -n2 --exact"),
+    ),
+    "--nodes=4 --ntasks-per-node=4": (
+        *("-N3 -n3 --exact", "-N2 -n2 --exact", "-N2 -n2 --exact", "-N4 -n4 --exact"),
+        *("-N1 -n1 --exact", "-N1 -n1 --exclusive", "-N1 -n1 --overlap --mem=0"),
+    ),
+    "--nodes=4 --ntasks-per-node=1 --gpus-per-node=2": ("-N1 -n1", "-N1 -n1", "-N2 -n2"),
+    "--nodes=2 --ntasks-per-node=4 --gpus-per-node=4": (
+        *(["--exact -N1 -n1 --gpus-per-node=1"] * 3),
+        *("--exact -N1 -n1 --gpus-per-node=2", "--overlap --mem=0 -N1 -n1 --gpus-per-node=1"),
+    ),
+    "--nodes=1 --ntasks=4 --gres=gpu:4": (
+        *("-n2 --exact --gpus-per-task=1", "-n1 --exact --gpus=1", "-n1 -c1 --gres=gpu:1"),
+    ),
+    "--nodes=2 --ntasks-per-node=2 --cpus-per-task=2": ("-N1 -n1 -c4", "-N1 -n1 -c2", "-N1 -n1 -c2"),
+}
+NAMES = {
+    "first": "$(scontrol show hostnames | head -n 1)",
+    "second": "$(scontrol show hostnames | head -n 2 | tail -n 1)",
+    "both": "$SLURM_JOB_NODELIST",
+}
+_IN_JOB = 'scontrol show step $SLURM_JOB_ID | grep -q "StepId=$SLURM_JOB_ID[.]'  # of a plan, no step is shown
+_ALL_RUN = f'{_IN_JOB}" && until {_IN_JOB}NUMBER " && [ $(ls ~/seen-* | wc -l) = SEEN ]; do sleep 0.1; done'
 # srun returns a little before Slurm frees the GPUs of its step: the next step would get other ones.
 _UNTIL_ENDED = (
     'while scontrol show step $SLURM_JOB_ID | grep -q "StepId=$SLURM_JOB_ID[.][0-9]"; do sleep 0.1; done'
@@ -76,14 +108,28 @@ RENDERED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_way_of_srun_starts_what_the_plan_says(cluster: Cluster, slurm_release: str, shape: str) -> None:
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in ("--partition=gpu", *shape.split()))]
-    names = {"second": "$(scontrol show hostnames | tail -n 1)", "both": "$SLURM_JOB_NODELIST"}
     lines += ["python3 batch", "export FOR_ALL='a  b'"]
     for options in SHAPES[shape]:
-        lines += [f"srun {options.format(**names)} python3 train.py --lr 0.1 'x y' ''", _UNTIL_ENDED]
+        lines += [f"srun {options.format(**NAMES)} python3 train.py --lr 0.1 'x y' ''", _UNTIL_ENDED]
     text = "\n".join(lines) + "\n"
     batch, steps = truth.seen(cluster, text)
     assert batch
     assert truth.differences(truth.plan_here(cluster, text, slurm_release), cluster, batch, steps) == []
+
+
+@pytest.mark.parametrize("shape", BESIDE)
+def test_steps_get_the_nodes_and_gpus_that_others_leave(
+    cluster: Cluster, slurm_release: str, shape: str
+) -> None:
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in ("--partition=gpu", *shape.split()))]
+    tasks = 0
+    for number, options in enumerate(BESIDE[shape]):
+        tasks += int(re.findall(r"-n(\d)", options)[0])
+        lines.append(f"srun {options.format(**NAMES)} bash -c 'python3 train.py; sleep 600' &")
+        lines.append(_ALL_RUN.replace("NUMBER", str(number)).replace("SEEN", str(tasks)))
+    text = "\n".join([*lines, "exit"]) + "\n"
+    _, steps = truth.seen(cluster, text)
+    assert truth.differences(truth.plan_here(cluster, text, slurm_release), cluster, {}, steps) == []
 
 
 @pytest.mark.parametrize("name", RENDERED)

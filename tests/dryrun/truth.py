@@ -123,5 +123,5 @@ def is_left_out(name: str) -> bool:
 
 def named(text: str, cluster: Cluster) -> str:
     """A text of the cluster with the names of a plan."""
-    text = re.sub(r"\bn([1-4]|\[[1-4]-[1-4]\])(?!\w)", r"node\1", text)
+    text = re.sub(r"\bn([1-4]|\[[1-4][-,][1-4]\])(?!\w)", r"node\1", text)
     return text.replace(f"{cluster.home}/bin:", "")
