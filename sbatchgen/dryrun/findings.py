@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.bash.tools import SYNTAX
-from sbatchgen.dryrun.found import at_once, found, may_follow, meetings, own_options, own_words
+from sbatchgen.dryrun.found import RULE, at_once, found, may_follow, meetings, own_options, own_words
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
 from sbatchgen.dryrun.missing import option_of
-from sbatchgen.dryrun.run import SCRIPT, DryRun
+from sbatchgen.dryrun.run import SCRIPT, DryRun, knows_cpus
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.dryrun.step import CONTAINERS, number_of
-from sbatchgen.finding import Finding
+from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
@@ -26,7 +26,6 @@ _UNREADABLE = re.compile(
 )
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
-_OF_SANDBOX = re.compile(r"/run/plan/|builtin |\(\(.*__plan|__plan")  # of prelude.sh
 _MANY = 30  # steps of a script that is not in a loop that waits
 
 
@@ -51,8 +50,7 @@ def _lost(failing: DryRun) -> Iterator[Finding]:
     """A job that ends with 0 although all that it started failed."""
     if failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
         return
-    own = [entry for entry in failing.trace if not _OF_SANDBOX.match(entry.command)]
-    line, command, _ = own[-1] if own else failing.trace[-1]
+    line, command, _ = failing.trace[-1]
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
     end = failing.script.body.last
     if end and any(step.background and step.line == line for step in failing.steps):
@@ -363,27 +361,36 @@ def _waiting(done: DryRun) -> Iterator[Finding]:
     said = set()
     for first, second, shared in meetings(done):
         node = min(shared)
-        held = min(step.takes[node].gpus if node in step.takes else 0 for step in (first, second))
-        if (
-            not (first.is_srun and second.is_srun)
-            or first.line in said
-            or "overlap" in (first.sharing, second.sharing)
-        ):
+        if first.line in said or not all(node in step.takes for step in (first, second)):
             continue
-        what = f"this step waits until that of line {first.line} ends: each "
-        if "whole" in (first.sharing, second.sharing):
+        if (why := _why_waiting(done, first, second, node)) is not None:
             said.add(first.line)
-            fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
-            yield found(done, second.line, f"{what}takes all of {node}", fix, rule="SB310")
-        elif 2 * held > done.grant.asked_gpus and held > (asked := _asked_gpus(second, node)):
-            said.add(first.line)
-            option = done.script.resources.gpu_option
-            fix = f"srun --{option}={'gpu:' * (option == 'gres')}{asked or 1}, the option of the job"
-            yield found(done, second.line, f"{what}gets {counted(held, 'GPU')} of {node}", fix, rule="SB310")
-        elif _takes_memory(done, first) and _takes_memory(done, second):
-            said.add(first.line)
-            what = f"where Slurm counts memory, {what}gets all of --mem"
-            yield found(done, second.line, what, "srun --mem=..., the part of each step", severity="info")
+            where, taken, fix = why
+            what = f"{where}this step waits until that of line {first.line} ends: each {taken}"
+            severity: Severity = "info" if where else "warning"
+            yield found(done, second.line, what, fix, severity=severity, rule=RULE if where else "SB310")
+
+
+def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[str, str, str] | None:
+    """Where the second of two steps waits, what each takes, and the fix; None if it starts at once."""
+    parts = [step.takes[node] for step in (first, second)]
+    sharing, held = {first.sharing, second.sharing}, min(part.gpus for part in parts)
+    if "overlap" in sharing:
+        return None
+    if "whole" in sharing:
+        fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
+        return "", f"takes all of {node}", fix
+    if 2 * held > done.grant.asked_gpus and held > (asked := _asked_gpus(second, node)):
+        option = done.script.resources.gpu_option
+        fix = f"srun --{option}={'gpu:' * (option == 'gres')}{asked or 1}, the option of the job"
+        return "", f"gets {counted(held, 'GPU')} of {node}", fix
+    cpus = done.grant.cpus[done.grant.nodes.index(node)]
+    if knows_cpus(done.script) and any(part.cpus >= cpus for part in parts):
+        where = "where a job gets only the CPUs that it asks for, "
+        return where, f"takes all of {node}", "srun -n and -c of each step, its part of them"
+    if _takes_memory(done, first) and _takes_memory(done, second):
+        return "where Slurm counts memory, ", "gets all of --mem", "srun --mem=..., the part of each step"
+    return None
 
 
 def _takes_memory(done: DryRun, step: Step) -> bool:

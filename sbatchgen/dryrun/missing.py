@@ -52,14 +52,16 @@ class Traced(NamedTuple):
 
 
 def traced(text: str) -> tuple[Traced, ...]:
-    """Return the commands in a trace of bash (see prelude.sh)."""
+    """Return the commands in a trace of bash, without those of prelude.sh, which writes it."""
     entries: list[Traced] = []
+    is_own = True
     for line in text.splitlines():
-        head, *rest = line.split("\x1f", 2)
+        head, *rest = line.split("\x1f", 3)
         number = head.lstrip("+")
-        if len(rest) == 2 and number.isdecimal() and len(number) < 8:
-            entries.append(Traced(int(number), rest[1], rest[0]))
-        elif entries and not rest:
+        if len(rest) == 3 and number.isdecimal() and len(number) < 8:
+            is_own = not rest[0].endswith("/run/plan/prelude.sh")
+            entries += [Traced(int(number), rest[2], rest[1])] * is_own
+        elif entries and not rest and is_own:
             entries[-1] = entries[-1]._replace(command=f"{entries[-1].command}\n{line}")
     return tuple(entries)
 

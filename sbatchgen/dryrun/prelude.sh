@@ -13,6 +13,6 @@ if [[ ! -v __plan_line ]]; then # the batch script's own
     __plan_by=1
     exec {BASH_XTRACEFD}>/run/plan/trace
     # The line of the batch script; where another file runs, that of the call, by the length of its name.
-    PS4=$'+$((__plan_count += __plan_by, __plan_line = ${#BASH_SOURCE} == ${#BASH_SOURCE[-1]} ? LINENO : 10#0${BASH_LINENO[@]: -2:1}))\x1f$PWD\x1f'
+    PS4=$'+$((__plan_count += __plan_by, __plan_line = ${#BASH_SOURCE} == ${#BASH_SOURCE[-1]} ? LINENO : 10#0${BASH_LINENO[@]: -2:1}))\x1f$BASH_SOURCE\x1f$PWD\x1f'
     set -x
 fi

@@ -154,10 +154,10 @@ def dry_run(
             break
         needed |= lacked
         given = _with(given, lacked.values())
-    facts = facts_of_steps(script, grant)
-    placed = placements(done.starts, grant, script.release, cpus_known=facts["exact"])
+    placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
     if placed and not done.ended.limit:
-        files = {**box.files, f"{PLACE}/job": (marshal.dumps(facts | {"placed": placed}), 0o644)}
+        job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
+        files = {**box.files, f"{PLACE}/job": (job, 0o644)}
         limits = BoxLimits(seconds=max(seconds - used, _LEAST))
         done = _once(script, grant, given, base | grant.environment, replace(box, files=files, limits=limits))
         used += done.ended.cpu
@@ -235,9 +235,15 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_node": bool(asked.gpus_per_node),
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
-        "exact": "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks),
+        "exact": knows_cpus(script),
         "syntax": syntax(),
     }
+
+
+def knows_cpus(script: JobScript) -> bool:
+    """Whether a script says how many CPUs its job has on each node."""
+    asked = script.resources
+    return "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks)
 
 
 @functools.cache
