@@ -98,14 +98,14 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
     while True:
         source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at one
         start, end, kind = source.start_byte, source.end_byte, kinds.get(source.kind_id, "")
+        if kind in EXPANSIONS:
+            while text[start] in " \t\n\\":  # in a string, the blanks before it are part of it
+                start += 1
         if start == end and source.is_missing:
             faults.append((f"{source.type} is missing", start))
-        elif kind:
+        elif kind and not (kind in EXPANSIONS and _is_escaped(text, start)):
             if kind == "ERROR":
                 faults.append(("not understood as bash", start))
-            elif kind in EXPANSIONS:
-                while text[start] in " \t\n\\":  # in a string, the blanks before it are part of it
-                    start += 1
             node = Node(kind, start, end)
             nodes.append(node)
             if parents:
@@ -117,6 +117,14 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
             if not cursor.goto_parent():
                 return Tree(nodes, faults)
             parents.pop()
+
+
+def _is_escaped(text: str, at: int) -> bool:
+    """Whether a backslash is before a dollar sign, which the grammar misses at the start of a line."""
+    before = at
+    while before and text[before - 1] == "\\":
+        before -= 1
+    return (at - before) % 2 == 1
 
 
 @cache
@@ -166,6 +174,7 @@ _ASSIGNMENTS = re.compile(
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
 # Escaped blanks and backslashes, which the grammar can leave out; in $'\\' it takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
+_HEREDOC = re.compile(rb"""(?<!<)<<-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
 
 
 def _prepared(text: str) -> bytes:
@@ -173,10 +182,25 @@ def _prepared(text: str) -> bytes:
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data)
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
+    data = _ended_once(data) if b"<<" in data else data
     end = data.rstrip()
     return (
         end[:-1] + b" " + data[len(end) :] if end.endswith(b"\\") else data
     )  # a line that nothing continues
+
+
+def _ended_once(data: bytes) -> bytes:
+    """Here-documents without lines that only begin with their end, at which the grammar ends them too."""
+    lines, end = data.split(b"\n"), b""
+    ends = {line.lstrip(b"\t") for line in lines}
+    for at, line in enumerate(lines):
+        if not end:
+            end = next((match[1] for match in _HEREDOC.finditer(line) if match[1] in ends), b"")
+        elif line.lstrip(b"\t") == end:
+            end = b""
+        elif line.startswith(end):
+            lines[at] = b"." * len(end) + line[len(end) :]
+    return b"\n".join(lines)
 
 
 def _parted(match: re.Match[bytes]) -> bytes:

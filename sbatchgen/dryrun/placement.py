@@ -5,6 +5,7 @@ Source: steps on Slurm 22.05 and 26.05 (tests/dryrun/test_truth.py).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.starts import StartRecord, Taken
 from sbatchgen.dryrun.step import LATER
 
+_MOST = 400  # steps; a plan of more has reached its limit, unless the script writes records itself
 Places = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
 
 
@@ -48,10 +50,10 @@ class _Placed:
 
 def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:
     running: list[_Placed] = []
+    starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes}]
     following = 0  # where later releases look first: after the nodes of the last step
-    for start in starts:
-        if not (parts := [*start.takes.values()]) or not start.takes.keys() <= {*held.nodes}:
-            continue
+    for start in starts[:_MOST]:
+        parts = [*start.takes.values()]
         beside = [step for step in running if step.start.waits == start.waits]
         nodes = _Nodes(held, beside, cpus_known=cpus_known)
         order = tuple(name for name in held.nodes if name not in start.not_on)
@@ -76,17 +78,22 @@ class _Nodes:
 
     def __init__(self, held: Grant, running: Sequence[_Placed], *, cpus_known: bool) -> None:
         self._held, self._cpus_known = held, cpus_known
-        self._on = {name: [step for step in running if name in step.takes] for name in held.nodes}
+        self._on: dict[str, list[_Placed]] = defaultdict(list)
+        for step in running:
+            for name in step.takes:
+                self._on[name].append(step)
 
     def chosen(
         self, order: Sequence[str], sharing: str, parts: Sequence[Taken], *, later: bool
     ) -> Sequence[str]:
         """Return the nodes of a step: idle ones first; the first ones if it has to wait."""
         idle = [name for name in order if not self._on[name]]
-        room = [name for name in order if self.fits(name, sharing, max(parts))]
-        if later or len(idle) >= len(parts):
-            room = [*idle, *(name for name in room if name not in idle)]
-        return (room if len(room) >= len(parts) else order)[: len(parts)]
+        if len(idle) < len(parts):
+            room = [name for name in order if self.fits(name, sharing, max(parts))]
+            if len(room) < len(parts):
+                return order[: len(parts)]
+            idle = [*idle, *(name for name in room if name not in idle)] if later else room
+        return idle[: len(parts)]
 
     def free(self, name: str) -> list[int]:
         """Return the numbers of the GPUs that no step holds."""

@@ -20,6 +20,7 @@ from sbatchgen.table import one_line
 _WIDTH = 110
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many words of them may differ
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
+_MANY_SAME = 5  # words about variables that are not shown again
 _FEW_STEPS, _FEW_NEEDS = 3, 3  # in a summary
 _FOLDERS = re.compile(r"(?<![^=])/[^\s=]*/(?=[^/])")  # before the last part of a path
 _MOST = 60  # characters of a variable, unless a process is shown in full
@@ -70,9 +71,16 @@ def _step(step: Step) -> dict[str, Any]:
 def as_text(done: DryRun, *, process: int | None = None) -> str:
     """Return a plan for people; with `process`, this one of each step in full."""
     lines = [headline(done), ""]
+    above: list[str] = []
     for alike in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
         for indent, words in alike:
-            lines += _wrapped(indent, words)
+            shown = words
+            if words[0] == "env:" and process is None:
+                new = [each for each in words if each not in above]
+                same = len(words) - len(new) == len(above) >= _MANY_SAME
+                shown = ["env:", f"as above{', and' * bool(new)}", *new] if same else words
+                above = words
+            lines += _wrapped(indent, shown)
         lines.append("")
     if done.needed:
         lines.append("Needed, and not here:")

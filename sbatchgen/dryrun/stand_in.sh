@@ -60,6 +60,15 @@ show_job() {
    Command=/run/plan/job.sh
    WorkDir=$SLURM_SUBMIT_DIR"
 }
+show_node() {
+    local cpus=${SLURM_CPUS_ON_NODE:-1}
+    echo "NodeName=$1 Arch=x86_64 CoresPerSocket=$cpus
+   CPUAlloc=$cpus CPUEfctv=$cpus CPUTot=$cpus CPULoad=0.00
+   Gres=${SLURM_GPUS_ON_NODE:+gpu:$gpus}
+   NodeAddr=$(address "$1") NodeHostName=$1
+   State=ALLOCATED ThreadsPerCore=1
+   Partitions=$SLURM_JOB_PARTITION"
+}
 show_ray() { # every worker is there
     local total=$((gpus * ${SLURM_JOB_NUM_NODES:-1})).0
     echo "Active:"; for ((i = 1; i <= ${SLURM_JOB_NUM_NODES:-1}; i++)); do echo " 1 node_$i"; done
@@ -68,13 +77,14 @@ show_ray() { # every worker is there
 in_one_piece() { # as programs write: head -n 1 would end what writes line by line
     local text
     text=$("$@")
+    [[ ! $one_line ]] || text=${text//$'\n'/ }
     [[ ! $text ]] || exec /bin/cat <<<"$text" # bash writes line by line
 }
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
 start() { # what starts other programs
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
 }
-gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
+one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
 case $name in
     srun|apptainer|singularity|podman|docker|podman-hpc|shifter|nsys|numactl) start "$@" ;;
@@ -89,10 +99,14 @@ case $name in
     sleep) exec /bin/sleep 0.02 ;;
     nvidia-smi|rocm-smi) in_one_piece list_gpus "$@" ;;
     scontrol)
-        case "${1-} ${2-}" in
-            "show hostname"*) in_one_piece expanded "${3-${SLURM_JOB_NODELIST-}}" ;;
+        words=()
+        for word in "$@"; do
+            case $word in -o|--oneliner) one_line=1 ;; -d|-do|--detail*) ;; *) words+=("$word") ;; esac
+        done
+        case "${words[*]}" in
+            "show hostname"*) in_one_piece expanded "${words[2]-${SLURM_JOB_NODELIST-}}" ;;
             "show job"*) in_one_piece show_job ;;
-            "show node"*) echo "NodeName=${3-$node} NodeAddr=$(address "${3-$node}") NodeHostName=${3-$node}" ;;
+            "show node"*) in_one_piece show_node "${words[2]-$node}" ;;
             *) record "$@" ;;
         esac ;;
     squeue|sacct|sinfo|sstat|git|curl|wget|ss|netstat|lsof|dig|nslookup|host) record "$@"; say_unknown ;;

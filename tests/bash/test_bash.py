@@ -55,6 +55,7 @@ COMMANDS = [
     ("cat <<EOF | grep x && y\nsrun no\nEOF\nz", "cat grep y z"),
     ("cat <<-'EOF'\n\tsrun $(no)\n\tEOF\na", "cat a"),
     ("cat <<EOF\n$(yes)\nEOF\na", "cat yes a"),
+    ("x=$(cat <<E\ncat <<EOF\n$(yes)\nEOF\nsrun \\$(no)\nE\n)\na", "cat yes a"),
     ("cat <<< 'srun no'; a", "cat a"),
     ("# srun no\na # srun no\n#SBATCH -n1", "a"),
     ("a \\\n  b \\\n  c\nd", "a d"),
@@ -273,9 +274,10 @@ def test_uses() -> None:
     body = read_body(
         'a $b "${c:-d}" \'$no\' \\$no "\\$no" ${#e[@]} ${!f} $((g + h)) <<END\n$i\nEND\n[[ $j ]]; K=$l; ((m))\n# $no\n'
         "cat <<'END'\n$no\nEND\n"
+        "cat <<END\na \\\n \\$no \\\n  \\\\$n\nEND\n"
     )
     assert [(use.name, use.operator) for use in body.uses] == [
-        ("b", ""), ("c", ":-"), ("e", "#"), ("f", "!"), ("g", ""), ("h", ""), ("i", ""), ("j", ""), ("l", ""), ("m", ""),
+        ("b", ""), ("c", ":-"), ("e", "#"), ("f", "!"), ("g", ""), ("h", ""), ("i", ""), ("j", ""), ("l", ""), ("m", ""), ("n", ""),
     ]  # fmt: skip
 
     assert [use.name for use in read_body('a $b/$c/$d $e-$f-$g-$h "$i $j ${k} x"').uses] == [*"bcdefghijk"]

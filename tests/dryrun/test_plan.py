@@ -84,6 +84,25 @@ def test_steps_of_a_loop_are_shown_as_one(tmp_path: Path) -> None:
     assert two.count("line 2: srun, 1 process\n") == 2
 
 
+def test_variables_that_many_processes_share_are_shown_once(tmp_path: Path) -> None:
+    text = "export A=1 B=2 C=3 D=4\nsrun python a.py\nsrun python b.py\nE=5 srun python c.py\nA=0 srun python d.py\n"
+    shown = screen.as_text(planned(text, tmp_path)[0])
+    lines = [line.strip() for line in shown.splitlines() if "env:" in line]
+    assert lines == [
+        "env: A=1 B=2 C=3 D=4",
+        "env: as above",
+        "env: as above, and E=5",
+        "env: A=0 B=2 C=3 D=4",
+    ]
+
+
+def test_scontrol_says_what_a_node_has(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=3 --gpus-per-node=2\n"
+    text += "raw=$(scontrol show node node2 -o)\ncpus=${raw#*CPUTot=}\ngpus=${raw#*Gres=gpu:}\n"
+    (step,) = planned(f"{text}srun -n1 python train.py ${{cpus%% *}} ${{gpus%% *}}\n", tmp_path)[0].steps
+    assert step.processes[0].argv[2:] == ("3", "2")
+
+
 def test_what_a_sourced_file_starts_has_the_line_of_its_call(tmp_path: Path) -> None:
     (tmp_path / "steps.sh").write_text("\n\n\nsrun python own.py\n")
     text = "run() {\n  srun python inner.py\n}\nrun\nsource ./steps.sh\nwait\nsrun python last.py\n"
