@@ -18,7 +18,6 @@ from sbatchgen.quoting import counted, first_names, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
-_MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many words of them may differ
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
 _MANY_SAME = 5  # words about variables that are not shown again
 _FEW_STEPS, _FEW_NEEDS = 3, 3  # in a summary
@@ -72,15 +71,11 @@ def as_text(done: DryRun, *, process: int | None = None) -> str:
     """Return a plan for people; with `process`, this one of each step in full."""
     lines = [headline(done), ""]
     above: list[str] = []
-    for alike in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
-        for indent, words in alike:
-            shown = words
-            if words[0] == "env:" and process is None:
-                new = [each for each in words if each not in above]
-                same = len(words) - len(new) == len(above) >= _MANY_SAME
-                shown = ["env:", f"as above{', and' * bool(new)}", *new] if same else words
-                above = words
-            lines += _wrapped(indent, shown)
+    for paragraphs in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
+        for indent, words in paragraphs:
+            is_env = words[0] == "env:" and process is None
+            lines += _wrapped(indent, _without(above, words) if is_env else words)
+            above = words if is_env else above
         lines.append("")
     if done.needed:
         lines.append("Needed, and not here:")
@@ -130,6 +125,14 @@ def _needed(kind: str, name: str) -> str:
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
+def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+    """The variables of a process without those that are shown above, if these are all among them."""
+    new = [each for each in words if each not in above]
+    if not len(words) - len(new) == len(above) >= _MANY_SAME:
+        return words
+    return ["env:", f"as above{', and' * bool(new)}", *new]
+
+
 def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
     """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
     for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
@@ -167,7 +170,7 @@ def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
     count = counted(max(step.tasks, len(step.processes)), "process")
     yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
     if step.refusal:
-        yield "  ", ["refused by Slurm:", step.refusal]
+        yield "  ", ["refused by Slurm:", one_line(step.refusal)]
     if not step.processes:
         yield "  ", [*map(_shown, step.command)]
     for group in _groups(step.processes):
@@ -181,7 +184,7 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
-    on = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
+    on = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
     has: list[str] = []
     if first.gpus and len({process.gpus for process in group}) == 1:
         has = ["GPU" if len(first.gpus) == 1 else "GPUs", _ranges(first.gpus)]

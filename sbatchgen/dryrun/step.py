@@ -312,8 +312,8 @@ def variables(
         of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if held := _gpus_of_step(options, job, len(names), len(mine)):
         places = _seen_gpus(task["local"], held, len(mine), options, job)
-        gpus = task.get("gpus") or range(held)  # those of the step, by their numbers on the node
-        seen = ",".join(str(gpus[place]) for place in places)
+        gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
+        seen = ",".join(str(gpus.get(place, place)) for place in places)
         of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
         of["SLURM_GPUS_ON_NODE"] = str(held)
     return of
