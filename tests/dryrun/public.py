@@ -167,7 +167,8 @@ def planned(on: Stage, script: JobScript, home: Path, given: Given) -> DryRun:
 
 def provided(on: Stage, done: DryRun, home: Path) -> Given:
     """Make for the job what the plan made up; what it is given for a plan after the job."""
-    for name, data in done.given.files.items():
+    files = {name.replace("*", "1"): data for name, data in done.given.files.items()}
+    for name, data in files.items():
         path = Path(name if name.startswith("/") else f"{home}/work/{name}")
         if path.is_relative_to(on.cluster.home) and not path.exists():
             if name.endswith("/"):
@@ -214,7 +215,8 @@ def really(
     for file in sorted((on.place / "starts").glob("*-*")):
         text = file.read_bytes().decode("utf-8", "surrogateescape").replace(str(on.place), str(PLACE))
         file.unlink()
-        start = read(truth.named(text, on.cluster))
+        spool = rf"{on.cluster.home.parents[1]}/spool/\w+/job\d+"  # where Slurm's copy of the script is
+        start = read(re.sub(spool, dry.SCRIPT.rpartition("/")[0], truth.named(text, on.cluster)))
         if start is None or start.environment.get("SLURM_ARRAY_TASK_ID", first) != first:
             continue
         starts.append(start)
