@@ -30,6 +30,7 @@ if __name__ == "__main__":  # started as a file: import the trainer's package, a
     sys.path[:] = [str(Path(sys.argv.pop(1)).parent), *others]
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -133,7 +134,9 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     mode: AbstractContextManager[Any] = contextlib.nullcontext()
     if fake:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, Counter() as counter, patch.object(nn.functional, "dropout", dropout):
+    # torch 2.2 takes tensors without contents for those of torch.compile.
+    alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
+    with mode, Counter() as counter, alike, patch.object(nn.functional, "dropout", dropout):
         session = session_of(config, processes, data, model)
         train_mode(session.trained)
         count = session.batch // config.accumulate

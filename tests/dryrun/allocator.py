@@ -24,7 +24,8 @@ def most_bytes(arguments: list[str], processes: int) -> int:
         peak(parse(arguments), processes, fake=False)
     profiler: Any = followed.profiler
     changes = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
-    changes.sort(key=lambda event: int(event.start_ns()))
+    start = "start_ns" if hasattr(changes[0], "start_ns") else "start_us"  # of torch 2.2
+    changes.sort(key=lambda event: int(getattr(event, start)()))
     return max(itertools.accumulate(int(event.nbytes()) for event in changes))
 
 

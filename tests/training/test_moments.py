@@ -70,7 +70,9 @@ def test_each_signal_target_and_moment(
 def test_a_slow_file_system_holds_up_nothing_but_itself(held: Held, trainers: Trainers) -> None:
     """Fault F7: a save takes a second, and the other rank cannot see the folder."""
     run_dir, notes = held.folder / "slow", held.notes("slow")
-    slow = held.environment(notes, SLOW_DIR=str(run_dir), SLOW_S="0.1 0.3")
+    slow = held.environment(
+        notes, SLOW_DIR=str(run_dir), SLOW_S="0.2 0.3"
+    )  # a save has two such calls at least
     flags = (*FLAGS, "--epochs", "1", "--save-every", "4")
     ended = trainers.run_ranks(2, run_dir, *flags, env=slow)
 
