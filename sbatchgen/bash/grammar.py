@@ -98,14 +98,16 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
     while True:
         source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at one
         start, end, kind = source.start_byte, source.end_byte, kinds.get(source.kind_id, "")
-        if kind in EXPANSIONS:
-            while text[start] in " \t\n\\":  # in a string, the blanks before it are part of it
-                start += 1
         if start == end and source.is_missing:
             faults.append((f"{source.type} is missing", start))
-        elif kind and not (kind in EXPANSIONS and _is_escaped(text, start)):
-            if kind == "ERROR":
-                faults.append(("not understood as bash", start))
+            kind = ""
+        elif kind == "ERROR":
+            faults.append(("not understood as bash", start))
+        elif kind in EXPANSIONS:
+            while text[start] in " \t\n\\":  # in a string, the blanks before it are part of it
+                start += 1
+            kind = "" if _is_escaped(text, start) else kind
+        if kind:
             node = Node(kind, start, end)
             nodes.append(node)
             if parents:

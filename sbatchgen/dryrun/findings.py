@@ -396,7 +396,7 @@ def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[st
 def _takes_memory(done: DryRun, step: Step) -> bool:
     """Whether a step gets all the memory of the job on a node."""
     own = any(name.startswith("mem") for name in own_options(step) if name != "mem-bind")
-    return not own and done.script.option("mem").strip("0KMGT") != ""
+    return bool(done.script.resources.mem) and not own
 
 
 def _asked_gpus(step: Step, node: str) -> int:

@@ -52,9 +52,9 @@ def at_once(first: Step, second: Step) -> bool:
 
 def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
     """Yield each two steps that are started at the same time on some nodes, and these nodes."""
-    if done.ended.limit:  # it is not known where the steps of a part of the script run
-        return
     for first, second in combinations(done.steps, 2):
+        if done.ended.limit and second.is_srun:  # its place is not known: see `dry_run`
+            continue
         if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
             yield first, second, shared
 

@@ -101,7 +101,7 @@ case $name in
     scontrol)
         words=()
         for word in "$@"; do
-            case $word in -o|--oneliner) one_line=1 ;; -d|-do|--detail*) ;; *) words+=("$word") ;; esac
+            case $word in -o|-do|--oneliner) one_line=1 ;; -d|--detail*) ;; *) words+=("$word") ;; esac
         done
         case "${words[*]}" in
             "show hostname"*) in_one_piece expanded "${words[2]-${SLURM_JOB_NODELIST-}}" ;;

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.sandbox import PLACE
-from sbatchgen.dryrun.step import place_of
 
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
@@ -66,7 +65,7 @@ class StartRecord:
     @property
     def place(self) -> str:
         """What names a step in each run of the script."""
-        return place_of(dict(self.environment), list(self.words))
+        return self.environment.get("__plan_place", "")
 
     @property
     def sharing(self) -> str:
@@ -78,10 +77,10 @@ class StartRecord:
         """Whether later releases look for the nodes of the next step after those of this one."""
         return self._needs[1] == "takes"
 
-    @property
-    def not_on(self) -> tuple[str, ...]:
+    @cached_property
+    def not_on(self) -> frozenset[str]:
         """The nodes of the job that a step may not get."""
-        return (*self._needs[2].split(","),)
+        return frozenset(self._needs[2].split(","))
 
     @cached_property
     def takes(self) -> dict[str, Taken]:
@@ -210,9 +209,8 @@ def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str])
 
 def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
     """Give steps their numbers in the order of the script; those in the background took theirs by chance."""
-    numbers = {
-        start.step: str(number) for number, start in enumerate(filter(lambda start: start.takes, starts))
-    }
+    steps_of_srun = (start for start in starts if start.takes)
+    numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
     for start in starts:
         own = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
         is_task = "__plan_rank" in start.environment and start.step in numbers

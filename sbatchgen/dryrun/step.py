@@ -101,7 +101,8 @@ def srun(
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
     kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
-    placed = job.get("placed", {}).get(place_of(environment, words), {})
+    place = _place(environment, words)
+    placed = job.get("placed", {}).get(place, {})
     tasks, refusal = spread(options, job, environment, list(placed))
     kind = "refused." if refusal else ""  # which has no number
     if command and "/" not in command[0] and "PATH" not in kept:
@@ -109,7 +110,7 @@ def srun(
     number = _next_number(kind)
     own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     if tasks:
-        own["__plan_needs"] = _needs(tasks, options, job, environment)
+        own |= {"__plan_place": place, "__plan_needs": _needs(tasks, options, job, environment)}
     record("srun", words, environment | own)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
@@ -142,10 +143,10 @@ def _next_number(kind: str) -> int:
             return number
 
 
-def place_of(environment: Options, words: list[str]) -> str:
-    """What names a step of srun in each run of the script."""
+def _place(environment: Options, words: list[str]) -> str:
+    """What names a step of srun in each run of the script; Landlock's sandbox has another folder in each."""
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    return "\0".join([environment.get("__plan_count", "0"), line, *words])
+    return " ".join([environment.get("__plan_count", "0"), line, *words]).replace(BIN, "")
 
 
 def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
@@ -299,11 +300,9 @@ def variables(
         of["SLURM_GPUS"] = options["gpus"]
     if each := number_of(options.get("cpus-per-task")):
         of["SLURM_CPUS_PER_TASK"] = str(each)
-    elif later:
-        each = number_of(environment.get("SLURM_CPUS_PER_TASK"))
+    each = _cpus_per_task(options, job, environment)
     if each or _sharing(options, job, environment) == "exact":
-        each = each or 1
-        of["SLURM_CPUS_ON_NODE"] = str(each * len(mine))
+        of["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * len(mine))
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
     ):

@@ -74,6 +74,13 @@ def test_steps_in_the_background_get_the_gpus_and_nodes_that_are_left(tmp_path: 
     assert not [what for what in said(findings) if "waits" in what]
 
 
+def test_the_path_of_a_program_does_not_hide_the_gpus_of_a_step(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --ntasks=2 --gres=gpu:2\n"
+    text += "srun -n1 --exact --gpus=1 $(command -v python) train.py &\n" * 2
+    steps = planned(f"{text}wait\n", tmp_path)[0].steps
+    assert [step.processes[0].gpus for step in steps] == [(0,), (1,)]
+
+
 def test_steps_of_a_loop_are_shown_as_one(tmp_path: Path) -> None:
     text = "for seed in {1..9}; do srun python train.py --seed=$seed $seed; done\nsrun python test.py\n"
     shown = screen.as_text(planned(text, tmp_path)[0])
