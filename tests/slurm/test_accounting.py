@@ -40,14 +40,14 @@ def keys(jobs: Iterable[object]) -> dict[str, str]:
     return dict.fromkeys(map(str, jobs), "0a")
 
 
-def told(environment: dict[str, str]) -> list[SlurmJob]:
+def read_jobs(environment: dict[str, str]) -> list[SlurmJob]:
     jobs = accounting(keys(range(1, 16)), SINCE, environment)
     assert jobs is not None
     return jobs
 
 
 def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
-    jobs = {job.id: job for job in told(environment)}
+    jobs = {job.id: job for job in read_jobs(environment)}
     exit_3, killed, late, array_2 = (jobs[number] for number in ("1", "2", "3", "6_2"))
     assert (exit_3.state.name, exit_3.exit_code, exit_3.signal) == ("FAILED", 3, 0)
     assert (killed.state.name, killed.exit_code, killed.signal) == ("FAILED", 0, 9)
@@ -65,7 +65,9 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
 
 
 def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> None:
-    assert [(job.state.name, job.used_s) for job in told(environment) if job.job == 4] == [("COMPLETED", 40)]
+    assert [(job.state.name, job.used_s) for job in read_jobs(environment) if job.job == 4] == [
+        ("COMPLETED", 40)
+    ]
 
 
 @pytest.mark.parametrize(

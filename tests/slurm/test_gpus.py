@@ -318,7 +318,7 @@ def of_gpus(count: int, which: str, *, each: bool) -> dict[int, int]:
     return {number: int(some) for number, some in enumerate(used) if some not in ("0", "-")}
 
 
-def told(nodes: list[dict[str, Any]]) -> Held:
+def held_as_shown(nodes: list[dict[str, Any]]) -> Held:
     """The same, as gpus says it."""
     return {
         node["name"]: {
@@ -383,7 +383,7 @@ def test_gpus_says_what_jobs_have_at_fifty_moments(asked: Cluster, command: Comm
             if before is not None:
                 some_jobs(asked, drawn)
             continue
-        said = told(json.loads(command("gpus", "--format", "json").out)["nodes"])
+        said = held_as_shown(json.loads(command("gpus", "--format", "json").out)["nodes"])
         after = look(asked)
         jobs = before[1]
         if not jobs or after is None or after[1] != jobs:
