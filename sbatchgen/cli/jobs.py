@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, put_json, report, show_review
+from sbatchgen.cli.output import FORMAT, SEE, failure_of, here, note, put, put_json, report, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import DryRun, Given
+    from sbatchgen.dryrun.run import DryRun
     from sbatchgen.finding import Finding
-    from sbatchgen.inputs.profile import Profile
     from sbatchgen.plan.request import Request
 
 
@@ -205,6 +204,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     "--process", metavar="RANK", type=click.IntRange(0), help="Show this process of each step in full."
 )
 @click.option("--diff", is_flag=True, help="Show how the plans of two jobs differ.")
+@SEE
 @FORMAT
 @click.pass_obj
 def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
@@ -216,15 +216,13 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     """
     from sbatchgen.dryrun import screen
 
-    how = {name: given.pop(name) for name in ("variables", "files", "process")}
+    how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
     if len(job) != 1 + diff:
         wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
         is_two = len(job) == 2  # who forgot --diff
         fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
-    done = [_planned(name, args, given, how["variables"], how["files"]) for name in job]
-    if lacks := done[0][0].ended.lacks:
-        note(f"note: no user namespaces here, so the sandbox is one with limits. {lacks}")
+    done = [_planned(name, args, given, how) for name in job]
     if diff:
         put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
     elif form == "json":
@@ -234,17 +232,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         report(done[0][1])
 
 
-def _dry_run(
-    name: str, text: str, profile: Profile, given: Given | None = None
-) -> tuple[DryRun, tuple[Finding, ...]]:
-    """Return the dry run of a rendered script, and its findings."""
-    from sbatchgen.dryrun.call import plan_of, script_of
-
-    return plan_of(script_of(name, text, profile=profile), os.environ, here(), given)
-
-
 def _planned(
-    job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
+    job: str, args: tuple[str, ...], given: dict[str, Any], how: dict[str, Any]
 ) -> tuple[DryRun, tuple[Finding, ...]]:
     """Return the dry run of a job or a script, and its findings."""
     from sbatchgen.dryrun.call import given_by, plan_of, script_of
@@ -254,8 +243,9 @@ def _planned(
         request = request_of(job, args, given)
         from sbatchgen.render.render import render_request
 
-        given_to_it = given_by((), variables, files)
-        return _dry_run(job, render_request(request), request.plan.profile, given_to_it)
+        script = script_of(job, render_request(request), profile=request.plan.profile)
+        given_to_it = given_by((), how["variables"], how["files"])
+        return plan_of(script, os.environ, here(), given_to_it, see=how["see"])
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.settings import settings_of
@@ -271,4 +261,5 @@ def _planned(
     settings = settings_of(Places(here(), os.environ), given.get("profile"))
     script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
     nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
-    return plan_of(script, os.environ, here(), given_by(args, variables, files), nodes=nodes)
+    given_to_it = given_by(args, how["variables"], how["files"])
+    return plan_of(script, os.environ, here(), given_to_it, nodes=nodes, see=how["see"])

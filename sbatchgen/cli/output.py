@@ -98,6 +98,13 @@ def here() -> Path:
 
 
 YES = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+SEE = click.option(
+    "--see",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="A folder that the job may read too, in the sandbox.",
+)
 FORMAT = click.option(
     "--format",
     "form",

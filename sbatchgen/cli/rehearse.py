@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import FORMAT, YES, here, note, put, put_json, report
+from sbatchgen.cli.output import FORMAT, SEE, YES, here, note, put, put_json, report
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.inputs import completion
 
@@ -50,10 +50,11 @@ SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 )
 @YES
 @click.option(
-    "--offline",
+    "--network",
     is_flag=True,
-    help="Give the job no network, as by itself on nodes that the profile says to have none.",
+    help="Give the job this machine's network.",
 )
+@SEE
 @FORMAT
 @click.pass_obj
 def rehearse(
@@ -65,15 +66,16 @@ def rehearse(
     stop_after: float,
     cluster: str | None,
     yes: bool,
-    offline: bool,
+    network: bool,
+    see: tuple[str, ...],
     form: str,
     **job_options: Any,
 ) -> None:
     """Run a job on this machine, through its time limit and restarts.
 
-    It starts, nears its limit, is requeued, is cancelled, and ends, in a sandbox where it can write nothing
-    but a run folder that is thrown away. This machine plays all nodes. Shows what that proved, and what it
-    can't show. With --on, in a partition for short jobs, the
+    This runs the job's script and its trainer. The job starts, nears its limit, is requeued, is cancelled,
+    and ends, in a sandbox where it can write nothing but a run folder that is thrown away. This machine plays
+    all nodes. Shows what that proved, and what it can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
     from sbatchgen.rehearsal.outcome import gibibytes, rows
@@ -89,9 +91,10 @@ def rehearse(
     request = request_of(job, args, job_options)
     report(check(request.plan))
     refuse_unfit(request.plan)
-    note("note: this takes some minutes; the job runs in a sandbox on this machine")
-    network = not offline and request.plan.partition.internet is not False
-    done = run(request, os.environ, here(), seconds=seconds, patience=stop_after, network=network)
+    done = run(
+        request, os.environ, here(), seconds=seconds, patience=stop_after, network=network, see=see,
+        tell=lambda text: note(f"note: {text}. This takes some minutes"),
+    )  # fmt: skip
     tried = list(rows(done))
     facts = {"unproven": dict(done.unproven), "seconds": round(done.seconds, 1), "memory_bytes": done.memory}
     _show(tried, form, **facts)

@@ -10,8 +10,7 @@ from pathlib import Path
 from sbatchgen.dryrun.allocation import grant
 from sbatchgen.dryrun.downloads import downloads
 from sbatchgen.dryrun.findings import findings, may_be_lost
-from sbatchgen.dryrun.run import SECONDS, DryRun, Given, dry_run
-from sbatchgen.dryrun.sandbox import NoSandboxError
+from sbatchgen.dryrun.run import DryRun, Given, dry_run
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding
@@ -19,6 +18,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
+from sbatchgen.sandbox.box import NoSandboxError
 
 MOST_BYTES = 8 << 20  # of a file that is given
 SHELLS = ("bash", "sh", "dash", "ksh")
@@ -31,7 +31,7 @@ def plan_of(
     given: Given | None = None,
     *,
     nodes: int | None = None,
-    quick: bool = False,
+    see: Sequence[str] = (),
 ) -> tuple[DryRun, tuple[Finding, ...]]:
     """Return what a script would start, and what is wrong with that.
 
@@ -41,7 +41,7 @@ def plan_of(
         folder: Where it would be submitted.
         given: What it is given.
         nodes: How many nodes it gets, in place of its own --nodes.
-        quick: Whether it need not be run again with programs that fail.
+        see: Folders that the script may see beside its own.
 
     Raises:
         DocumentError: It is not a script of a shell.
@@ -53,12 +53,13 @@ def plan_of(
     user = _user()
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
-    done = dry_run(script, held, str(folder), given or Given(), home=home, user=user)
+    done = dry_run(script, held, str(folder), given or Given(), home=home, user=user, see=see)
     failing = None
-    if not quick and may_be_lost(done):
-        left = SECONDS - done.seconds
+    if may_be_lost(done) and not done.left.is_used_up:
         given = done.given._replace(status=1)
-        failing = dry_run(script, held, str(folder), given, home=home, user=user, rounds=1, seconds=left)
+        failing = dry_run(
+            script, held, str(folder), given, home=home, user=user, see=see, rounds=1, left=done.left
+        )
     return done, (*findings(done, failing), *downloads(done))
 
 

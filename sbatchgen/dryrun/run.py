@@ -7,9 +7,8 @@ import importlib.util
 import marshal
 import os
 import re
-import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +18,17 @@ from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.missing import Need, Traced, absent, empty_test, false_test, missing, traced
 from sbatchgen.dryrun.placement import placements
-from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, Ended, run
+from sbatchgen.dryrun.sight import path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.job.script import JobScript
+from sbatchgen.sandbox.box import PLACE, Box, Ended, Limits, run
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
 SECONDS = 1.5  # of processors, for all runs together
-_LEAST = 0.5  # seconds that each run gets
+WAITING = 10.0  # seconds that all runs may take
+_EACH = 1.0  # seconds of processors that a run may use, so that another one can follow
+_IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
 _SPOOL = "/var/spool/slurmd/job1000001/"
 SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"
@@ -50,7 +52,33 @@ _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
 _OF_SOFTWARE = re.compile(
     r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
 )  # modules set them
+_NO_PATHS = ("arguments", "variable")
 _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
+
+
+class Left(NamedTuple):
+    """The time that is left for the runs of a script.
+
+    Attributes:
+        cpu: Seconds of processors.
+        seconds: Seconds.
+    """
+
+    cpu: float = SECONDS
+    seconds: float = WAITING
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no other run may start."""
+        return self.cpu < 0.1 or self.seconds < 0.1
+
+    def limits(self) -> Limits:
+        """Return the limits of the next run."""
+        return Limits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
+
+    def after(self, ended: Ended) -> Left:
+        """Return what is left after a run."""
+        return Left(self.cpu - ended.cpu, self.seconds - ended.seconds)
 
 
 class Given(NamedTuple):
@@ -83,7 +111,7 @@ class DryRun:
         batch: The environment in which the batch script started.
         given: What it was given, and what it needed.
         runs: How often the script ran until it had what it needs.
-        seconds: The time of processors that these runs took.
+        left: The time that is left for other runs.
     """
 
     script: JobScript
@@ -95,7 +123,7 @@ class DryRun:
     batch: Mapping[str, str] = field(default_factory=dict)
     given: Given = field(default_factory=Given)
     runs: int = 1
-    seconds: float = 0.0
+    left: Left = field(default_factory=Left)
 
     @cached_property
     def trace(self) -> tuple[Traced, ...]:
@@ -117,8 +145,9 @@ def dry_run(
     *,
     home: str,
     user: str,
+    see: Sequence[str] = (),
     rounds: int = ROUNDS,
-    seconds: float = SECONDS,
+    left: Left | None = None,
 ) -> DryRun:
     """Run a script on nodes that do not exist.
 
@@ -129,41 +158,48 @@ def dry_run(
         given: What the user gives it.
         home: The user's home folder, which is empty in the sandbox.
         user: The user's name.
+        see: Folders that the script may see too.
         rounds: How often it may run.
-        seconds: The time of processors for all its runs; a run gets _LEAST of them at least.
+        left: The time that is left for all its runs.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
     """
+    left = left or Left()
     base = {
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
         "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
-    workdir = os.path.join(folder, script.option("chdir"))  # noqa: PTH118 - an absolute one wins
-    box = _box(script, grant, folder, workdir, home)
+    workdir = _absolute(script.option("chdir"), folder)
+    box = _box(script, grant, home=home, workdir=workdir, see=see)
+    sight = sight_of(script.text, workdir, [folder], home=home, user=user)
     needed: dict[tuple[str, str], Need] = {}
-    used = 0.0
     for number in range(1, rounds + 1):
-        limits = BoxLimits(seconds=max(seconds - used, _LEAST))
-        done = _once(script, grant, given, base | grant.environment, replace(box, limits=limits))
-        used += limits.seconds if done.ended.limit == "time" else done.ended.cpu  # it may have waited
-        if done.ended.limit not in ("", "time") or number == rounds or used > seconds + _LEAST:
+        with sight.opened() as shown:
+            box = replace(box, shown=shown, limits=left.limits())
+            done = _once(script, grant, given, base | grant.environment, box)
+        left = left.after(done.ended)
+        if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
             break
         lacked = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
         if not lacked:
             break
+        paths = [_absolute(name, workdir) for kind, name in lacked if kind not in _NO_PATHS]
+        before, sight = sight, sight.wider(paths)
+        if sight != before:  # this machine has some of it
+            lacked = {key: need for key, need in lacked.items() if key[0] in _NO_PATHS or not path_of(key[1])}
         needed |= lacked
         given = _with(given, lacked.values())
     placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
-    if placed and not done.ended.limit:
+    if placed and not (done.ended.limit or left.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
-        files = {**box.files, f"{PLACE}/job": (job, 0o644)}
-        limits = BoxLimits(seconds=max(seconds - used, _LEAST))
-        done = _once(script, grant, given, base | grant.environment, replace(box, files=files, limits=limits))
-        used += done.ended.cpu
+        box = replace(box, files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
+        with sight.opened() as shown:
+            done = _once(script, grant, given, base | grant.environment, replace(box, shown=shown))
+        left = left.after(done.ended)
         number += 1
-    for key in [key for key in needed if key[0] not in ("arguments", "variable")]:
-        if os.path.exists(_absolute(key[1], workdir)):  # noqa: PTH110 - hidden in the sandbox alone
+    for key in [key for key in needed if key[0] not in _NO_PATHS]:
+        if path_of(_absolute(key[1], workdir)):  # hidden in the sandbox alone
             del needed[key]
     ran = {entry.line for entry in done.trace}
     spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
@@ -172,23 +208,22 @@ def dry_run(
         if need.line in reached | ran:
             needed.setdefault(need[:2], need)
     needs = tuple(sorted(needed.values(), key=lambda need: need.line))
-    return replace(done, needed=needs, given=given, runs=number, seconds=used)
+    return replace(done, needed=needs, given=given, runs=number, left=left)
 
 
-def _box(script: JobScript, grant: Grant, folder: str, workdir: str, home: str) -> Box:
+def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
     """Return the sandbox of a script, without what it is given."""
     text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
+    stand_ins = _stand_ins()
+    covers = {os.path.realpath(path) for path in _COVERS if os.path.exists(path)}  # noqa: PTH110 - many
     return Box(
         home=home,
         hostname=grant.nodes[0],
         folder=workdir,
-        files={**_stand_ins(), f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        shown=(sys.base_prefix, folder),
-        links=_LINKS,
-        cover=f"{PLACE}/stand_in.sh",
-        covers=_COVERS,
-        interpreter=os.path.realpath(sys.executable),
+        readable=see,
+        files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
+        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
     )
 
 
@@ -198,11 +233,10 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
         batch["__plan_status"] = str(given.status)
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
     files = {name: (data, 0o755) for name, data in given_files.items() if name[-1:] != "/"}
-    folders = [name for name in given_files if name[-1:] == "/"]
+    made = [name for name in given_files if name[-1:] == "/"]
     flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
-    bash = shutil.which("bash") or "/bin/bash"
-    box = replace(box, files=files | dict(box.files), folders=folders)
-    ended = run([bash, *flags, SCRIPT, *given.arguments], batch, box)
+    box = replace(box, files=files | dict(box.files), folders=made)
+    ended = run(["/bin/bash", *flags, SCRIPT, *given.arguments], batch, box)
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.dryrun.allocation import Grant
-from sbatchgen.dryrun.sandbox import PLACE
+from sbatchgen.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.

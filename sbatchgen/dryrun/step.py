@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE, PLACE = os.path.dirname(__file__), "/run/plan"
-ROOT = _HERE.removesuffix(PLACE) if _HERE.endswith(PLACE) else ""  # the private folder of Landlock's sandbox
-PLACE = ROOT + PLACE
 BIN = f"{PLACE}/bin"
 LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
 MOST_TASKS = 64  # that are started; those of larger steps are like these
@@ -293,7 +291,7 @@ def variables(
         "SLURM_UMASK": f"{umask():04o}",
     }
     if not task["local"]:  # the first task of a node has it also if --export leaves it out
-        of["TMPDIR"] = environment.get("TMPDIR", f"{ROOT}/tmp")  # noqa: S108 - on the node
+        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
     of |= _of_options(len(tasks), len(names), options, job, environment)
     if later and options.get("gpus"):

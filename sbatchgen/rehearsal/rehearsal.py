@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import marshal
+import math
 import os
 import shutil
+import site
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sbatchgen.dryrun.allocation import JOB_ID, Grant, grant
 from sbatchgen.dryrun.run import facts_of_steps
-from sbatchgen.dryrun.sandbox import PLACE, Box, BoxLimits, run
+from sbatchgen.dryrun.sight import sight_of
 from sbatchgen.errors import FitError
-from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
@@ -25,6 +26,7 @@ from sbatchgen.rehearsal.controller import PlayedJob
 from sbatchgen.render.render import render_request
 from sbatchgen.runs.start import here
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.sandbox.box import PLACE, Box, Limits, run
 from sbatchgen.sbatch.values import read_signal
 from sbatchgen.slurm.client import submit_environment
 
@@ -76,6 +78,8 @@ def rehearse(
     seconds: float,
     patience: float,
     network: bool,
+    see: Sequence[str] = (),
+    tell: Callable[[str], None],
 ) -> Rehearsal:
     """Run a job through its time limit, a requeue, scancel and its end.
 
@@ -86,6 +90,8 @@ def rehearse(
         seconds: How long each start may take until it has done its first steps, and the last until the end.
         patience: How long a start runs if its trainer prints no steps.
         network: Whether the job has the machine's network.
+        see: Folders that the job may read beside those that it names.
+        tell: Called with what the trainer can read and write, before it starts.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -97,32 +103,39 @@ def rehearse(
     held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
     held = replace(held, gpus=plan.gpus_per_node)
     kept, _ = submit_environment(environment)
-    own = {"PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}", "SLURM_SUBMIT_DIR": str(folder), "USER": user}
+    own = {
+        "PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}",
+        "SLURM_SUBMIT_DIR": str(folder),
+        "USER": user,
+        "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
+    }
     number = str(
         JOB_ID + os.getpid() % 9000
     )  # scripts make their port of it, and the machine has other users
     of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
     batch = {**kept, **of_job, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
-    limits = BoxLimits(
-        seconds=5 * (seconds + KILL_WAIT) + 300, memory=_memory(), each=None, disk=8 << 30, file=None,
-        processes=4096, cpu=None,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
+    home = kept.get("HOME", "")
+    sight = sight_of(script, str(folder), [str(folder)], home=home, user=user)
+    tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
+    with sight.opened() as shown, tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
         played = _job(plan, job, batch, folder, run_dir, seconds=seconds, patience=patience)
         box = Box(
             hostname=held.nodes[0],
+            home=home,
             folder=str(folder),
+            shown=shown,
+            readable=sorted({*_of_python(plan), *see, "/sys"}),  # outer ones first
             files=_files(script, held, job, played),
             folders=[os.path.join(folder, plan.data.filled(batch))] * ("fake" in plan.args),  # noqa: PTH118
-            shown=sorted(
-                {sys.prefix, sys.base_prefix, str(bundled("code")), str(folder)}
-            ),  # outer ones first
-            over={"/etc/hosts": f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode()},
+            over={
+                "/etc/hosts": (f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode(), 0o644)
+            },
             kept={run_dir: outside},
             devices=_gpus(),
             network="machine" if network else "loopback",
-            limits=limits,
+            trusts=True,
+            limits=_limits(seconds),
         )
         ended = run(
             [sys.executable, "-m", "sbatchgen.rehearsal.controller", f"{PLACE}/play.json"], batch, box
@@ -138,6 +151,33 @@ def rehearse(
         limit=ended.limit,
         failure=ended.files.get("err", "").strip(),
     )
+
+
+def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
+    """Return what the trainer can read and write."""
+    reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
+    reach = "has this machine's network" if network else "has no network (--network gives it one)"
+    return (
+        f"the job runs in a sandbox on this machine. It {reads} and programs, not the rest of your home"
+        f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {reach}"
+    )
+
+
+def _of_python(plan: Plan) -> Iterator[str]:
+    """Yield the folders of the Python that runs the job, and of this package."""
+    yield from (sys.prefix, str(Path(__file__).parents[2]))
+    if site.ENABLE_USER_SITE:
+        yield site.getusersitepackages()
+    for path in plan.software.values():
+        folder = Path(str(path))
+        if folder.is_absolute() and any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
+            yield str(folder)
+
+
+def _limits(seconds: float) -> Limits:
+    """Return what the job may use: it trains."""
+    wall = 5 * (seconds + KILL_WAIT) + 300
+    return Limits(seconds=wall, cpu=math.inf, idle=math.inf, memory=_memory(), each=0, file=0, processes=4096)
 
 
 def processes_of(plan: Plan) -> int:
@@ -217,7 +257,7 @@ def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
     if plan.settings.modules:
         rows.append(("modules", f"module commands do nothing here: {' '.join(plan.settings.modules)}"))
     if not network:
-        rows.append(("network", "the job has none here"))
+        rows.append(("network", "the job has none here: --network gives it this machine's"))
     return rows
 
 

@@ -6,6 +6,7 @@ import contextlib
 import marshal
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -109,7 +110,9 @@ def _on_this_machine(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _is_here(interface: str) -> bool:
-    return Path("/sys/class/net", interface).exists() or not interface.replace("_", "").isalnum()
+    return (
+        interface in (name for _, name in socket.if_nameindex()) or not interface.replace("_", "").isalnum()
+    )
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.dryrun.call import plan_of, script_of
 from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.sandbox import NoSandboxError
 from sbatchgen.dryrun.screen import as_json, as_text, summary
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.review.review import Review
 from sbatchgen.runs.index import place
+from sbatchgen.sandbox.box import NoSandboxError
 
 MOST_KEPT = 100
 _SNAPSHOT = re.compile(r"/code-[0-9a-f]{8}\b")  # whose name is drawn by chance
@@ -52,7 +52,7 @@ def with_plan(
         return review
     script = script_of(file, review.script, profile=profile)
     try:
-        done, findings = plan_of(script, environment, folder, quick=not every)
+        done, findings = plan_of(script, environment, folder)
     except DocumentError as error:
         if every:
             raise

@@ -10,7 +10,7 @@ import pytest
 
 from sbatchgen.dryrun.call import given_by, plan_of, script_of
 from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.sandbox import Box, NoSandboxError, run
+from sbatchgen.sandbox.box import Box, NoSandboxError, run
 from sbatchgen.finding import Finding
 
 HEAD = "#!/bin/bash\n"

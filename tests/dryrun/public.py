@@ -19,7 +19,7 @@ from sbatchgen.dryrun import run as dry
 from sbatchgen.dryrun.allocation import grant
 from sbatchgen.dryrun.call import is_planned
 from sbatchgen.dryrun.run import DryRun, Given
-from sbatchgen.dryrun.sandbox import PLACE
+from sbatchgen.sandbox.box import PLACE
 from sbatchgen.dryrun.starts import StartedProcess, StartRecord, Step, read, steps
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile

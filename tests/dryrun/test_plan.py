@@ -364,7 +364,7 @@ def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) 
     assert [need.kind for need in done.needed] == ["arguments"]
     assert done.steps[0].processes[0].argv == ("python", "train.py", "ARG1")
     assert done.runs == 2
-    assert done.seconds < 2 * SECONDS + 1
+    assert -SECONDS < done.left.cpu < SECONDS
 
 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
     subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
     training = ("--batch-size", "16", "--epochs", "60", "--model", "small_model:make", "--tensorboard", "off")
     done = subprocess.run(
-        [SBATCHGEN, "rehearse", *words, "--offline", "--seconds", "300", "--", *training],
+        [SBATCHGEN, "rehearse", *words, "--seconds", "300", "--", *training],
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,7 +118,7 @@ def test_a_planted_fault_is_named(place: Path, fault: Fault) -> None:
     trainer = fault.trainer.replace(fault.old, fault.new)
     first, *others = fault.words
     seconds = "12" if fault.name in NEVER_END else "120"
-    status, rows = rehearsed(place, "--offline", "--seconds", seconds, *others, first, trainer=trainer)
+    status, rows = rehearsed(place, "--seconds", seconds, *others, first, trainer=trainer)
     assert next(row for row, (outcome, _) in rows.items() if outcome != "ok") == fault.row, rows
     outcome, says = rows[fault.row]
     assert (outcome, fault.says in says) == (fault.outcome, True), rows
