@@ -73,6 +73,9 @@ def unpack(folder: Path) -> None:
                 if name.startswith((f"{WHEELS}{PYTHON}-{MACHINE}/", f"{WHEELS}abi3-{MACHINE}/")):
                     with zipfile.ZipFile(io.BytesIO(archive.read(name))) as wheel:
                         wheel.extractall(new)
+                        for entry in wheel.infolist():
+                            if entry.external_attr >> 16 & stat.S_IXUSR:  # as bubblewrap
+                                (new / entry.filename).chmod(0o700)
         new.rename(folder)
     except OSError:
         if not folder.is_dir():  # else another process was faster

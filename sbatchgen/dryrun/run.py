@@ -21,7 +21,7 @@ from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.sight import path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.job.script import JobScript
-from sbatchgen.sandbox.box import PLACE, Box, Ended, Limits, run
+from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
@@ -72,9 +72,9 @@ class Left(NamedTuple):
         """Whether no other run may start."""
         return self.cpu < 0.1 or self.seconds < 0.1
 
-    def limits(self) -> Limits:
+    def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
-        return Limits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
+        return BoxLimits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
 
     def after(self, ended: Ended) -> Left:
         """Return what is left after a run."""
@@ -176,7 +176,7 @@ def dry_run(
     needed: dict[tuple[str, str], Need] = {}
     for number in range(1, rounds + 1):
         with sight.opened() as shown:
-            box = replace(box, shown=shown, limits=left.limits())
+            box = box._replace(shown=shown, limits=left.limits())
             done = _once(script, grant, given, base | grant.environment, box)
         left = left.after(done.ended)
         if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
@@ -193,9 +193,9 @@ def dry_run(
     placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
     if placed and not (done.ended.limit or left.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
-        box = replace(box, files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
+        box = box._replace(files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
         with sight.opened() as shown:
-            done = _once(script, grant, given, base | grant.environment, replace(box, shown=shown))
+            done = _once(script, grant, given, base | grant.environment, box._replace(shown=shown))
         left = left.after(done.ended)
         number += 1
     for key in [key for key in needed if key[0] not in _NO_PATHS]:
@@ -232,10 +232,9 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     if given.status:
         batch["__plan_status"] = str(given.status)
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
-    files = {name: (data, 0o755) for name, data in given_files.items() if name[-1:] != "/"}
-    made = [name for name in given_files if name[-1:] == "/"]
+    files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
     flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
-    box = replace(box, files=files | dict(box.files), folders=made)
+    box = box._replace(files={**files, **box.files})
     ended = run(["/bin/bash", *flags, SCRIPT, *given.arguments], batch, box)
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
