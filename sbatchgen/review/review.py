@@ -10,15 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from sbatchgen import quoting
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
+from sbatchgen.inputs.settings import SETUPS
 from sbatchgen.job.trainer import fate, promises_restarts
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.origins import Setting, surprises
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
+from sbatchgen.review.starts import Starts, on_nodes
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
@@ -147,8 +150,8 @@ class Review:
         start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
         last: What has changed since the last submission.
-        starts: What the script would start, in short, or every process as `sbatchgen plan` shows them.
-        plan: Its name, which changes with the processes and the request to Slurm; "" if not known.
+        starts: What starts where, as far as it follows from the job or the directives.
+        digest: Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script.
         script: The script; None if there are errors.
         own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
         slurm: What the live Slurm says, if it was asked.
@@ -167,8 +170,8 @@ class Review:
     parts: tuple[Part, ...] = ()
     own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None
-    starts: str = ""
-    plan: str = ""
+    starts: Starts | None = None
+    digest: str = ""
 
 
 def of_plan(
@@ -182,8 +185,12 @@ def of_plan(
     own_lines: Sequence[int] | None = None,
     snapshot: Code | None = None,
     source: TrainerSource | None = None,
+    again: Sequence[str] = (),
 ) -> Review:
-    """The review of a job; see Review. `profile_by`: who named its profile. `source`: its trainer's text."""
+    """The review of a job; see Review.
+
+    `profile_by`: who named its profile. `source`: its trainer's text. `again`: the command that plans it.
+    """
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
@@ -198,19 +205,50 @@ def of_plan(
         findings=tuple(findings),
         last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
+        starts=None if script is None else _starts_of_plan(plan, request, script, again),
     )
 
 
-def of_script(script: str | None, job: Resources | None = None, findings: Sequence[Finding] = ()) -> Review:
-    """The review of a finished script, what it asks for and what was found in it."""
+def of_script(
+    script: str | None,
+    job: Resources | None = None,
+    findings: Sequence[Finding] = (),
+    again: Sequence[str] = (),
+) -> Review:
+    """The review of a finished script, what it asks for and what was found in it; `again` plans it."""
     request = _allocation(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
+        starts=_starts(job, request, plan=quoting.words(tuple(again))) if job and request else None,
         request=request,
         cost=_cost(request) if request else None,
         findings=tuple(findings),
         script=script,
         parts=tuple(_parts(script or "")),
     )
+
+
+def _starts_of_plan(plan: Plan, request: Allocation, script: str, again: Sequence[str]) -> Starts:
+    """Return what a rendered script starts; the command is known unless a template has another one."""
+    program = launch.program(plan)
+    known = all(line in script for line in program)
+    setup = any(getattr(plan.settings, name) for name in SETUPS)
+    more = setup or not known or (plan.trainer or "").endswith(".sh")
+    command, again = " ".join(program) if known else "", again if more else ()
+    return _starts(
+        plan.resources, request, slurm=plan.slurm, command=command, plan=quoting.words(tuple(again))
+    )
+
+
+def _starts(
+    job: Resources, request: Allocation, *, slurm: bool = True, command: str = "", plan: str = ""
+) -> Starts:
+    """Return what starts on the nodes that a job asks for."""
+    count = max(request.nodes, 1)
+    tasks = (job.ntasks or count * job.tasks_per_node) if slurm else None
+    each = None if request.processes is None else request.processes // count
+    gpus, shards, cpus = request.gpus.given, request.shards.given, request.cpus.given
+    nodes = on_nodes(job, tasks=tasks, each=each, gpus=gpus, shards=shards, cpus=cpus)
+    return Starts(nodes=nodes, tasks=tasks, command=command, plan=plan)
 
 
 def _job(plan: Plan, snapshot: Code | None) -> JobSummary:
