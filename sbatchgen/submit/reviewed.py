@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.render import render
 from sbatchgen.review.review import Review
 from sbatchgen.runs.index import place
 from sbatchgen.runs.scripts import MAX_BYTES
@@ -53,6 +54,8 @@ def with_digest(
     head = "".join(f"{name}: {value!r}\n" for name, value in request.items())
     script = submission.script
     if submission.snapshot:  # its folder has a name that is drawn for each submission
+        checksum = render.digest(script.decode()).encode()  # in a comment, and of that name too
+        script = script.replace(checksum, b"X" * len(checksum), 1)
         script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
     text = head.encode("utf-8", "surrogateescape") + script
     digest = hashlib.sha256(text).hexdigest()[:_CHARACTERS]
