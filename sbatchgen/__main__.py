@@ -4,6 +4,10 @@ import atexit
 import gc
 import os
 import signal
+import sys
+
+if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH109, PTH120 - pathlib is slow
+    del sys.path[0]  # of `python -m`: the folder of a job may hold a click.py
 
 gc.set_threshold(100_000)  # a short command creates little garbage: this saves a twelfth of its time
 
