@@ -1,13 +1,16 @@
 """The process of a command: `sbatchgen`, or `python -m sbatchgen`."""
 
 import atexit
+import contextlib
 import gc
 import os
 import signal
 import sys
 
-if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH109, PTH120 - pathlib is slow
-    del sys.path[0]  # of `python -m`: the folder of a job may hold a click.py
+if __name__ == "__main__":  # of `python -m`, the first folder is that of a job, which may hold a click.py
+    with contextlib.suppress(OSError):
+        if sys.path[0] == os.getcwd() != __file__.removesuffix("/sbatchgen/__main__.py"):  # noqa: PTH109 - a text
+            del sys.path[0]
 
 gc.set_threshold(100_000)  # a short command creates little garbage: this saves a twelfth of its time
 

@@ -58,8 +58,7 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
 def _root(folder: Path) -> Path | None:
     """Return the nearest folder with a .git.
 
-    git is told where it is. By itself it would also take a folder that looks like a repository for one, which
-    can come with a clone.
+    By itself, git would also take a folder for a repository that only looks like one: a clone may hold it.
     """
     place = folder.resolve()
     return next((each for each in (place, *place.parents) if os.path.lexists(each / ".git")), None)

@@ -150,7 +150,7 @@ class Review:
         start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
         last: What has changed since the last submission.
-        starts: What starts where, as far as it follows from the job or the directives.
+        starts: What starts where, by the job or the directives; None without a script.
         digest: Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script.
         script: The script; None if there are errors.
         own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.

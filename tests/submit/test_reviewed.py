@@ -1,4 +1,4 @@
-"""`submit --reviewed`: the job that was reviewed, to the byte, or none."""
+"""`submit --reviewed`: the job that was reviewed, to the byte, and no other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_was_reviewed_is_submitted_and_nothing_else(command: Command, sbatc
 
 
 def test_a_setup_line_that_gains_a_command_is_refused(command: Command, folder: Path, sbatch: Path) -> None:
-    """The script starts the same processes, as far as anybody can see from outside."""
+    """The script starts the same processes as before."""
     words = ("single", "--profile", "./own.yaml")
     put(folder / "own.yaml", OWN)
     digest = digest_in(command("review", *words).out)
