@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.git import git
 from sbatchgen.inputs.search import left_out
 from sbatchgen.runs.snapshot import describe, find_code
-from tests.conftest import Command
+from tests.conftest import REPOSITORY, Command
 from tests.runs.test_snapshot import git as run_git
 from tests.runs.test_snapshot import put
 
@@ -106,6 +107,12 @@ def test_what_git_says_is_still_true(repository: Path, trap: Callable[[Path], No
     for path in ("lib", ".gitmodules"):
         subprocess.run(["git", "rm", "-rfq", "--cached", path], cwd=repository, check=False)
     assert not describe(repository).dirty
+
+
+def test_no_other_module_starts_git() -> None:
+    words = re.compile(r"""\[\s*["'](?:\S*/)?git["']""")
+    files = [path for path in (REPOSITORY / "sbatchgen").rglob("*.py") if words.search(path.read_text())]
+    assert [path.name for path in files] == ["git.py"]
 
 
 def test_files_are_copied_as_they_are(repository: Path) -> None:

@@ -14,7 +14,8 @@ from sbatchgen.plan.origins import Setting
 from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review import starts
-from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, JobSummary, Review, lines_of
+from sbatchgen.review.allocation import Allocation, Amount, Cost
+from sbatchgen.review.review import SCHEMA, Cluster, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory

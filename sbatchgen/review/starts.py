@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from sbatchgen import quoting
+from sbatchgen.inputs.settings import SETUPS
+from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted
+from sbatchgen.render import launch
+from sbatchgen.review.allocation import Allocation
 from sbatchgen.table import one_line, table
 
 _SHOWN = 3  # rows of nodes: more are alike, but for their numbers
@@ -52,39 +57,44 @@ class Starts:
     plan: str = ""
 
 
-def on_nodes(
-    job: Resources,
-    *,
-    tasks: int | None,
-    each: int | None,
-    gpus: int | None,
-    shards: int | None,
-    cpus: int | None,
-) -> tuple[NodeStarts, ...]:
-    """Return what a job starts on its nodes.
+def of_plan(plan: Plan, request: Allocation, script: str, again: Sequence[str]) -> Starts:
+    """Return what a rendered script starts; `again` plans it."""
+    program = launch.program(plan)
+    is_known = all(line in script for line in program)  # else a template has another command
+    has_setup = any(getattr(plan.settings, name) for name in SETUPS)
+    more = has_setup or not is_known or (plan.trainer or "").endswith(".sh")
+    placed = of_script(plan.resources, request, again if more else ())
+    nodes = placed.nodes if plan.slurm else tuple(replace(row, tasks=None) for row in placed.nodes)
+    return replace(
+        placed, nodes=nodes, tasks=placed.tasks if plan.slurm else None, command=" ".join(program) * is_known
+    )
 
-    `tasks`: those of Slurm in all. `each`: processes on each node. The others are what it gets of a node.
-    """
-    count = max(job.nodes, 1)
-    uneven = bool(tasks and tasks % count)
-    unequal = not job.gpus_per_node and any(amount % count for _, amount in job.gpus or ())
+
+def of_script(job: Resources, request: Allocation, again: Sequence[str]) -> Starts:
+    """Return what a script starts on the nodes that it asks for; `again` plans it."""
+    count = max(request.nodes, 1)
+    tasks = job.ntasks or count * job.tasks_per_node
+    is_even = tasks % count == 0
+    each = None if request.processes is None else request.processes // count
+    gpus = None if any(amount % count for _, amount in job.gpus or ()) else request.gpus.given
     rows = [(0, count - 1)]
     if each is not None:  # the first and the last node are shown
         alike = [(1, count - 2)] if count > _SHOWN else [(node, node) for node in range(1, count - 1)]
         rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
-    return tuple(
+    nodes = (
         NodeStarts(
             first=first,
             last=last,
-            tasks=None if tasks is None or uneven else tasks // count,
+            tasks=tasks // count if is_even else None,
             first_rank=None if each is None else first * each,
             last_rank=None if each is None else (last + 1) * each - 1,
-            gpus=None if unequal else gpus,
-            shards=shards,
-            cpus=None if uneven else cpus,
+            gpus=gpus,
+            shards=request.shards.given,
+            cpus=request.cpus.given if is_even else None,
         )
         for first, last in rows
     )
+    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(again)))
 
 
 def as_text(of: Starts) -> str:

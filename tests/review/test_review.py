@@ -18,7 +18,8 @@ from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.plan.origins import Setting
 from sbatchgen.plan.plan import Plan
 from sbatchgen.quoting import visible
-from sbatchgen.review.review import Review, elements, of_plan, of_script
+from sbatchgen.review.allocation import elements
+from sbatchgen.review.review import Review, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts
@@ -453,4 +454,5 @@ def test_review_loads_no_library_for_a_terminal_that_is_not_there() -> None:
 
     modules = loaded("review", "ddp", "--profile", "torchrun")
     assert not modules & {"rich", "difflib", "pygments"}
+    assert not [name for name in modules if name.startswith(("sbatchgen.dryrun", "sbatchgen.rehearsal"))]
     assert REPOSITORY.exists()

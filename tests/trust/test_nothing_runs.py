@@ -37,6 +37,7 @@ COMMANDS = (
     "resume job --dry-run",
     "resume job --yes --snapshot",
     "sweep job.yaml --param lr=1,2 --job-name many --yes",
+    "resubmit many --yes",
     "status",
     "status --all",
 )
