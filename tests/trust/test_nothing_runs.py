@@ -38,6 +38,7 @@ COMMANDS = (
     "resume job --yes --snapshot",
     "sweep job.yaml --param lr=1,2 --job-name many --yes",
     "resubmit many --yes",
+    "rehearse job.yaml --on ./site.yaml --yes",
     "status",
     "status --all",
 )
@@ -156,7 +157,7 @@ def test_only_slurm_git_and_our_own_programs_are_started(person: User, cloned: P
     started = set()
     for line in COMMANDS:
         done, programs = recorded(person, person.home / "programs", "sbatchgen", *line.split())
-        assert done.returncode == 0, (line, done.stderr)
+        assert done.returncode == line.startswith("rehearse"), (line, done.stderr)  # its job does nothing
         kinds = {kind(words): words for words in programs}
         assert "" not in kinds, (line, kinds)
         started |= {*kinds}
