@@ -122,20 +122,22 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
-@click.option("--plan", "planned", is_flag=True, help="Show every process too, as sbatchgen plan does.")
 @FORMAT
 @click.pass_obj
-def review(
-    args: tuple[str, ...], /, job: str, *, test_only: bool, planned: bool, form: str, **job_options: Any
-) -> None:
-    """Show resources, cost, findings and the script. Submits nothing."""
+def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
+    """Show resources, cost, findings and the script.
+
+    Submits nothing, and runs nothing of the job: what starts where follows from its options. sbatchgen plan
+    runs the script in a sandbox.
+    """
     from sbatchgen.submit.rendered import of_job
+    from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
 
     request = request_of(job, args, job_options)
     folder = None if os.environ.get(ELSEWHERE) else here()
     submission = of_job(request, os.environ, folder, review_only=True)
-    shown = submission.review
+    shown = with_digest(submission, os.environ) if folder else submission.review
     failure = failure_of(shown.findings)
     if test_only:
         if not request.plan.slurm:
@@ -145,13 +147,6 @@ def review(
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)
-    if folder and (planned or request.plan.slurm):
-        from sbatchgen.review.starts import with_plan
-
-        shown = with_plan(
-            shown, file=submission.name, profile=submission.profile, environment=os.environ, folder=folder,
-            every=planned,
-        )  # fmt: skip
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError

@@ -70,7 +70,7 @@ class Places:
         """The sbatchgen.yaml of this folder or of the nearest parent."""
         for folder in (self.folder, *self.folder.parents):
             file = folder / PROJECT_FILE
-            if isfile(file) and self._is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
+            if isfile(file) and self.is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
                 return file
         return None
 
@@ -117,7 +117,7 @@ class Places:
     def _is_folder(self, folder: Path, trust: Path) -> bool:
         """Whether a folder may be used; of templates, all files must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
-        return isdir(folder) and self._is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
+        return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:
@@ -137,7 +137,7 @@ class Places:
         home = self.environment.get("HOME", "")
         return self.environment.get(variable) or (f"{home}/{default}" if home else "")
 
-    def _is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
+    def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
         from sbatchgen.inputs.trust import chmod_helps, doubt  # most people have no files of their own
         from sbatchgen.quoting import word
@@ -195,7 +195,7 @@ class Places:
         root = file.parents[1]
         trust = self._roots.get(root, root)
         is_bundled = file.parent == bundled("profiles")
-        return isfile(file) and (is_bundled or self._is_safe(file, trust, [("it", file)]))  # noqa: PTH113
+        return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
         """Return the file of a profile, by name or by path.

@@ -25,8 +25,12 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    started = (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan))
-    return (*started, *_trainer(plan), *arguments.given(plan))
+    return (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan), *program(plan))
+
+
+def program(plan: Plan) -> tuple[str, ...]:
+    """The last lines of the command: launcher, trainer and its arguments."""
+    return (*_trainer(plan), *arguments.given(plan))
 
 
 def node_setup(plan: Plan) -> str:

@@ -69,6 +69,8 @@ def of_script(
     name = options.get("job-name") or path.name
     array, working = options.get("array", ""), folder / options.get("chdir", "")
     log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
+    profile = given.get("profile")
+    again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
     return Submission(
         script=source.data,
         name=path.name,
@@ -76,8 +78,7 @@ def of_script(
         log_folders=log_folders(parsed, folder, name),
         run_dir=None,
         local=False,
-        profile=settings.profile,
-        review=review.of_script(source.text, job, findings_of(source, settings)),
+        review=review.of_script(source.text, job, findings_of(source, settings), again),
         about=Record(
             shared=False,
             name=name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -67,13 +66,6 @@ def test_lint_says_once_what_the_text_and_the_plan_show(command: Command, folder
     reported = command("lint", "--plan", "--no-shellcheck", "job.slurm").out
     assert (reported.count("SB308"), reported.count("SB312")) == (1, 1)
     assert SAME_RANK not in reported
-
-
-def test_a_review_shows_the_plan_if_it_is_asked_for(command: Command, folder: Path) -> None:
-    shown = command("review", "ddp", "--profile", "torchrun", "--plan").out
-    assert re.search(r"Plan \w{8}\n  job.slurm: 2 nodes, 8 GPUs on each; 1 step with 2 processes", shown)
-    document = json.loads(command("review", "ddp", "--profile", "torchrun", "--plan", "--format", "json").out)
-    assert document["starts"].startswith("job.slurm: 2 nodes")
 
 
 def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None:
