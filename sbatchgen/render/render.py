@@ -20,8 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
-from sbatchgen.files import user_id
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.trust import make_own
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
 from sbatchgen.render import arguments, exports, launch
@@ -116,16 +116,9 @@ class _Cache(jinja2.FileSystemBytecodeCache):
 
 
 def _cache(folder: Path | None) -> jinja2.BytecodeCache | None:
-    """Return the cache. It holds code that is run, so no other user may be able to write into its folder."""
-    if folder is None:
-        return None
-    compiled = folder / f"templates-{sys.implementation.cache_tag}"
-    with contextlib.suppress(OSError):
-        compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = compiled.lstat()
-        if status.st_uid == user_id() and not status.st_mode & 0o022:
-            return _Cache(str(compiled))
-    return None
+    """Return the cache. It holds code that is run, so no other user may be able to change it."""
+    compiled = folder / f"templates-{sys.implementation.cache_tag}" if folder else None
+    return _Cache(str(compiled)) if compiled and make_own(compiled) else None
 
 
 @functools.cache
