@@ -1,6 +1,6 @@
 """Finds profiles, templates and the project's sbatchgen.yaml.
 
-Templates and the `setup` of profiles become part of a script that the user runs. So a file found by
+Templates and the `setup` of profiles become part of a script that the user runs. So a file reason by
 searching is used only if no one but the user and root can write it, or if the user trusts its folder
 (SBATCHGEN_TRUST). A file that the user names is always used.
 """
@@ -79,7 +79,7 @@ class Places:
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
         """Folders of `profiles` or `templates` in the order of the search.
 
-        Those of installed packages are not looked for; they are included once another search has found them.
+        Those of installed packages are not looked for; they are included once another search has reason them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
         own = self._folders(kind, self._roots)
@@ -96,13 +96,13 @@ class Places:
         if profile.parent.name != "profiles" or root in known or not isdir(root / "templates"):  # noqa: PTH112
             return self
         first = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
-        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first})
+        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first}, self._starts)
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
         """The folders of installed packages by the names of their entry points.
 
-        None of their code is run: the folder of a package is found without an import.
+        None of their code is run: the folder of a package is reason without an import.
         """
         from importlib.machinery import PathFinder
         from importlib.metadata import entry_points
@@ -148,14 +148,14 @@ class Places:
 
         start = self._starts.get(trust)
         for subject, part in parts:
-            if found := doubt(part, start):
+            if reason := doubt(part, start):
                 if self._trusts(trust):
                     return True
                 before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
-                fix = f"{found.fix}, or " if found.fix else ""
+                fix = f"{reason.fix}, or " if reason.fix else ""
                 fix += f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
-                what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {found.why}"
-                _left_out.setdefault(found.place, Problem(what, str(file.absolute()), fix))
+                what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
+                _left_out.setdefault(reason.place, Problem(what, str(file.absolute()), fix))
                 return False
             start = start or part.absolute()  # the other parts are in the first one
         return True

@@ -59,7 +59,7 @@ def doubt(path: Path, start: Path | None = None) -> Doubt | None:
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MOST_LINKS:
-                return None  # nobody can open it
+                return None  # no one can open it
             is_link = is_link or is_last
             todo += reversed(here.readlink().parts or (".",))
             here = folder
@@ -68,7 +68,7 @@ def doubt(path: Path, start: Path | None = None) -> Doubt | None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Make a temporary folder that nobody else can enter, change or replace; it is removed at the end.
+    """Make a temporary folder that no one else can enter, change or replace; it is removed at the end.
 
     Raises:
         DocumentError: There is no place for one.
@@ -83,9 +83,9 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         except OSError as error:
             problems.append(str(error.strerror))
             continue
-        if not (found := doubt(Path(folder))):
+        if not (reason := doubt(Path(folder))):
             break
-        problems.append(f"{folder} {found.why}")
+        problems.append(f"{folder} {reason.why}")
         with contextlib.suppress(OSError):
             Path(folder).rmdir()  # another one may have its name by now: it is removed only if it is empty
     else:
@@ -111,7 +111,7 @@ def make_own(folder: Path) -> bool:
 def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: bool) -> str:
     """Say who else decides what is at a place, as the rest of a sentence: in a sticky folder, its owner."""
     mine = status.st_uid in (0, user_id())
-    # A container may have no number for root: then what is above belongs to nobody, like /.
+    # A container may have no number for root: then what is above has the owner of /.
     is_above = not (is_last or in_sticky)
     if not mine and not (is_above and status.st_uid == Path("/").lstat().st_uid):
         return f"belongs to another user ({user_name(status.st_uid)})"
