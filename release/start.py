@@ -87,18 +87,16 @@ def unpack(folder: Path) -> None:
 
 def doubt_of(folder: Path) -> str:
     """Return who else can write or replace a folder; empty if only this user and root can."""
-    for part in (folder, *folder.parents):
-        status = part.lstat()
-        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-        if others or status.st_uid not in (0, os.geteuid()):
-            from sbatchgen.inputs.trust import doubt  # from the archive: knows groups of one member
+    reason = None
+    for status in (part.lstat() for part in (folder, *folder.parents)):
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+            from sbatchgen.inputs.trust import doubt  # from the archive: slower, and knows all cases
 
-            reason = doubt(part)
-            if reason:
-                return f"{part} {reason}"
+            reason = doubt(folder)
+            break
     for name in [name for name in sys.modules if name.partition(".")[0] == "sbatchgen"]:
         del sys.modules[name]
-    return ""
+    return f"it {reason.why}" if reason else ""
 
 
 def say(severity: str, what: str, fix: str) -> None:

@@ -108,6 +108,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     Findings go to stderr. Needs neither Slurm nor a network.
     """
     from sbatchgen import files
+    from sbatchgen.cli.output import print_bytes
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.judge import check
 
@@ -115,7 +116,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     report(check(request.plan))
     script = render_request(request).encode()
     if write is None:
-        put(script, nl=False)  # bytes, as `submit` would send them
+        print_bytes(script)  # into a file or a pipe as `submit` would send them
     else:
         files.write(Path(write), script)
 

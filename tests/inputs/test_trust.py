@@ -37,6 +37,11 @@ def give_away(path: Path) -> None:
     os.chown(path, NOBODY, -1, follow_symlinks=False)
 
 
+def give_to_group(path: Path) -> None:
+    os.chown(path, -1, NOBODY)
+    path.chmod(path.stat().st_mode | 0o020)
+
+
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -139,9 +144,7 @@ def test_a_folder_of_the_users_own_in_one_for_all_is_fine(
 
 @needs_root
 def test_what_a_group_can_write_is_left_out(project: Path, command: Command) -> None:
-    file = project / "sbatchgen.yaml"
-    os.chown(file, -1, NOBODY)
-    file.chmod(0o664)
+    give_to_group(project / "sbatchgen.yaml")
     result = command("render", "ddp")
     name = grp.getgrgid(NOBODY).gr_name
     assert f"sbatchgen.yaml: it can be written by the group {name}\n" in result.err
@@ -297,6 +300,12 @@ def test_links_among_templates_may_lead_nowhere_and_in_a_circle(project: Path, c
     result = command("render", "ddp")
     assert "echo planted" in result.out
     assert result.err == ""
+    templates.rename(project / "elsewhere")
+    templates.symlink_to(project / "elsewhere")
+    everybody(write(project / "beside.j2", ""))
+    (templates / "up").symlink_to("../beside.j2")
+    assert "up in it is a link to" in command("render", "ddp").err
+    (templates / "up").unlink()
     (templates / "far").symlink_to(write(project / "far" / "part.j2", "").parent)
     everybody(project / "far" / "part.j2")
     assert "far/part.j2 in it can be written by everybody" in command("render", "ddp").err
@@ -391,12 +400,13 @@ def test_a_changed_template_is_compiled_again(tiny: Tiny, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda folder: folder.chmod(0o720),
+        pytest.param(give_to_group, marks=needs_root),
         lambda folder: folder.chmod(0o1777),
+        lambda folder: folder.parent.chmod(0o777),
         pytest.param(give_away, marks=needs_root),
-        lambda folder: folder.rename(folder.with_name("other")) and folder.symlink_to("other"),
+        pytest.param(lambda folder: give_away(folder.parent), marks=needs_root),
     ],
-    ids=["group", "everybody", "another user", "link"],
+    ids=["group", "everybody", "everybody above", "another user", "another user above"],
 )
 def test_a_folder_that_others_can_write_holds_no_cache(
     tiny: Tiny, cache: Path, spoil: Callable[[Path], None]

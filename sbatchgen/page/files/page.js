@@ -564,8 +564,12 @@ async function remember() {
   history.replaceState(null, "", `#${state}`);
 }
 
+// A link may be anybody's: a terminal obeys these where the command is pasted, or shows another text than it runs.
+const harmful = /(?![\t\n\r])\p{Cc}|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/u;
+
 async function restore() {
   const state = new URLSearchParams(location.hash.slice(1));
+  for (const [key, value] of [...state]) if (harmful.test(value)) state.delete(key);
   const named = (id, key) => [...at(id).options].some(({ value }) => value === state.get(key)) && (at(id).value = state.get(key));
   if (state.has("profile")) named("profile", "profile");
   showProfile();
@@ -576,7 +580,8 @@ async function restore() {
   const more = [...at("more").querySelectorAll("[data-flag]")];
   at("more").open = more.some((node) => node.value);
   if (state.has("for")) named("lint-profile", "for");
-  if (state.has("script")) at("source").value = await unpacked(state.get("script")).catch(() => "");
+  const text = state.has("script") ? await unpacked(state.get("script")).catch(() => "") : null;
+  if (text !== null) at("source").value = harmful.test(text) ? "" : text;
   showFields();
   showCommand();
   open(state.get("tab") === "check" ? "check" : "build");
