@@ -25,7 +25,7 @@ _HELPERS = frozenset(
 _WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
-_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"))
+_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
 
 class Taken(NamedTuple):

@@ -275,7 +275,6 @@ def variables(
     mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     of = {
         "SLURMD_NODENAME": task["host"],
-        "HOSTNAME": task["host"],
         "SLURM_TOPOLOGY_ADDR": task["host"],
         "SLURM_PROCID": str(task["rank"]),
         "SLURM_LOCALID": str(task["local"]),
@@ -397,7 +396,7 @@ def exported(export: str, environment: Options) -> Options:
     kept = {
         key: value
         for key, value in environment.items()
-        if "ALL" in names or not names.isdisjoint({key}) or key.startswith(("SLURM", "__plan"))
+        if "ALL" in names or key in names or key.startswith(("SLURM", "__plan", "BASH_ENV"))
     }
     return kept | dict(word.split("=", 1) for word in words if "=" in word)
 
