@@ -72,7 +72,9 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         cpus = (on_node,) * count
         tasks = (on_node // per_task,) * count
     else:
-        least = asked.ntasks_per_node or 1 if count > 1 else 1  # for which a node has CPUs, also if it runs fewer
+        least = (
+            asked.ntasks_per_node or 1 if count > 1 else 1
+        )  # for which a node has CPUs, also if it runs fewer
         cpus = tuple(
             max(_cpus_of_node(asked, script, gpus), max(number, least) * per_task) for number in tasks
         )
