@@ -233,7 +233,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         return
     (script, _, nodes), (done, found) = jobs[0], plans[0]
     refused = refusal(script)
-    findings = [*[refused] * (refused is not None), *misfits(script, nodes=nodes), *found]
+    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *found]
     if form == "json":
         put_json(**screen.as_json(done, findings, refused))
         failure = failure_of(findings)
