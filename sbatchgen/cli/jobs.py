@@ -16,8 +16,8 @@ from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import DryRun
-    from sbatchgen.finding import Finding
+    from sbatchgen.dryrun.run import Given
+    from sbatchgen.job.script import JobScript
     from sbatchgen.plan.request import Request
 
 
@@ -204,13 +204,15 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 @FORMAT
 @click.pass_obj
 def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
-    """Show every process that a script would start.
+    """Run a script in a sandbox, and show every process that it would start.
 
-    JOB may also be any script. It runs in a sandbox, on nodes that do not exist, and stand-ins take the place
-    of srun, python, modules and containers. It changes no file, reaches no network, and sees no variable of
-    your shell.
+    JOB may also be any script. It runs on nodes that do not exist, and stand-ins take the place of srun,
+    python, modules and containers. It changes no file, reaches no network, and sees no variable of your
+    shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, else 0.
     """
     from sbatchgen.dryrun import screen
+    from sbatchgen.dryrun.call import SANDBOX_NOTE, plan_of
+    from sbatchgen.dryrun.refusals import misfits, refusal
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
     if len(job) != 1 + diff:
@@ -218,30 +220,38 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         is_two = len(job) == 2  # who forgot --diff
         fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
-    done = [_planned(name, args, given, how) for name in job]
+    jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
+    note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
+    plans = [
+        plan_of(script, os.environ, here(), of, nodes=nodes, see=how["see"]) for script, of, nodes in jobs
+    ]
     if diff:
-        put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
-    elif form == "json":
-        put_json(**screen.as_json(*done[0]))
-    else:
-        put(visible(screen.as_text(done[0][0], process=how["process"])))
-        report(done[0][1])
+        put(visible(screen.difference(plans[0][0], plans[1][0])), nl=False)
+        return
+    (script, _, nodes), (done, found) = jobs[0], plans[0]
+    refused = refusal(script)
+    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *found]
+    if form == "json":
+        put_json(**screen.as_json(done, findings, refused))
+        failure = failure_of(findings)
+        sys.exit(failure.exit_status if failure else 0)
+    put(visible(screen.as_text(done, refused, process=how["process"])))
+    report(findings)
 
 
-def _planned(
-    job: str, args: tuple[str, ...], given: dict[str, Any], how: dict[str, Any]
-) -> tuple[DryRun, tuple[Finding, ...]]:
-    """Return the dry run of a job or a script, and its findings."""
-    from sbatchgen.dryrun.call import given_by, plan_of, script_of
+def _script_of(
+    job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
+) -> tuple[JobScript, Given, int | None]:
+    """Return the script of a job, or the one that is named; what it is given; its nodes, if not its own."""
+    from sbatchgen.dryrun.call import given_by, script_of
     from sbatchgen.submit.finished import is_script
 
     if not (is_script(job) or job == "-"):
-        request = request_of(job, args, given)
         from sbatchgen.render.render import render_request
 
+        request = request_of(job, args, given)
         script = script_of(job, render_request(request), profile=request.plan.profile)
-        given_to_it = given_by((), how["variables"], how["files"])
-        return plan_of(script, os.environ, here(), given_to_it, see=how["see"])
+        return script, given_by((), variables, files), None
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.settings import settings_of
@@ -255,7 +265,7 @@ def _planned(
         what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
     settings = settings_of(Places(here(), os.environ), given.get("profile"))
-    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
+    release = "" if settings.assumed else settings.slurm
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
     nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
-    given_to_it = given_by(args, how["variables"], how["files"])
-    return plan_of(script, os.environ, here(), given_to_it, nodes=nodes, see=how["see"])
+    return script, given_by(args, variables, files), nodes

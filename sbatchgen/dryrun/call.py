@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
@@ -20,6 +21,7 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.sandbox.box import NoSandboxError
 
+SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given
 SHELLS = ("bash", "sh", "dash", "ksh")
 
@@ -50,6 +52,8 @@ def plan_of(
     if not is_planned(script):
         what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+    if "\r\n" in script.text:  # which sbatch refuses: see refusals.py
+        script = replace(script, text=script.text.replace("\r\n", "\n"))
     user = _user()
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
@@ -82,8 +86,9 @@ def is_planned(script: JobScript) -> bool:
 
 def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "") -> JobScript:
     """Return a script for `plan_of`, on a cluster."""
-    release = slurm or (profile.slurm if profile else "") or DEFAULT_SLURM
-    return JobScript(file=file, text=text, profile=profile or NO_CLUSTER, slurm=release)
+    known = slurm or (profile.slurm if profile else "")
+    cluster, release = profile or NO_CLUSTER, known or DEFAULT_SLURM
+    return JobScript(file=file, text=text, profile=cluster, slurm=release, assumed=not known)
 
 
 def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:

@@ -38,10 +38,11 @@ _HIDDEN = (
 Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
 
 
-def as_json(done: DryRun, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the fields of the JSON document of a plan."""
+def as_json(done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None) -> dict[str, Any]:
+    """Return the fields of the JSON document of a plan; `refusal`: why sbatch refuses the script."""
     return {
         "script": done.script.file,
+        "refusal": refusal.problem.what if refusal else "",
         "nodes": list(done.grant.nodes),
         "gpus_per_node": done.grant.gpus,
         "cpus_per_node": list(done.grant.cpus),
@@ -67,9 +68,13 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def as_text(done: DryRun, *, process: int | None = None) -> str:
+def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
     """Return a plan for people; with `process`, this one of each step in full."""
     lines = [headline(done), ""]
+    if refusal:
+        line = f" (line {refusal.place.line})" if refusal.place.line else ""
+        first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
+        lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
     above: list[str] = []
     for paragraphs in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
         for indent, words in paragraphs:

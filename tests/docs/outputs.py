@@ -113,7 +113,7 @@ def _outputs() -> dict[str, Any]:
         "lint rules": numbered
         | {"rules": [{"rule": str, "severity": Severity, "pedantic": bool, "title": str, "page": str}]},
         "plan": numbered
-        | {"script": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
+        | {"script": str, "refusal": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
         | {"steps": [{name: kind for name, kind in _fields(Step).items() if name not in _NOT_PRINTED}]}
         | {"needed": [Need], "findings": [finding], "exit": int, "limit": str},
         "rehearse": numbered

@@ -24,7 +24,7 @@ def test_a_script_is_planned_from_a_file_and_from_stdin(command: Command, folder
     assert planned.status == 0
     assert planned.out.startswith("job.slurm: 3 nodes; 1 step with 3 processes; ends with 0\n")
     assert "    python train.py 'a b'\n" in planned.out
-    assert not planned.err
+    assert planned.err == "note: runs job.slurm in a sandbox: no network, no files changed\n"
 
 
 def test_a_job_is_planned_as_it_is_rendered(command: Command, folder: Path) -> None:
