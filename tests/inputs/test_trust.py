@@ -249,6 +249,30 @@ def test_what_the_user_names_is_taken_as_it_is(project: Path, command: Command) 
     assert (result.status, result.err) == (0, "")
 
 
+@pytest.mark.parametrize("variable", ["SBATCHGEN_PATH", "XDG_CONFIG_HOME"])
+def test_folders_above_are_judged_too(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    root = folder / "group/mine" / ("" if variable == "SBATCHGEN_PATH" else "sbatchgen")
+    write(root / "profiles/msu.yaml", PROFILE)
+    monkeypatch.setenv(variable, str(folder / "group/mine"))
+    everybody(folder / "group")
+    result = command("render", "ddp", "--profile", "msu")
+    assert "planted" not in result.out
+    assert f"it is below {folder}/group, which can be written by everybody\n" in result.err
+    assert f"  fix: chmod go-w {folder}/group, or to trust it, export SBATCHGEN_TRUST={root}\n" in result.err
+    (folder / "group").chmod(0o1777)
+    assert "planted" in command("render", "ddp", "--profile", "msu").out
+
+
+def test_what_does_not_exist_in_a_folder_for_all_can_be_made_by_others(tmp_path: Path) -> None:
+    assert trust.doubt(tmp_path / "new") is None
+    tmp_path.chmod(0o1777)
+    reason = trust.doubt(tmp_path / "new")
+    assert reason
+    assert reason[:2] == (tmp_path, f"does not exist, and others can make it in {tmp_path}")
+
+
 def test_the_project_above_one_that_is_left_out_counts(
     project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +441,17 @@ def test_a_folder_that_others_can_write_holds_no_cache(
     spoil(next(cache.iterdir()))
     assert tiny() == right
     assert [file.read_bytes() for file in kept(cache)] == before
+
+
+def test_new_folders_for_a_cache_are_the_users_alone(cache: Path) -> None:
+    """Whatever the umask: a group that shares it would have no cache."""
+    cache = cache / "below"
+    old = os.umask(0)
+    try:
+        assert trust.make_own(cache)
+    finally:
+        os.umask(old)
+    assert {path.stat().st_mode & 0o777 for path in (cache, cache.parent)} == {0o700}
 
 
 def test_damage_changes_no_script(tiny: Tiny, cache: Path) -> None:
