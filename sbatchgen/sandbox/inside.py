@@ -1,6 +1,6 @@
 """The first process in a sandbox, as confined as the program that it runs within limits and reports on.
 
-Sources: getrlimit(2), proc(5), statvfs(3).
+Sources: getrlimit(2), prctl(2), proc(5), statvfs(3).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SHOWN, _RECORDS, _ALL = 1 << 20, 4000, 64 << 20  # bytes of a file, files, and bytes of all that are reported
 _POLL_S, _LEFT_S = 0.02, 2.0  # between two looks, and for what the program has left
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
+_SET_DUMPABLE = 4  # of prctl(2)
 _INODE = 1 << 10  # bytes of the kernel's memory for a file
 
 
@@ -29,6 +30,10 @@ def main(task: dict[str, Any]) -> None:
     and the files.
     """
     os.write(1, b"+")
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2:  # also of folders of the machine, from which .. leads out
+            quietly(os.close, number)
+    hide()
     os.umask(0o022)
     for name in task["folders"]:
         quietly(os.makedirs, name, exist_ok=True)
@@ -39,7 +44,7 @@ def main(task: dict[str, Any]) -> None:
     program = os.fork()
     if program == 0:
         try:
-            become(task, started)
+            become(task)
         finally:
             os._exit(127)
     os.close(started)
@@ -61,6 +66,16 @@ def main(task: dict[str, Any]) -> None:
             rest = rest[os.write(1, rest) :]
 
 
+def hide() -> None:
+    """Close to programs of the same user what is below /proc of this process: its memory and its files."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    except (ImportError, OSError):  # some builds of Python have none; then it may be misled
+        pass
+
+
 def quietly(work: Any, *args: Any, **more: Any) -> None:
     """Do what may fail."""
     try:
@@ -80,15 +95,13 @@ def put(name: str, what: tuple[bytes, int] | str) -> None:
         os.chmod(name, what[1])
 
 
-def become(task: dict[str, Any], started: int) -> None:
-    """Become the program; `started` is a file that its start closes."""
+def become(task: dict[str, Any]) -> None:
+    """Become the program, whose start closes what this process has opened."""
     limits = task["limits"]
     quietly(os.chdir, "/")
     quietly(os.chdir, task["folder"])
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
-    os.closerange(3, started)
-    os.closerange(started + 1, 1 << 12)
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     for kind, most in (
