@@ -16,6 +16,7 @@ JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
 _MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # the GPUs of a node
 _LATER = "23.02"
+_SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a job has
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
@@ -54,12 +55,15 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         DocumentError: It asks for more than a plan can show.
     """
     asked = script.resources
-    count = max(nodes or asked.nodes, 1)
+    wanted = nodes or asked.nodes
+    is_scaled = bool(nodes and asked.ntasks_per_node)
+    count = max(wanted if is_scaled else min(wanted, asked.ntasks or wanted), 1)  # no node without a task
     _hold("nodes", count, _MOST_NODES)
     width = len(str(count))
     names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
     per_task = asked.cpus_per_task or 1
-    tasks = _tasks(asked, count, nodes)
+    total = None if is_scaled else asked.ntasks
+    tasks = _tasks(asked, count, total)
     few = _asked_gpus(asked, count)
     gpus = max(few, *_whole(script, "gpus_per_node")) if "exclusive" in asked else few
     _hold("GPUs on a node", gpus, _MOST_GPUS)
@@ -68,11 +72,16 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         cpus = (on_node,) * count
         tasks = (on_node // per_task,) * count
     else:
-        cpus = tuple(max(_cpus_of_node(asked, script, gpus), number * per_task) for number in tasks)
+        least = (
+            asked.ntasks_per_node or 1 if count > 1 else 1
+        )  # for which a node has CPUs, also if it runs fewer
+        cpus = tuple(
+            max(_cpus_of_node(asked, script, gpus), max(number, least) * per_task) for number in tasks
+        )
     _hold("tasks", sum(tasks), _MOST_TASKS)
     held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
     held.environment.update(_of_job(script, held, user, uid, gid))
-    held.environment.update(_of_tasks(asked, sum(tasks), script.release))
+    held.environment.update(_of_tasks(asked, total or sum(tasks), script.release))
     held.environment.update(_of_gpus(asked, gpus))
     held.environment.update(_of_array(script))
     return held
@@ -83,14 +92,12 @@ def _hold(what: str, number: int, most: int) -> None:
         raise DocumentError.of(f"a plan is of {most} {what} at most", fix="ask for fewer, to see their plan")
 
 
-def _tasks(asked: Resources, count: int, nodes: int | None) -> tuple[int, ...] | None:
+def _tasks(asked: Resources, count: int, total: int | None) -> tuple[int, ...] | None:
     """Tasks of each node; None if no option asks for tasks."""
-    if asked.ntasks_per_node and (nodes or not asked.ntasks):
-        return (asked.ntasks_per_node,) * count
-    if asked.ntasks:
-        each, more = divmod(max(asked.ntasks, count), count)
+    if total:
+        each, more = divmod(total, count)
         return tuple(each + (number < more) for number in range(count))
-    return None
+    return (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
 
 
 def _asked_gpus(asked: Resources, count: int) -> int:
@@ -113,8 +120,10 @@ def _cpus_of_node(asked: Resources, script: JobScript, gpus: int) -> int:
 def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
     first, nodes = held.nodes[0], node_list(held.nodes)
     asked = script.resources
+    per_node = asked.ntasks_per_node if script.release < _SPREADING else None
     of = {
         "ENVIRONMENT": "BATCH",
+        "HOSTNAME": first,
         "SLURMD_NODENAME": first,
         "SLURM_CLUSTER_NAME": str(script.profile.name) if script.known else "cluster",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
@@ -137,7 +146,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         "SLURM_PRIO_PROCESS": "0",
         "SLURM_PROCID": "0",
         "SLURM_SUBMIT_HOST": "login",
-        "SLURM_TASKS_PER_NODE": counts(held.tasks),
+        "SLURM_TASKS_PER_NODE": counts((per_node,) * len(held.nodes) if per_node else held.tasks),
         "SLURM_TASK_PID": "2",
         "SLURM_TOPOLOGY_ADDR": first,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",

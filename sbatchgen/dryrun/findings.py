@@ -118,7 +118,7 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         before = "before it starts a program" if not done.steps else "before its end"
         what = f"the script ends with {done.ended.status} {before}: {unread[1]}"
         yield found(
-            done, int(unread[2]), what, "close what is open, or fill in what is missing", rule="SB814"
+            done, number_of(unread[2]), what, "close what is open, or fill in what is missing", rule="SB814"
         )
     elif not done.steps and done.ended.status and not done.needed:
         what = f"the script ends with {done.ended.status} before it starts a program"
@@ -130,7 +130,9 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         yield found(done, launch.command.line, what, "see the conditions around it", severity="info")
     if empty and not may_follow(done):
         what = f"bash can't compute this: {empty[2]}"
-        yield found(done, int(empty[1]), what, "print its variables before this line: one of them is empty")
+        yield found(
+            done, number_of(empty[1]), what, "print its variables before this line: one of them is empty"
+        )
 
 
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
@@ -307,7 +309,7 @@ def _ranks(done: DryRun, step: Step) -> Iterator[Finding]:
         yield found(done, step.line, what, fix, rule="SB308")
     size = of[0].env["WORLD_SIZE"] or ""
     each_is_rank = all(process.env.get("LOCAL_RANK") for process in of)
-    if size.isdecimal() and int(size) != step.tasks and (each_is_rank or int(size) < step.tasks):
+    if number_of(size) not in (0, step.tasks) and (each_is_rank or number_of(size) < step.tasks):
         what = f"WORLD_SIZE is {size}, and this step starts {counted(step.tasks, 'process')}"
         yield found(done, step.line, what, "export WORLD_SIZE=$SLURM_NTASKS")
 

@@ -11,6 +11,7 @@ from sbatchgen.bash.tools import SYNTAX
 from sbatchgen.dryrun.found import found, may_follow, meetings
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
+from sbatchgen.dryrun.step import number_of
 from sbatchgen.finding import Finding
 from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
@@ -64,12 +65,12 @@ class StartedLauncher:
         """The number of nodes for which it waits; 0 if its options do not say."""
         if not self.name or "standalone" in self.options:
             return 0
-        return _number(self.options.get(LAUNCHERS[self.name].nodes, "1"))
+        return number_of(self.options.get(LAUNCHERS[self.name].nodes, "1"))
 
     @cached_property
     def workers(self) -> int:
         """How many processes it starts on its node; 0 if its options do not say."""
-        asked = _number(self.options.get(LAUNCHERS[self.name].processes, "")) if self.name else 0
+        asked = number_of(self.options.get(LAUNCHERS[self.name].processes)) if self.name else 0
         return asked // max(self.nodes, 1) if self.name == "accelerate launch" else asked
 
     @property
@@ -91,10 +92,6 @@ class StartedLauncher:
     def first(self, names: Sequence[str]) -> tuple[str, str]:
         """The first of these options that it has, and its value."""
         return next(((name, self.options[name]) for name in names if name in self.options), ("", ""))
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 6 else 0
 
 
 def of_launchers(done: DryRun) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from sbatchgen.dryrun.step import number_of
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.sbatch.option_table import specs
 
@@ -58,9 +59,9 @@ def traced(text: str) -> tuple[Traced, ...]:
     for line in text.splitlines():
         head, *rest = line.split("\x1f", 3)
         number = head.lstrip("+")
-        if len(rest) == 3 and number.isdecimal() and len(number) < 8:
+        if len(rest) == 3 and number.isdecimal():
             is_own = not rest[0].endswith("/run/plan/prelude.sh")
-            entries += [Traced(int(number), rest[2], rest[1])] * is_own
+            entries += [Traced(number_of(number), rest[2], rest[1])] * is_own
         elif entries and not rest and is_own:
             entries[-1] = entries[-1]._replace(command=f"{entries[-1].command}\n{line}")
     return tuple(entries)
@@ -73,7 +74,7 @@ def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
         err: What it printed to stderr, with "script" for its path.
         trace: The commands that it ran.
     """
-    left = next((int(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), 0)
+    left = next((number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), 0)
     for path, need in _missing(err, trace):
         if path.startswith("/") or not left or need.line <= left:  # else it was looked for in another folder
             yield need
@@ -82,7 +83,7 @@ def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
 def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     """Yield each path as the script has it, and what it needs."""
     for match in [*_OF_BASH.finditer(err)][:_MOST]:
-        line, path = int(match[1]), match[3]
+        line, path = number_of(match[1]), match[3]
         of_line = [entry for entry in trace if entry.line == line]
         if is_path(path):
             yield path, _need(_kind(match[2] or "", path, of_line), path, line, of_line)

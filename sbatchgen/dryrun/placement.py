@@ -50,7 +50,7 @@ class _Placed:
 
 def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:
     running: list[_Placed] = []
-    starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes}]
+    starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes} - start.not_on]
     following = 0  # where later releases look first: after the nodes of the last step
     for start in starts[:_MOST]:
         parts = [*start.takes.values()]

@@ -1,4 +1,5 @@
 # Read by each bash in the sandbox at its start (BASH_ENV).
+[[ ${HOSTNAME@a} == *x* ]] || HOSTNAME=${SLURMD_NODENAME-$HOSTNAME} # which bash sets itself if it inherits none
 command_not_found_handle() {
     local __plan_by=0
     __plan_at=${BASH_LINENO[0]} /run/plan/bin/unknown "$@"

@@ -20,6 +20,7 @@ from sbatchgen.dryrun.missing import Need, Traced, absent, empty_test, false_tes
 from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.sight import path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
+from sbatchgen.dryrun.step import number_of
 from sbatchgen.job.script import JobScript
 from sbatchgen.sandbox.box import PLACE, Box, Ended, Limits, run
 from sbatchgen.units import EnvName
@@ -343,7 +344,7 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
             and match[2] not in known
             and re.search(rf"\$\{{?{match[2]}", done.script.text)
         ):
-            yield Need("variable", match[2], int(match[1]))
+            yield Need("variable", match[2], number_of(match[1]))
 
 
 def _tested(done: DryRun, given: Given) -> Iterator[Need]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.dryrun.allocation import Grant
+from sbatchgen.dryrun.step import number_of
 from sbatchgen.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
@@ -25,7 +26,7 @@ _HELPERS = frozenset(
 _WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
-_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"))
+_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
 
 class Taken(NamedTuple):
@@ -154,14 +155,14 @@ class Step:
 def read(text: str) -> StartRecord | None:
     """Return the start that a record describes; None for what is not a record."""
     name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
-    if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()) or len(line + waits + count) > 20:
+    if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
         return None
-    words, pairs = rest[: int(count)], rest[int(count) :]
+    words, pairs = rest[: number_of(count)], rest[number_of(count) :]
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return StartRecord(
         name=name.removeprefix(BIN),
-        line=int(line),
-        waits=int(waits),
+        line=number_of(line),
+        waits=number_of(waits),
         background=background == "1",
         folder=folder,
         words=tuple(plain(word) for word in words),
@@ -202,9 +203,10 @@ def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str])
         own = launching.get(start.step)
         if own is start:
             inside = [other for other in starts if other.step == start.step and other is not start]
-            yield _step(start, [_process(other, held, batch, start) for other in inside if _matters(other)])
+            processes = [_process(other, held, batch, start) for other in inside if _matters(other)]
+            yield _step(start, held, processes)
         elif own is None and _matters(start):
-            yield _step(start, [_process(start, held, batch, None)])
+            yield _step(start, held, [_process(start, held, batch, None)])
 
 
 def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
@@ -225,18 +227,17 @@ def _place(start: StartRecord) -> tuple[str, str, int]:
     return (start.step, start.environment.get("__plan_rank", ""), start.line)
 
 
-def _step(start: StartRecord, processes: Sequence[StartedProcess]) -> Step:
-    tasks = start.environment.get("__plan_tasks", "1")
+def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) -> Step:
     return Step(
         line=start.line,
         command=(start.name, *start.words),
         background=start.background,
-        tasks=int(tasks) if tasks.isdecimal() else 1,
+        tasks=number_of(start.environment.get("__plan_tasks", "1")),
         refusal=start.environment.get("__plan_refusal", ""),
         waits=start.waits,
         processes=tuple(sorted(processes, key=lambda process: process.rank)),
         sharing=start.sharing,
-        takes=start.takes,
+        takes={node: part for node, part in start.takes.items() if node in held.nodes},
     )
 
 
@@ -245,15 +246,14 @@ def _process(
 ) -> StartedProcess:
     of = start.environment
     gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
-    rank = of.get("__plan_rank", "0")
     on_node = held.cpus[0] if not step else _cpus(of, held)
     return StartedProcess(
         node=of.get("SLURMD_NODENAME", held.nodes[0]),
-        rank=int(rank) if step and rank.isdecimal() else 0,
+        rank=number_of(of.get("__plan_rank")) if step else 0,
         argv=(start.name, *start.words),
         cwd=start.folder,
         env=dict(_differences(of, batch)),
-        gpus=tuple(int(part) for part in gpus if len(part) < 5),
+        gpus=tuple(map(number_of, gpus)),
         cpus=on_node,
         container=of.get("__plan_container") or _image(step),
     )
@@ -261,11 +261,9 @@ def _process(
 
 def _cpus(of: Mapping[str, str], held: Grant) -> int:
     """CPUs of a task: those it asks for, or its part of the node's."""
-    asked, mine = of.get("SLURM_CPUS_PER_TASK", ""), of.get("SLURM_GTIDS", "0").count(",") + 1
-    if asked.isdecimal() and len(asked) < 6:
-        return int(asked)
-    on_node = of.get("SLURM_CPUS_ON_NODE", "")
-    return max((int(on_node) if on_node.isdecimal() and len(on_node) < 6 else held.cpus[0]) // mine, 1)
+    tasks = of.get("SLURM_GTIDS", "0").count(",") + 1
+    on_node = number_of(of.get("SLURM_CPUS_ON_NODE")) or held.cpus[0]
+    return number_of(of.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
 
 
 def _image(step: StartRecord | None) -> str:

@@ -18,6 +18,7 @@ BIN = f"{PLACE}/bin"
 LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
 MOST_TASKS = 64  # that are started; those of larger steps are like these
 MOST_RECORDS = 512  # if their start is only recorded
+MOST_OF_STEP = 1 << 17  # no job has more
 # What runs in the sandbox as it is, by name; of other programs only the start is recorded.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -194,6 +195,8 @@ def spread(
     if not given and (not held or obeys):
         given = count * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
     wanted = given or held or count
+    if wanted > MOST_OF_STEP:
+        return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(wanted, count), 1)]
     on = _numbers(wanted, names, job, given)
     per_task = _cpus_per_task(options, job, environment)
@@ -254,7 +257,8 @@ def expanded(text: str) -> set[str]:
         prefix, bracket, item = word.partition("[")
         low, dash, high = item.partition("-")
         if dash and low.isdecimal() and high.isdecimal():
-            names.update(f"{prefix}{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
+            numbers = range(number_of(low), number_of(high) + 1)[:MOST_OF_STEP]
+            names.update(f"{prefix}{number:0{len(low)}}" for number in numbers)
         else:
             names.add(prefix + item)
         inside = "" if part.endswith("]") or not bracket else prefix + bracket
@@ -273,7 +277,6 @@ def variables(
     mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     of = {
         "SLURMD_NODENAME": task["host"],
-        "HOSTNAME": task["host"],
         "SLURM_TOPOLOGY_ADDR": task["host"],
         "SLURM_PROCID": str(task["rank"]),
         "SLURM_LOCALID": str(task["local"]),
@@ -395,7 +398,7 @@ def exported(export: str, environment: Options) -> Options:
     kept = {
         key: value
         for key, value in environment.items()
-        if "ALL" in names or not names.isdisjoint({key}) or key.startswith(("SLURM", "__plan"))
+        if "ALL" in names or key in names or key.startswith(("SLURM", "__plan", "BASH_ENV"))
     }
     return kept | dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -415,7 +418,7 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
             children.append(os.posix_spawn(program, words, inner))
         except OSError:  # a script of an interpreter that is not here
             record(words[0], words[1:], inner)
-    worst = int(os.environ.get("__plan_status", "0"))  # noqa: SIM112 - no name of a script
+    worst = number_of(os.environ.get("__plan_status"))  # noqa: SIM112 - no name of a script
     for child in children:
         worst = max(worst, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), key=abs)
     return abs(worst)
@@ -483,8 +486,8 @@ def record(name: str, words: list[str], environment: Options) -> None:
 
 
 def number_of(text: str | None) -> int:
-    """The number that a text is; 0 for another text."""
-    return int(text) if text and text.isdecimal() else 0
+    """The number that a text is; 0 for another text, and for one of more digits than a job needs."""
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
 def _counts(numbers: list[int]) -> str:

@@ -57,6 +57,9 @@ SHAPES = {
     ),
     "--nodes=1 --ntasks-per-node=2 --gpus-per-node=4": ("--gpus-per-task=1", "-n1 --gpus-per-task=2"),
     "--ntasks=3": ("", "-n2"),
+    "--nodes=2 --ntasks=1 --gpus-per-node=2": ("", "-n1"),
+    "--nodes=2-3 --ntasks=2": ("", "--export=PATH"),
+    "--nodes=2 --ntasks=3 --ntasks-per-node=4": ("",),
     "--nodes=1 --gpus=2 --cpus-per-gpu=2 --mem-per-gpu=1G": ("-n1",),
     "--nodes=3 --ntasks-per-node=4": (
         *("-N1 -n1", "-N1 -n1", "-N2 -n2", "-N1 -n1 --exact"),

@@ -36,7 +36,7 @@ _UNKNOWN = {
     r"|JOB_EXCLUSIVE)|(HYDRA|I_MPI|OMPI|PRTE)_\w+",
     "how srun and slurmd work": r"SLURM_(JOB_CPUS_PER_NODE_PACK_GROUP_0|TRES_(PER_TASK|BIND))"
     r"|SLURMD_(DEBUG|TRES_BIND)|SRUN_DEBUG|SLURM_CPU_BIND\w*",
-    "of the shell": r"PATH|_|SHLVL|PWD|OLDPWD|HOSTNAME|LANG|SHELL|TERM|LC_CTYPE|BASH_ENV",
+    "of the shell": r"PATH|_|SHLVL|PWD|OLDPWD|LANG|SHELL|TERM|LC_CTYPE|BASH_ENV",
     "of these tests, which plan as root for another user": r"(SLURM_JOB_)?(USER|UID|GID)|LOGNAME",
 }
 _LEFT_OUT = re.compile("|".join(_UNKNOWN.values()))
