@@ -125,7 +125,7 @@ def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
 def is_path(path: str) -> bool:
     """Whether a text may be the path of a file that can be made."""
     own = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
-    return bool(path) and len(path) < 1000 and "\n" not in path and not own
+    return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not own
 
 
 def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:

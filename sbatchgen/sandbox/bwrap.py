@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.machinery import SourceFileLoader
@@ -103,7 +104,8 @@ def words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], list
     line += ["--unshare-cgroup-try", *["--unshare-net"] * (box.network != "machine"), "--cap-drop", "ALL"]
     line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]
     line += ["--seccomp", str(numbers[-1]), "--size", str(box.limits.memory), "--tmpfs", "/", *_of_system()]
-    line += [word for name in (*_DEVICES, *box.devices) for word in ("--dev-bind", *[f"/dev/{name}"] * 2)]
+    for path in (f"/dev/{name}" for name in (*_DEVICES, *box.devices)):
+        line += ["--dev-bind", path if os.getuid() else _twin(path, opened), path]
     for path, number in box.shown.items():
         line += _layer(path, number) if layers else _entries(path, number)
     for path in (sys.base_prefix, *box.readable):  # this Python starts the program
@@ -128,7 +130,20 @@ def _of_system() -> Iterator[str]:
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
     for name in ("tmp", "var/tmp", "dev/shm"):
         yield from ("--perms", "1777", "--dir", f"/{name}")
-    yield from ("--proc", "/proc")
+    yield from ("--proc", "/proc", "--remount-ro", "/proc")  # root owns the settings of the kernel there
+
+
+def _twin(path: str, opened: ExitStack) -> str:
+    """Return another file of a device: root owns those of /dev, and a program of root's could close them to all."""
+    twin = os.path.join(opened.enter_context(tempfile.TemporaryDirectory(prefix="sbatchgen-")), "device")
+    try:
+        about = os.stat(path)
+        os.mknod(twin, about.st_mode, about.st_rdev)
+        os.chmod(twin, about.st_mode & 0o777)
+        os.close(os.open(twin, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError:  # as in containers, and on file systems without devices
+        return path
+    return twin
 
 
 def _layer(path: str, number: int) -> list[str]:

@@ -80,7 +80,7 @@ def quietly(work: Any, *args: Any, **more: Any) -> None:
     """Do what may fail."""
     try:
         work(*args, **more)
-    except OSError:
+    except (OSError, ValueError):  # as of a name with a NUL
         pass
 
 
@@ -185,7 +185,8 @@ def contents(place: str) -> dict[str, bytes]:
     """Return the regular files that the program could write, the first bytes of each."""
     texts: dict[str, bytes] = {}
     left, starts = _ALL, f"{place}/starts"
-    records = [f"starts/{name}" for name in sorted(os.listdir(starts)) if name.replace(".", "").isdigit()]
+    found = os.listdir(starts) if os.path.isdir(starts) else []
+    records = [f"starts/{name}" for name in sorted(found) if name.replace(".", "").isdigit()]
     for name in ["out", "err", "trace", *records[:_RECORDS]]:
         try:
             number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
