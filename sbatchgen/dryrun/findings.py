@@ -17,6 +17,7 @@ from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
+from sbatchgen.sandbox.box import BoxLimits
 
 _SPOOL = SCRIPT.rpartition("/")[0] + "/"
 _SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
@@ -26,6 +27,11 @@ _UNREADABLE = re.compile(
 )
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
+_AT_LIMITS = {
+    "memory": "needs more than 1 GiB of memory here",
+    "processes": f"needs more than {BoxLimits().processes} processes here",
+}
+_AT_DAMAGE = "damages the sandbox, so that what it started is not known"
 _MANY = 30  # steps of a script that is not in a loop that waits
 
 
@@ -110,9 +116,8 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         fix = "see the loop there: it waits for something that did not happen"
         yield found(done, line, what, fix, severity="info")
     elif done.ended.limit:
-        much = "1 GiB of memory" if done.ended.limit == "memory" else "256 processes"
         after = f"after {counted(len(done.steps), 'step')}" if done.steps else "before any program"
-        what = f"the plan ends early, {after}: the script needs more than {much} here"
+        what = f"the plan ends early, {after}: the script {_AT_LIMITS.get(done.ended.limit, _AT_DAMAGE)}"
         yield found(done, line, what, "see the loop there", severity="warning" if not done.steps else "info")
     elif unread:
         before = "before it starts a program" if not done.steps else "before its end"

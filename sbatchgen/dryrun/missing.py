@@ -14,8 +14,10 @@ from sbatchgen.sbatch.option_table import specs
 
 _MOST = 40  # of one run
 _NONE = "(?:No such file or directory|Not a directory)"
-_OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.+): {_NONE}")
-_OF_TASKS = re.compile(rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.+): {_NONE}", re.MULTILINE)
+_OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NONE}")
+_OF_TASKS = re.compile(
+    rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NONE}", re.MULTILINE
+)
 _OF_SCRIPTS = re.compile(
     r"^(?:(?:da)?sh: 0: cannot open|Can't open perl script) \"?(.+?)\"?: No such file", re.MULTILINE
 )
@@ -54,17 +56,17 @@ class Traced(NamedTuple):
 
 def traced(text: str) -> tuple[Traced, ...]:
     """Return the commands in a trace of bash, without those of prelude.sh, which writes it."""
-    entries: list[Traced] = []
+    entries: list[tuple[int, list[str], str]] = []
     is_own = True
     for line in text.splitlines():
         head, *rest = line.split("\x1f", 3)
         number = head.lstrip("+")
         if len(rest) == 3 and number.isdecimal():
             is_own = not rest[0].endswith("/run/plan/prelude.sh")
-            entries += [Traced(number_of(number), rest[2], rest[1])] * is_own
+            entries += [(number_of(number), [rest[2]], rest[1])] * is_own
         elif entries and not rest and is_own:
-            entries[-1] = entries[-1]._replace(command=f"{entries[-1].command}\n{line}")
-    return tuple(entries)
+            entries[-1][1].append(line)
+    return tuple(Traced(number, "\n".join(lines), folder) for number, lines, folder in entries)
 
 
 def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
@@ -123,7 +125,7 @@ def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
 def is_path(path: str) -> bool:
     """Whether a text may be the path of a file that can be made."""
     own = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
-    return bool(path) and len(path) < 1000 and "\n" not in path and not own
+    return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not own
 
 
 def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:

@@ -15,9 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType
 from typing import Literal, NamedTuple, cast
 
@@ -191,7 +192,7 @@ def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], lis
     line += ["--unshare-cgroup-try", *["--unshare-net"] * (box.network != "machine"), "--cap-drop", "ALL"]
     line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]
     line += ["--seccomp", str(numbers[-1]), "--size", str(box.limits.memory), "--tmpfs", "/", *_of_system()]
-    line += [word for name in (*_DEVICES, *box.devices) for word in ("--dev-bind", *[f"/dev/{name}"] * 2)]
+    line += _devices((*_DEVICES, *box.devices), opened)
     for path, number in box.shown.items():
         layer = ["--overlay-src", f"/proc/self/fd/{number}", "--tmp-overlay", path]
         line += layer if layers else _entries(path, number)
@@ -217,7 +218,23 @@ def _of_system() -> Iterator[str]:
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
     for path in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
         yield from ("--perms", "1777", "--dir", path)
-    yield from ("--proc", "/proc")
+    yield from ("--proc", "/proc", "--remount-ro", "/proc")  # root owns the settings of the kernel there
+
+
+def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
+    """Return what shows devices; twins to root, who owns those of the machine and could close them to all."""
+    place = "/dev"
+    with suppress(OSError):  # as in a container, whose root makes no devices
+        twins = (
+            opened.enter_context(TemporaryDirectory(prefix="sbatchgen-", dir=place))
+            if not os.getuid()
+            else ""
+        )
+        for name, about in ((name, os.stat(f"/dev/{name}")) for name in names if twins):
+            os.mknod(f"{twins}/{name}", about.st_mode, about.st_rdev)
+            os.chmod(f"{twins}/{name}", about.st_mode & 0o777)
+        place = twins or place
+    return [word for name in names for word in ("--dev-bind", f"{place}/{name}", f"/dev/{name}")]
 
 
 def _entries(path: str, number: int) -> Iterator[str]:

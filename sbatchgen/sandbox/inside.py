@@ -63,7 +63,7 @@ def make(name: str, what: tuple[bytes, int] | str | None) -> None:
             with open(name, "wb") as file:
                 file.write(what[0])
             os.chmod(name, what[1])
-    except OSError:
+    except (OSError, ValueError):  # as of a name with a NUL
         pass
 
 
@@ -148,7 +148,8 @@ def read(name: str) -> str:
 def contents(place: str) -> dict[str, bytes]:
     """Return the regular files that the program could write, the first bytes of each."""
     texts, left = {}, _ALL
-    records = sorted(name for name in os.listdir(f"{place}/starts") if name.replace(".", "").isdigit())
+    names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
+    records = sorted(name for name in names if name.replace(".", "").isdigit())
     for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:_RECORDS])]:
         try:
             number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
