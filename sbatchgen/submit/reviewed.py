@@ -68,10 +68,10 @@ def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment
     import difflib
 
     digests = [review.digest for review in reviews]
-    others = [digest for digest in digests if digest not in reviewed]
-    left = [*(digest for digest in reviewed if digest not in digests), *reviewed]
+    others = [digest for digest in digests if not digest or digest not in reviewed]
+    left = [digest for digest in reviewed if digest not in digests]
     problems = []
-    for old, new in zip(left, others, strict=False):
+    for old, new in zip([*left, *[reviewed[-1]] * len(others)], others, strict=False):
         before, now = _kept(_folder(environment), old), _kept(_folder(environment), new)
         changes = difflib.unified_diff(before, now, "reviewed", "now", lineterm="", n=1) if before else ()
         what = f"the job is not what was reviewed: its digest is {new} now, not {old}"

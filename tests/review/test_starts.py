@@ -85,7 +85,7 @@ def test_every_job_has_its_command_in_at_most_six_lines(mode: str, profile: str)
         ("--gres=shard:3 -n1", "node 0  1 task, 3 shards of a GPU, 1 CPU"),
     ],
 )  # fmt: skip
-def test_of_a_finished_script_its_directives_are_told_and_plan_is_named(line: str, row: str) -> None:
+def test_of_a_finished_script_its_directives_count_and_plan_is_named(line: str, row: str) -> None:
     shown, note = of_directives(line).splitlines()
     assert shown == row.rstrip()
     assert note == "sbatchgen plan job.slurm shows what the script starts"

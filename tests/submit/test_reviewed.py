@@ -143,7 +143,7 @@ def test_the_name_of_a_snapshot_is_drawn_and_changes_no_digest(
     assert (other.status, "A=/code-12345678" in other.err) == (3, True)
 
 
-def test_of_several_jobs_the_one_that_changed_is_told(command: Command, folder: Path, sbatch: Path) -> None:
+def test_of_several_jobs_the_one_that_changed_is_named(command: Command, folder: Path, sbatch: Path) -> None:
     files = [put(folder / f"{name}.slurm", SCRIPT.replace("train", name)) for name in "ab"]
     names = [file.name for file in files]
     shown = command("submit", *names, "--dry-run").err
@@ -184,3 +184,10 @@ def test_a_text_that_was_put_in_place_of_the_reviewed_one_is_not_shown(command: 
     Path(os.environ["HOME"], ".local/state/sbatchgen/reviewed", digest).write_text("harmless\n")
     refused = command("submit", *JOB, "--yes", "--reviewed", digest, "--time", "9:00:00")
     assert (refused.status, "harmless" in refused.err) == (3, False)
+
+
+def test_each_job_that_nobody_reviewed_is_refused(command: Command, folder: Path, sbatch: Path) -> None:
+    names = [put(folder / f"{name}.slurm", SCRIPT.replace("train", name)).name for name in "abcd"]
+    digest = digest_in(command("submit", "a.slurm", "--dry-run").err)
+    refused = command("submit", *names, "--yes", "--reviewed", digest)
+    assert (refused.status, sbatch.exists(), refused.err.count("error: the job is not")) == (3, False, 3)
