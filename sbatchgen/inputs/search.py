@@ -148,7 +148,7 @@ class Places:
 
         start = self._starts.get(trust)
         for subject, part in parts:
-            if reason := doubt(part, start):
+            if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
                 if self._trusts(trust):
                     return True
                 before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
@@ -157,7 +157,7 @@ class Places:
                 what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
                 _left_out.setdefault(reason.place, Problem(what, str(file.absolute()), fix))
                 return False
-            start = start or part.absolute()  # the other parts are in the first one
+            start = start or part.absolute()
         return True
 
     def _trusts(self, folder: Path) -> bool:
