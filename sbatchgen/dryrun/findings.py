@@ -9,7 +9,7 @@ from itertools import combinations
 from sbatchgen.bash.tools import SYNTAX
 from sbatchgen.dryrun.found import RULE, at_once, found, may_follow, meetings, own_options, own_words
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
-from sbatchgen.dryrun.missing import option_of
+from sbatchgen.dryrun.missing import functions_of, last_line, option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun, knows_cpus
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.dryrun.step import CONTAINERS, number_of
@@ -98,7 +98,7 @@ def _findings(done: DryRun) -> Iterator[Finding]:
 
 def _ending(done: DryRun) -> Iterator[Finding]:
     """The end before any program, or in the middle, and the end at a limit."""
-    line = done.trace[-1][0] if done.trace else 0
+    line = last_line(done.trace, functions_of(done.script.body))
     err = done.ended.files.get("err", "")
     unread = re.search(
         rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$",

@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
-from sbatchgen.dryrun.missing import Need, Traced, absent, empty_test, false_test, missing, traced
+from sbatchgen.dryrun.missing import (
+    Need,
+    Traced,
+    absent,
+    empty_test,
+    false_test,
+    functions_of,
+    missing,
+    traced,
+)
 from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.sight import path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
@@ -37,12 +46,12 @@ _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STAND_INS = """
 accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed dig docker dvc enroot fabric
-getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
-killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncu
-netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
+fuser getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
+killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncat ncu
+netcat netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
 pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast scancel scontrol scp
 sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh sshare sstat sudo
-tensorboard torchrun tune unknown uv vllm wandb wget
+telnet tensorboard torchrun tune unknown uv vllm wandb wget
 """.split()  # noqa: SIM905
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _COVERS = [
@@ -133,9 +142,9 @@ class DryRun:
 
     @property
     def said(self) -> str:
-        """The last line that the script printed to stderr."""
-        lines = self.ended.files.get("err", "").replace(f"{SCRIPT}: ", "").strip().splitlines()
-        return lines[-1][:300] if lines else ""
+        """The last line that the script printed to stderr; to stdout, if that has none."""
+        texts = (self.ended.files.get(name, "").replace(f"{SCRIPT}: ", "").strip() for name in ("err", "out"))
+        return next((text.splitlines()[-1][:300] for text in texts if text), "")
 
 
 def dry_run(
@@ -305,7 +314,8 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
         return lacked
-    if not done.ended.limit and (need := false_test(done.trace)):
+    functions = functions_of(done.script.body)
+    if not done.ended.limit and (need := false_test(done.trace, functions)):
         lacked.append(need)
     return lacked or [*unset(done, given)] or [*_tested(done, given)]
 
@@ -348,7 +358,8 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
 
 def _tested(done: DryRun, given: Given) -> Iterator[Need]:
     """The variables that were empty in the last test of the script, and that only a user can set."""
-    line, body = empty_test(done.trace), done.script.body
+    body = done.script.body
+    line = empty_test(done.trace, functions_of(body))
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
         own = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
         is_given = name in done.batch or name in given.variables
