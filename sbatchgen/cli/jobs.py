@@ -244,7 +244,7 @@ def _script_of(
 ) -> tuple[JobScript, Given, int | None]:
     """Return the script of a job, or the one that is named; what it is given; its nodes, if not its own."""
     from sbatchgen.dryrun.call import given_by, script_of
-    from sbatchgen.submit.finished import is_script
+    from sbatchgen.lint.source import is_script, whole
 
     if not (is_script(job) or job == "-"):
         from sbatchgen.render.render import render_request
@@ -255,7 +255,6 @@ def _script_of(
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.settings import settings_of
-    from sbatchgen.lint.source import whole
 
     source = whole(job)
     others = [

@@ -82,7 +82,8 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     JOB may also be a finished script. Exactly the bytes that were shown are submitted, and nothing of the job
     runs here. Several jobs get the same options, and none is submitted if one has errors.
     """
-    from sbatchgen.submit.finished import is_script, of_script
+    from sbatchgen.lint.source import is_script
+    from sbatchgen.submit.finished import of_script
     from sbatchgen.submit.rendered import of_job
 
     how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}

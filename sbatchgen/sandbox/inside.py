@@ -32,7 +32,7 @@ def main(task: dict[str, Any]) -> None:
     program = os.fork()
     if program == 0:
         try:
-            become(task, started)
+            become(task)
         finally:
             os._exit(127)
     os.close(started)
@@ -67,14 +67,12 @@ def make(name: str, what: tuple[bytes, int] | str | None) -> None:
         pass
 
 
-def become(task: dict[str, Any], started: int) -> None:
-    """Become the program; `started` is a file that its start closes."""
+def become(task: dict[str, Any]) -> None:
+    """Become the program, whose start closes what is open but for its own three files."""
     limits = task["limits"]
     os.chdir(task["folder"] if os.access(task["folder"], os.X_OK) else "/")
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
-    os.closerange(3, started)
-    os.closerange(started + 1, 64)
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     for kind, most in (
@@ -100,40 +98,37 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
-        seconds, runs, memory = measured(pids, places, limits["memory"])
+        seconds, runs, memory = measured(pids, places)
         most = max(most, memory)
         if runs or seconds > computed:
             computed, computed_at = seconds, now
         late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
         if late and status is not None:
             return status, "", most
-        reached = {
-            "memory": memory > limits["memory"],
-            "processes": len(pids) > limits["processes"],
-            "time": late,
-        }
-        if limit := next((name for name in reached if reached[name]), ""):
-            return -signal.SIGKILL, limit, most
+        many, much = len(pids) > limits["processes"], memory > limits["memory"]
+        if late or many or much:
+            return -signal.SIGKILL, "memory" if much else "processes" if many else "time", most
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
 
-def measured(pids: Sequence[str], places: Sequence[str], most: int) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether one runs, and bytes; above `most`, what programs share counts once."""
-    times, runs, sizes = os.times(), False, {}
+def measured(pids: Sequence[str], places: Sequence[str]) -> tuple[float, bool, int]:
+    """Return CPU seconds, whether a program runs, and bytes of memory and files that nobody else has."""
+    times, runs, size = os.times(), False, 0
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
-        if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
+        fields, pages = (
+            read(f"/proc/{name}/stat").rpartition(")")[2].split(),
+            read(f"/proc/{name}/statm").split(),
+        )
+        if fields and pages:  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
             runs = runs or fields[0] in "RD"
-            sizes[name] = int(fields[21]) * _PAGE
-    for name in sizes if sum(sizes.values()) > most else ():
-        parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
-        sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
+            size += (int(pages[1]) - int(pages[2])) * _PAGE
     for about in map(os.statvfs, places):
         blocks, files = about.f_blocks - about.f_bfree, about.f_files - about.f_ffree
-        sizes[f"files of {len(sizes)}"] = blocks * about.f_frsize + files * _INODE
-    return ticks / _TICKS, runs, sum(sizes.values())
+        size += blocks * about.f_frsize + files * _INODE
+    return ticks / _TICKS, runs, size
 
 
 def read(name: str) -> str:
