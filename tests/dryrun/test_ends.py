@@ -29,7 +29,7 @@ CHECKS = {
     ),
     "a usage": ("usage() {\n  cat <<EOF\nusage\nEOF\n  exit 1\n}\n[ $# -ge 1 ] || usage\n: $1\n", "arguments", "1"),
     "a trap of a function": (
-        'end() {\n  rc=$?\n  rm -rf /x\n  [ ! -f log ] || cat log\n}\ntrap end EXIT\n[ -d /data/x ] || exit 1\n',
+        "end() {\n  rc=$?\n  rm -rf /x\n  [ ! -f log ] || cat log\n}\ntrap end EXIT\n[ -d /data/x ] || exit 1\n",
         "folder", "x",
     ),
     "a trap of commands": (
