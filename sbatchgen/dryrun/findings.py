@@ -31,7 +31,7 @@ _UNREADABLE = re.compile(
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
 MANY = (
-    30  # steps of a script that is not in a loop that waits; of one that reached its limit, no more are told
+    30  # steps of a script that is not in a loop that waits; of one that reached its limit, no more are shown
 )
 
 
@@ -143,7 +143,7 @@ def _ending(done: DryRun) -> Iterator[Finding]:
 
 
 def _loop_line(done: DryRun) -> int:
-    """The first line of those that were run again and again at the end; 0 if none was."""
+    """The first line of those that were run again and again at the end; 0 without such lines."""
     times = Counter(entry.line for entry in done.trace[-_LAST:])
     return min((line for line, count in times.items() if count >= _ROUNDS), default=0)
 

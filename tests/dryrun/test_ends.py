@@ -91,9 +91,9 @@ def test_a_server_that_is_waited_for_comes(tmp_path: Path, case: str) -> None:
 
 def test_an_end_in_a_function_is_told_at_its_call_with_what_it_printed(tmp_path: Path) -> None:
     text = 'fail() {\n  echo "no: $*"\n  exit 7\n}\n[ "$(date +%Y)" = 1999 ] || fail "too late"\n'
-    _, (found, *_) = planned(f"{text}python train.py\n", tmp_path)
-    assert found.problem.what == "the script ends with 7 before it starts a program: no: too late"
-    assert found.place.line == 6
+    _, (first, *_) = planned(f"{text}python train.py\n", tmp_path)
+    assert first.problem.what == "the script ends with 7 before it starts a program: no: too late"
+    assert first.place.line == 6
 
 
 def test_a_variable_that_this_release_does_not_set_is_told_with_the_release(tmp_path: Path) -> None:

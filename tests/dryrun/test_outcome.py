@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -24,7 +25,14 @@ START: dict[str, Any] = {
 def of(**start: Any) -> dict[str, Row]:
     """The rows of a rehearsal with one start."""
     job = plan("single", "public_cluster", trainer="train.py", metrics=r"loss (?P<loss>\S+)")
-    shown = {"processes": 1, "unproven": (), "seconds": 1.0, "memory": 0, "limit": "", "failure": ""}
+    shown: dict[str, Any] = {
+        "processes": 1,
+        "unproven": (),
+        "seconds": 1.0,
+        "memory": 0,
+        "limit": "",
+        "failure": "",
+    }
     return {row.what: row for row in rows(Rehearsal(plan=job, starts=(START | start,), **shown))}
 
 
@@ -52,7 +60,7 @@ def test_a_program_that_did_not_load_before_its_stop_failed() -> None:
 
 
 def test_a_job_of_a_cluster_without_steps_has_no_step_none() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"event": "start"},
         {"event": "train", "epoch": 1},
         {"event": "preempted", "reason": "the limit"},
@@ -69,6 +77,6 @@ def test_a_job_of_a_cluster_without_steps_has_no_step_none() -> None:
 def test_a_program_has_longer_to_load_on_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch, load: float, times: float
 ) -> None:
-    monkeypatch.setattr(controller.os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(controller.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert controller._crowding() == times
