@@ -228,9 +228,9 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     if diff:
         put(visible(screen.difference(plans[0][0], plans[1][0])), nl=False)
         return
-    (script, _, nodes), (done, found) = jobs[0], plans[0]
+    (script, _, nodes), (done, of_plan) = jobs[0], plans[0]
     refused = refusal(script)
-    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *found]
+    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *of_plan]
     if form == "json":
         put_json(**screen.as_json(done, findings, refused))
         failure = failure_of(findings)

@@ -24,11 +24,12 @@ _OF_SCRIPTS = re.compile(
 )
 _OF_OTHERS = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
-    r"(?:cannot (?:access|stat|open|open file|create (?:regular file|directory)) |can't (?:read|open) |error: )?"
+    r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
+    r"|error: )?"
     f"['\"`\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
     re.MULTILINE,
 )
-_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df"))
+_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
 _TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
 _LOOKS = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")  # which tell by their status
 _EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! ")
@@ -108,10 +109,9 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
             kind = "output" if program in ("tee", "touch") else "file"
-            if program == "mkdir":
-                kind, path = "folder", os.path.dirname(path) or "."  # noqa: PTH120 - a path of the job's nodes
             kind = "folder" if program in _FOLDERS and "*" not in path else kind
-            yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
+            lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
+            yield path, _need(kind, lacked, of_path[0].line if of_path else 0, of_path)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
     for need in absent(programs):  # of which the message went elsewhere
         yield need.name, need
@@ -162,11 +162,8 @@ def option_of(variable: str) -> str:
 def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
     """Return the file or folder whose test was the last before the script gave up."""
     for entry in _last_tests(trace, functions):
-        looked = [
-            ("f", word)
-            for word in entry.command.split()[1:]
-            if _LOOKS.match(entry.command) and word[0] != "-"
-        ]
+        words = entry.command.split()[1:] if _LOOKS.match(entry.command) else ()
+        looked = [("f", word) for word in words if word[0] != "-"]
         for letter, quoted in reversed(_TEST.findall(entry.command) or looked):
             try:
                 path = shlex.split(quoted)[0]
@@ -199,21 +196,26 @@ def functions_of(body: Body) -> Functions:
     """Return the functions that a script defines."""
     inside = [command for command in body.commands if command.context.function]
     names = frozenset(command.context.function for command in inside)
-    return Functions(
-        names, frozenset(line for each in inside for line in range(each.line, each.end_line + 1))
-    )
+    lines = (line for each in inside for line in range(each.line, each.end_line + 1))
+    return Functions(names, frozenset(lines))
 
 
 def last_line(trace: Sequence[Traced], functions: Functions) -> int:
-    """Return the line of the last command, or of the call of the function that it is in; 0 without any."""
-    calls = (entry.line for entry in reversed(trace) if entry.line not in functions.lines)
-    return next(calls, trace[-1].line if trace else 0)
+    """Return the line of the last command, or of the call of the function that ends the script."""
+    for entry in reversed(trace):
+        if entry.line not in functions.lines or _is_test(entry) or not _EXIT.match(entry.command):
+            return entry.line
+    return trace[-1].line if trace else 0
+
+
+def _is_test(entry: Traced) -> bool:
+    return entry.command.startswith(("[[ ", "'['", "[ ", "test "))
 
 
 def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Traced]:
-    """Yield the tests before the script gave up, the last one first, also those before functions that end it."""
+    """Yield the tests before the script gave up, the last first, also before functions that end it."""
     for entry in reversed(trace[-_MOST:]):
-        if entry.command.startswith(("[[ ", "'['", "[ ", "test ")) or _LOOKS.match(entry.command):
+        if _is_test(entry) or _LOOKS.match(entry.command):
             yield entry
         elif not (_EXIT.match(entry.command) or functions.has(entry)):
             return

@@ -46,12 +46,12 @@ _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STAND_INS = """
 accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed dig docker dvc enroot fabric
-fuser getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
-killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncat ncu
-netcat netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
-pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast scancel scontrol scp
-sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh sshare sstat sudo
-telnet tensorboard torchrun tune unknown uv vllm wandb wget
+fuser getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia
+jupyter killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun
+nc ncat ncu netcat netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman
+podman-hpc prterun pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast
+scancel scontrol scp sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh
+sshare sstat sudo telnet tensorboard torchrun tune unknown uv vllm wandb wget
 """.split()  # noqa: SIM905
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _COVERS = [
@@ -243,9 +243,8 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
         batch["__plan_status"] = str(given.status)
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
     files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
-    flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
     box = box._replace(files={**files, **box.files})
-    ended = run(["/bin/bash", *flags, SCRIPT, *given.arguments], batch, box)
+    ended = run(["/bin/bash", *flags_of(script), SCRIPT, *given.arguments], batch, box)
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )
@@ -253,6 +252,12 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     return DryRun(
         script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
     )
+
+
+def flags_of(script: JobScript) -> list[str]:
+    """Return the flags of the first line that decide which commands run: -e and -u, as in -xeu."""
+    given = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[A-Za-np-z]+", flag)]
+    return [f"-{letter}" for letter in "eu" if given and letter in given[0]]
 
 
 @functools.cache

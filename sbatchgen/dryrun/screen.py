@@ -85,7 +85,7 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
     if done.needed:
         lines.append("Needed, and not here:")
         lines += [
-            f"  {_needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
+            f"  {_needed(done, need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
             for need in done.needed
         ]
         lines.append("")
@@ -115,18 +115,23 @@ def summary(done: DryRun) -> str:
     if len(done.steps) > _FEW_STEPS:
         lines.append(f"and {counted(len(done.steps) - _FEW_STEPS, 'more step')}")
     if done.needed:
-        names = [_needed(need.kind, need.name).partition(":")[0] for need in done.needed]
+        names = [_needed(done, need.kind, need.name).partition(":")[0] for need in done.needed]
         lines.append(f"needed, and not here: {first_names(names, _FEW_NEEDS)}")
     two = partial(textwrap.wrap, width=_WIDTH, subsequent_indent="    ", max_lines=2, placeholder=" ...")
     return "".join(f"{part}\n" for line in lines for part in two(one_line(line), break_on_hyphens=False))
 
 
-def _needed(kind: str, name: str) -> str:
+def _needed(done: DryRun, kind: str, name: str) -> str:
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
-        option = option_of(name)
-        return f"variable {name}{f', of jobs with --{option}' if option else ''}: --var {name}=VALUE"
+        option, release = option_of(name), done.script.slurm
+        why = (
+            f", which Slurm {release} does not set"
+            if option in done.script.options
+            else f", of jobs with --{option}"
+        )
+        return f"variable {name}{why if option else ''}: --var {name}=VALUE"
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.dryrun import screen
 from tests.dryrun.plans import needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
@@ -28,8 +29,8 @@ CHECKS = {
     ),
     "a usage": ("usage() {\n  cat <<EOF\nusage\nEOF\n  exit 1\n}\n[ $# -ge 1 ] || usage\n: $1\n", "arguments", "1"),
     "a trap of a function": (
-        'end() {\n  rc=$?\n  rm -rf /tmp/x\n  if [ -f log ]; then cat log; fi\n  echo "ended $rc"\n}\n'
-        "trap end EXIT\n[ -d /data/x ] || exit 1\n", "folder", "x",
+        "end() {\n  rc=$?\n  rm -rf /x\n  [ ! -f log ] || cat log\n}\ntrap end EXIT\n[ -d /data/x ] || exit 1\n",
+        "folder", "x",
     ),
     "a trap of commands": (
         "trap 'rc=$?; rm -f /tmp/x; [ -f done ] && touch ok' EXIT INT TERM\nset -e\ntest -f /data/x\n", "file", "x",
@@ -90,6 +91,40 @@ def test_a_server_that_is_waited_for_comes(tmp_path: Path, case: str) -> None:
 
 def test_an_end_in_a_function_is_told_at_its_call_with_what_it_printed(tmp_path: Path) -> None:
     text = 'fail() {\n  echo "no: $*"\n  exit 7\n}\n[ "$(date +%Y)" = 1999 ] || fail "too late"\n'
-    _, (found, *_) = planned(f"{text}python train.py\n", tmp_path)
-    assert found.problem.what == "the script ends with 7 before it starts a program: no: too late"
-    assert found.place.line == 6
+    _, (first, *_) = planned(f"{text}python train.py\n", tmp_path)
+    assert first.problem.what == "the script ends with 7 before it starts a program: no: too late"
+    assert first.place.line == 6
+
+
+def test_a_variable_that_this_release_does_not_set_is_told_with_the_release(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gpus-per-task=2\n"
+    text += "srun torchrun --standalone --nproc_per_node=$SLURM_GPUS_PER_TASK train.py\n"
+    done, findings = planned(text, tmp_path, slurm="26.05")
+    assert [(each.problem.what, each.problem.fix) for each in findings] == [
+        (
+            "--nproc_per_node has no value: SLURM_GPUS_PER_TASK is empty, because Slurm 26.05 does not set it",
+            "--nproc_per_node $SLURM_GPUS_ON_NODE",
+        )
+    ]
+    assert "SLURM_GPUS_PER_TASK, which Slurm 26.05 does not set: --var" in screen.as_text(done)
+    assert not planned(text, tmp_path, slurm="23.02")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("python a.py\nbash train.sh\n", ""),
+        ("python a.py\nsource ./run.sh\n", ""),
+        ("python a.py\nperl run.pl\n", ""),
+        ("python a.py\nssh node1 python b.py\n", ""),
+        ("#!/bin/bash -ex\npython a.py\necho done\n", ""),
+        ("#!/bin/bash -x\npython a.py\necho done\n", "echo comes last"),
+        ("trap 'rm -f x' EXIT\npython a.py\n", ""),
+        ("trap 'rm -f x' EXIT\npython a.py\necho done\n", "echo comes last"),
+        ("python a.py\nbash train.sh | tee log\n", "the pipe to tee hides it"),
+        ("python a.py\ncat log\n", "cat comes last"),
+    ],
+)
+def test_a_status_is_lost_only_where_that_is_sure(tmp_path: Path, text: str, says: str) -> None:
+    lost = [each.problem.what for each in planned(text, tmp_path)[1] if "ends with 0" in each.problem.what]
+    assert [what.partition(": ")[2] for what in lost] == ([says] if says else [])

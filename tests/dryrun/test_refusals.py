@@ -34,14 +34,14 @@ def test_what_sbatch_refuses_is_refused_in_the_words_of_the_rule(case: str) -> N
     text = f"#!/bin/bash\n{lines}\n{BODY}"
     script = script_of("job.sh", text, profile=None, slurm="22.05")
     assert script.sbatch.refusal
-    found = refusal(script)
-    assert found
-    assert found.severity == "error"
-    assert found.problem.what.startswith("sbatch refuses this script: ")
-    assert found.problem.what.count("refuses") == 1
-    assert says in found.problem.what
-    assert found.problem.fix
-    assert not number or found.place.line == number
+    finding = refusal(script)
+    assert finding
+    assert finding.severity == "error"
+    assert finding.problem.what.startswith("sbatch refuses this script: ")
+    assert finding.problem.what.count("refuses") == 1
+    assert says in finding.problem.what
+    assert finding.problem.fix
+    assert not number or finding.place.line == number
 
 
 @pytest.mark.parametrize("lines", ["#SBATCH --nodes=2 -t 60", "", "#SBATCH --account=<x>", "##SBATCH --mem="])
