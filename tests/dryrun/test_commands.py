@@ -58,6 +58,8 @@ def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
     (folder / "tool.sh").write_text("#!/usr/bin/env python3\n#SBATCH -N1 -t 60\nprint()\n")
     assert "has no program" not in command("lint", "empty.slurm").out
     reported = command("lint", "--plan", "--no-shellcheck", "job.slurm", "empty.slurm", "tool.sh")
+    assert reported.err.startswith("note: runs each script in a sandbox: no network, no files changed\n")
+    assert "sandbox" not in reported.out
     assert "empty.slurm:4:1: warning plan: accelerate launch has no program" in reported.out
     assert reported.status == 0
 
