@@ -134,7 +134,7 @@ def _of_system() -> Iterator[str]:
 
 
 def _twin(path: str, opened: ExitStack) -> str:
-    """Return another file of a device: root owns those of /dev, and a program of root's could close them to all."""
+    """Return another file of a device: root's programs own those of /dev, and could close them to all."""
     twin = os.path.join(opened.enter_context(tempfile.TemporaryDirectory(prefix="sbatchgen-")), "device")
     try:
         about = os.stat(path)

@@ -10,8 +10,8 @@ import pytest
 
 from sbatchgen.dryrun.call import given_by, plan_of, script_of
 from sbatchgen.dryrun.run import DryRun
-from sbatchgen.sandbox.box import Box, NoSandboxError, run
 from sbatchgen.finding import Finding
+from sbatchgen.sandbox.box import Box, NoSandboxError, run
 
 HEAD = "#!/bin/bash\n"
 TWO_NODES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"

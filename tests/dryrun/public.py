@@ -19,13 +19,13 @@ from sbatchgen.dryrun import run as dry
 from sbatchgen.dryrun.allocation import grant
 from sbatchgen.dryrun.call import is_planned
 from sbatchgen.dryrun.run import DryRun, Given
-from sbatchgen.sandbox.box import PLACE
 from sbatchgen.dryrun.starts import StartedProcess, StartRecord, Step, read, steps
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import directive
+from sbatchgen.sandbox.box import PLACE
 from tests.cluster.slurm import Cluster
 from tests.dryrun import truth
 

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sbatchgen.dryrun.sandbox import Box, BoxLimits, Ended, NoSandboxError, run
 
 from sbatchgen.dryrun import sandbox
-from sbatchgen.dryrun.sandbox import Box, BoxLimits, Ended, NoSandboxError, run
 from tests.dryrun.plans import HEAD, needs_sandbox, planned
 
 pytestmark = needs_sandbox
