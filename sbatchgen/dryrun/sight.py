@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 _SECRET = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
 _SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
@@ -123,7 +124,8 @@ def _opened(path: str, home: str, *, chosen: bool) -> int | None:
         number = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
-    if _may_be_shown(_real(number), os.fstat(number), home, chosen=chosen):
+    is_readable = os.access(f"/proc/self/fd/{number}", os.R_OK | os.X_OK)
+    if is_readable and _may_be_shown(_real(number), os.fstat(number), home, chosen=chosen):
         return number
     os.close(number)
     return None
@@ -139,8 +141,15 @@ def _may_be_shown(path: str, about: os.stat_result, home: str, *, chosen: bool) 
         return False
     if chosen:
         return is_mine or not is_shared
-    is_hidden = is_shared or _is_in_one(path, _OF_SYSTEM)
-    return not is_hidden and (is_mine or about.st_uid == 0 or about.st_mode & 0o5 == 0o5)
+    if is_shared or _is_in_one(path, _OF_SYSTEM) or (os.getuid() == 0 and not _is_open(path)):
+        return False
+    return is_mine or about.st_uid == 0 or about.st_mode & 0o5 == 0o5
+
+
+def _is_open(path: str) -> bool:
+    """Whether root without capabilities, as it is in the sandbox, comes to a folder."""
+    above = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
+    return all(about.st_uid == 0 or about.st_mode & 0o1 for about in above)
 
 
 def _home_of_user() -> str:

@@ -94,9 +94,9 @@ class User:
 
     @contextlib.contextmanager
     def start(
-        self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, setup: str = ""
     ) -> Iterator[subprocess.Popen[str]]:
-        """A command in the project, which ends with the block."""
+        """A command in the project, which ends with the block; root runs the lines `setup` before."""
         identity = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", f"--groups={GROUP}"]
         sight = "\n".join(mounts.reveal(VISIBLE, stage=self.lab / "stage"))
         paths = [self.lab / "bin", Path(sys.prefix, "bin"), "/usr/bin", "/bin"]
@@ -108,7 +108,14 @@ class User:
             "PYTHONPATH": str(REPOSITORY),
             "OMP_NUM_THREADS": "1",
         }
-        enter = ["unshare", "--mount", "sh", "-ec", f'{sight}\ncd "$0"\nexec "$@"', cwd or self.project]
+        enter = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-ec",
+            f'{sight}\n{setup}\ncd "$0"\nexec "$@"',
+            cwd or self.project,
+        ]
         with subprocess.Popen(
             [*map(str, enter), *identity, *map(str, words)],
             env={**environment, **(env or {})},
@@ -124,10 +131,10 @@ class User:
                 process.kill()
 
     def run(
-        self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, setup: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the project to its end."""
-        with self.start(*words, cwd=cwd, env=env) as process:
+        with self.start(*words, cwd=cwd, env=env, setup=setup) as process:
             out, err = process.communicate(timeout=HANGS_S)
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess([*map(str, words)], process.returncode, out, err)
