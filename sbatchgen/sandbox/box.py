@@ -35,8 +35,7 @@ alternatives bash.bashrc bashrc environment-modules group host.conf hosts ld.so.
 lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl profile profile.d protocols
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _ENTRIES = 2000  # of a folder that are shown one by one
 _START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 

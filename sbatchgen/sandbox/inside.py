@@ -70,6 +70,7 @@ def make(name: str, what: tuple[bytes, int] | str | None) -> None:
 def become(task: dict[str, Any]) -> None:
     """Become the program, whose start closes what is open but for its own three files."""
     limits = task["limits"]
+    os.setsid()  # the scheduler shares between sessions: this process is not kept waiting by many others
     os.chdir(task["folder"] if os.access(task["folder"], os.X_OK) else "/")
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
@@ -98,6 +99,8 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
+        if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
+            return -signal.SIGKILL, "processes", most
         seconds, runs, memory = measured(pids, places)
         most = max(most, memory)
         if runs or seconds > computed:
@@ -105,9 +108,8 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
         if late and status is not None:
             return status, "", most
-        many, much = len(pids) > limits["processes"], memory > limits["memory"]
-        if late or many or much:
-            return -signal.SIGKILL, "memory" if much else "processes" if many else "time", most
+        if late or memory > limits["memory"]:
+            return -signal.SIGKILL, "time" if late else "memory", most
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
