@@ -57,13 +57,11 @@ class EdfRuntime(Runtime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment, and whether it is a file."""
-        del exported
         edf = str(job.software.get("edf") or "")
         return {"edf": absolute(edf, here) if "/" in edf else edf, "edf_is_file": "/" in edf}
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the option of srun; the EDF alone says what is mounted and where programs start."""
-        del mounted
         yield '--environment="$EDF"'
         yield from inside(job, exported)
 
@@ -88,7 +86,6 @@ class EdfRuntime(Runtime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the environment."""
-        del launch
         option = tool.option("environment")
         if option and option.value and "/" not in option.value:
             return {"environment": option.value}

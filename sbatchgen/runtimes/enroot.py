@@ -110,7 +110,6 @@ class EnrootRuntime(ContainerRuntime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
-        del here, exported
         chosen, image = job.runtime is self, job.software.get("image") or ""
         gpus = chosen and self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
         caches = tuple(name for name in CACHES if name not in job.env)

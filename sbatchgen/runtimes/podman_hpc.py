@@ -56,7 +56,6 @@ class PodmanHpcRuntime(ContainerRuntime):
 
     def is_file(self, image: str) -> bool:
         """Return False: podman knows images by name."""
-        del image
         return False
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -71,7 +70,6 @@ class PodmanHpcRuntime(ContainerRuntime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and flags."""
-        del launch
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None
         if image is None:

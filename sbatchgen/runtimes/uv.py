@@ -54,12 +54,10 @@ class UvRuntime(Runtime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the project's folder."""
-        del exported
         return {"uv_project": absolute(job.software.get("uv_project") or "", here)}
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `uv run`, which changes neither the environment nor uv.lock."""
-        del job, exported, mounted
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
     def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
@@ -74,7 +72,6 @@ class UvRuntime(Runtime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""
-        del launch
         project: str | None = "." if draft.folder == SUBMIT_DIR else draft.folder or "${PWD}"
         for option in tool.given:
             if option.name in ("project", "directory"):
