@@ -77,7 +77,6 @@ class ApptainerRuntime(ContainerRuntime):
     keys = container_keys("binds")
     requires = Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
-    programs = ("apptainer", "singularity")
     starts = tuple(
         f"{program}{wrapper} {verb}"
         for program in ("apptainer", "singularity")

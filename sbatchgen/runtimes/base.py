@@ -179,8 +179,8 @@ class Runtime:
         keys: Its keys in jobs.
         requires: The job key that it can't do without, and that chooses it if no runtime is named.
         part: The template that sets it up, or "".
-        programs: The programs that it needs where jobs run.
         starts: What starts a program in it in scripts of others, as bash.tools names it: "uv run".
+        srun_option: The option of srun that starts it, or "".
         is_container: Whether the training runs in a container.
         mounts_own: Whether the script mounts the folders of the run in its container.
         may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
@@ -200,8 +200,8 @@ class Runtime:
     keys: tuple[Key, ...] = ()
     requires: Requirement | None = None
     part = ""
-    programs: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
+    srun_option = ""
     is_container = False
     mounts_own = False
     may_use_modules = False
@@ -296,7 +296,11 @@ class Runtime:
 
     def tool(self, launch: ScriptLaunch) -> Tool | None:
         """Return the tool of an old script's launch that is this runtime."""
-        return next((tool for tool in launch.tools if tool.name in self.starts), None)
+        for tool in launch.tools:
+            by_srun = tool.name == "srun" and self.srun_option and tool.option(self.srun_option)
+            if tool.name in self.starts or by_srun:
+                return tool
+        return None
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
         """Return the keys of `Facts` that such a tool gives."""

@@ -51,6 +51,7 @@ class EdfRuntime(Runtime):
     keys = (Key("edf", ShellPath | None, EDF, "environment"),)
     requires = Requirement("edf", "an environment", "--edf ./FILE.toml")
     part = "runtime/edf.sh.j2"
+    srun_option = "environment"
     is_container = True
     needs_slurm = "is started by the container engine, a plugin of Slurm"
     wait_s = 600  # until each container is removed
@@ -77,12 +78,6 @@ class EdfRuntime(Runtime):
         edf = job.software.get("edf") or ShellPath("")
         if "/" in edf:
             yield from lacking("edf", edf, here, "environment", "name another")
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return an srun with --environment."""
-        return next(
-            (tool for tool in launch.tools if tool.name == "srun" and tool.option("environment")), None
-        )
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the environment."""

@@ -48,7 +48,6 @@ class PodmanHpcRuntime(ContainerRuntime):
     keys = container_keys("mounts")
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
-    programs = ("podman-hpc",)
     starts = ("podman-hpc run",)
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"

@@ -42,7 +42,6 @@ class ShifterRuntime(ContainerRuntime):
     keys = container_keys("volumes")
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
-    programs = ("shifter",)
     starts = ("shifter",)
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"

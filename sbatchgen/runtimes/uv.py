@@ -47,7 +47,6 @@ class UvRuntime(Runtime):
     keys = (Key("uv_project", ShellPath | None, PROJECT, "project"),)
     requires = Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
-    programs = ("uv",)
     starts = ("uv run",)
     may_use_modules = True
     finds_user_packages = False

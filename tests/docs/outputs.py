@@ -17,7 +17,7 @@ from sbatchgen.dryrun.missing import Need
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Severity
-from sbatchgen.inputs.schema import DIALECT
+from tests.inputs.schema import DIALECT
 from sbatchgen.plan.origins import Setting
 from sbatchgen.rehearsal.outcome import Row
 from sbatchgen.render.trace import TemplateLine
