@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,14 +11,12 @@ from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
-from sbatchgen.quoting import counted, first_names, word
+from sbatchgen.quoting import counted, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
 _MANY_SAME = 5  # words about variables that are not shown again
-_FEW_STEPS, _FEW_NEEDS = 3, 3  # in a summary
-_FOLDERS = re.compile(r"(?<![^=])/[^\s=]*/(?=[^/])")  # before the last part of a path
 _MOST = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
 _ANY = "{...}"  # for a value that differs otherwise
@@ -102,23 +97,6 @@ def headline(done: DryRun) -> str:
     )
     steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
-
-
-def summary(done: DryRun) -> str:
-    """Return a plan in a few lines."""
-    lines = [headline(done).removeprefix(f"{done.script.file}: ")]
-    for step in done.steps[:_FEW_STEPS]:
-        count = counted(max(step.tasks, len(step.processes)), "process")
-        argv = step.processes[0].argv if step.processes else step.command
-        words = (_FOLDERS.sub(".../", word(text)) for text in argv)
-        lines.append(f"line {step.line}: {count}: {' '.join(words)}")
-    if len(done.steps) > _FEW_STEPS:
-        lines.append(f"and {counted(len(done.steps) - _FEW_STEPS, 'more step')}")
-    if done.needed:
-        names = [_needed(done, need.kind, need.name).partition(":")[0] for need in done.needed]
-        lines.append(f"needed, and not here: {first_names(names, _FEW_NEEDS)}")
-    two = partial(textwrap.wrap, width=_WIDTH, subsequent_indent="    ", max_lines=2, placeholder=" ...")
-    return "".join(f"{part}\n" for line in lines for part in two(one_line(line), break_on_hyphens=False))
 
 
 def _needed(done: DryRun, kind: str, name: str) -> str:

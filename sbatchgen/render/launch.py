@@ -174,9 +174,7 @@ def _masks(plan: Plan) -> str:
     """The binding of each task to the CPUs of its GPU; "false" where tasks have no GPU of their own."""
     if not plan.binds_to_gpu_cpus:
         return "false"
-    from sbatchgen.topology import mask  # few clusters need it
-
-    return f"mask_cpu:{','.join(map(mask, plan.partition.gpu_cpus))}"
+    return f"mask_cpu:{','.join(cpus.mask for cpus in plan.partition.gpu_cpus)}"
 
 
 def _own_options(plan: Plan) -> Iterator[tuple[str, str]]:
