@@ -14,14 +14,13 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
-from sbatchgen.sandbox import calls
+from sbatchgen.sandbox import calls, twins
 from sbatchgen.sandbox.box import PLACE, Box, NoSandboxError
 
 ELSEWHERE = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
@@ -105,9 +104,9 @@ def words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], list
     line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]
     line += ["--seccomp", str(numbers[-1]), "--size", str(box.limits.memory), "--tmpfs", "/", *_of_system()]
     for path in (f"/dev/{name}" for name in (*_DEVICES, *box.devices)):
-        line += ["--dev-bind", path if os.getuid() else _twin(path, opened), path]
+        line += ["--dev-bind", path if os.getuid() else twins.device(path, opened), path]
     for path, number in box.shown.items():
-        line += _layer(path, number) if layers else _entries(path, number)
+        line += _layer(path, number, opened) if layers else _entries(path, number)
     for path in (sys.base_prefix, *box.readable):  # this Python starts the program
         if not any(f"{path}/".startswith(f"{place}/") for place in (*box.shown, "/usr")):
             line += ["--ro-bind-try", path, path]
@@ -133,21 +132,9 @@ def _of_system() -> Iterator[str]:
     yield from ("--proc", "/proc", "--remount-ro", "/proc")  # root owns the settings of the kernel there
 
 
-def _twin(path: str, opened: ExitStack) -> str:
-    """Return another file of a device: root's programs own those of /dev, and could close them to all."""
-    twin = os.path.join(opened.enter_context(tempfile.TemporaryDirectory(prefix="sbatchgen-")), "device")
-    try:
-        about = os.stat(path)
-        os.mknod(twin, about.st_mode, about.st_rdev)
-        os.chmod(twin, about.st_mode & 0o777)
-        os.close(os.open(twin, os.O_RDONLY | os.O_NONBLOCK))
-    except OSError:  # as in containers, and on file systems without devices
-        return path
-    return twin
-
-
-def _layer(path: str, number: int) -> list[str]:
-    return ["--overlay-src", f"/proc/self/fd/{number}", "--tmp-overlay", path]
+def _layer(path: str, number: int, opened: ExitStack) -> list[str]:
+    folders = [folder for folder in (f"/proc/self/fd/{number}", twins.of_group(number, opened)) if folder]
+    return [*(word for folder in folders for word in ("--overlay-src", folder)), "--tmp-overlay", path]
 
 
 def _entries(path: str, number: int) -> Iterator[str]:
