@@ -18,6 +18,7 @@ PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the
 _LATE = 20.0  # seconds after the limit in which the sandbox may end itself
 _MOST = 96 << 20  # bytes of a report: more than `inside` sends
 _OVERDUE = b"overdue"
+_LIMITS = ("time", "memory", "processes")
 
 
 class Limits(NamedTuple):
@@ -124,7 +125,9 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
         for size, name in rows:
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
+        if limit in ("", *_LIMITS) and all(files):
+            return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
     except ValueError:
-        limit = "time" if report == _OVERDUE else "damage"
-        return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)
+        pass
+    limit = "time" if report == _OVERDUE else "damage"
+    return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)

@@ -16,16 +16,17 @@ from sbatchgen.sandbox.box import NoSandboxError
 # are add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
 # perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare,
 # setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr, memfd_secret, shmget,
-# semget, msgget and mq_open.
+# semget, msgget and mq_open; setpriority; and those that change a process: sched_setparam, sched_setscheduler,
+# sched_setaffinity, sched_setattr and prlimit64.
 _MACHINES = {
     "x86_64": (0xC000003E, (435, 56, 16, 72, 41), 319, (
         248, 249, 250, 101, 310, 311, 438, 312, 298, 321, 323, 103, 425, 426, 427, 272, 308, 165, 166, 155,
         428, 429, 430, 442, 447, 29, 64, 68, 240,
-    )),
+    ), 141, (142, 144, 203, 314, 302)),
     "aarch64": (0xC00000B7, (435, 220, 29, 25, 198), 279, (
         217, 218, 219, 117, 270, 271, 438, 272, 241, 280, 282, 116, 425, 426, 427, 97, 268, 40, 39, 41, 428,
         429, 430, 442, 447, 194, 190, 186, 180,
-    )),
+    ), 140, (118, 119, 122, 274, 261)),
 }  # fmt: skip
 _NAMESPACES = 0x7E020080  # of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces
 # Of ioctl: FS_IOC_SETFLAGS in two sizes, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI and TIOCLINUX.
@@ -47,7 +48,8 @@ def program(*, trusts: bool) -> bytes:
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise NoSandboxError.of(f"a sandbox needs a machine of {' or '.join(_MACHINES)}, not {machine}")
-    architecture, (clone3, clone, ioctl, fcntl, sockets), memory_file, refused = _MACHINES[machine]
+    architecture, calls, memory_file, refused, priority, of_process = _MACHINES[machine]
+    clone3, clone, ioctl, fcntl, sockets = calls
     families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, *[socket.AF_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)),
@@ -57,11 +59,14 @@ def program(*, trusts: bool) -> bytes:
     for number in (*refused, *[memory_file] * (not trusts)):
         code += [(_EQUAL, 0, 1, number), _REFUSE]
     known = [(_EQUAL, len(families) - number, 0, family) for number, family in enumerate(families)]
+    not_first = [(_EQUAL, 0, 1, 1), _REFUSE]  # the first process watches over the limits
     for number, argument, judge in (
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (fcntl, 1, [part for value in _OF_OTHERS for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
+        (priority, 0, [(_EQUAL, 1, 0, 0), _REFUSE, (_LOAD, 0, 0, _ARGUMENTS + 8), *not_first]),
+        *((number, 0, not_first) for number in of_process),
     ):
         judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
         code += [(_EQUAL, 0, len(judge), number), *judge]

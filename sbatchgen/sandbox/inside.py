@@ -55,7 +55,8 @@ def main(task: dict[str, Any]) -> None:
     while True:  # also what starts more meanwhile
         try:
             os.kill(-1, signal.SIGKILL)
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:  # all that have ended: each kill takes the longer, the more these are
+                pass
         except OSError:
             break
     files = contents(task["place"])
@@ -98,6 +99,7 @@ def put(name: str, what: tuple[bytes, int] | str) -> None:
 def become(task: dict[str, Any]) -> None:
     """Become the program, whose start closes what this process has opened."""
     limits = task["limits"]
+    os.setsid()
     quietly(os.chdir, "/")
     quietly(os.chdir, task["folder"])
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
@@ -106,6 +108,7 @@ def become(task: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_DFL)
     for kind, most in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
+        (resource.RLIMIT_NPROC, task["tasks"]),
         (resource.RLIMIT_AS, limits["each"]),  # the last: this process may have more
     ):  # fmt: skip
         if most:
@@ -126,6 +129,10 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
+        if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
+            return 128 + signal.SIGKILL, "processes", most
+        if len(pids) > limits["processes"]:  # to measure them takes longer than to become more
+            return 128 + signal.SIGKILL, "processes", most
         seconds, runs, memory = measured(pids, limits["memory"])
         if runs or seconds > computed:
             computed, computed_at = seconds, now
@@ -134,13 +141,8 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
         if late and status is not None:
             break
-        reached = {
-            "memory": memory > limits["memory"],
-            "processes": len(pids) > limits["processes"],
-            "time": late,
-        }
-        if limit := next((name for name in reached if reached[name]), ""):
-            return 128 + signal.SIGKILL, limit, most
+        if memory > limits["memory"] or late:
+            return 128 + signal.SIGKILL, "time" if memory <= limits["memory"] else "memory", most
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
     status = 0 if status is None else status

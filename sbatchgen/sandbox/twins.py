@@ -34,8 +34,8 @@ def device(path: str, opened: ExitStack) -> str:
 def of_group(number: int, opened: ExitStack) -> str:
     """Return the user's own copy of the folders and small files in a folder; "" if its group is the user's.
 
-    A layer takes what is changed with its owner and group. It refuses those that the sandbox does not know, so
-    all changes of what is in a project's folder.
+    A layer takes what is changed with its owner and group. It refuses those that the sandbox does not know, and
+    so all changes of what is in a project's folder.
     """
     about = os.stat(number)
     if os.getuid() == 0 or (about.st_uid, about.st_gid) == (os.getuid(), os.getegid()):
