@@ -81,7 +81,7 @@ def quietly(work: Any, *args: Any, **more: Any) -> None:
     """Do what may fail."""
     try:
         work(*args, **more)
-    except (OSError, ValueError):  # as of a name with a NUL
+    except (OSError, ValueError, RecursionError):  # as of a name with a NUL, or of a thousand folders
         pass
 
 
