@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from sbatchgen.dryrun.missing import (
     traced,
 )
 from sbatchgen.dryrun.placement import placements
-from sbatchgen.dryrun.sight import path_of, sight_of
+from sbatchgen.dryrun.sight import Sight, path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.dryrun.step import number_of
 from sbatchgen.job.script import JobScript
@@ -175,19 +176,34 @@ def dry_run(
     Raises:
         NoSandboxError: This machine allows no sandbox.
     """
-    left = left or Left()
     base = {
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
         "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = _box(script, grant, home=home, workdir=workdir, see=see)
-    sight = sight_of(script.text, workdir, [folder], home=home, user=user)
+    with ExitStack() as kept:
+        sight = sight_of(script.text, workdir, [folder], kept, home=home, user=user)
+        return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
+
+
+def _again(  # noqa: PLR0917 - of one caller
+    script: JobScript,
+    grant: Grant,
+    given: Given,
+    batch: Mapping[str, str],
+    box: Box,
+    sight: Sight,
+    rounds: int,
+    left: Left,
+) -> DryRun:
+    """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
     needed: dict[tuple[str, str], Need] = {}
+    workdir = box.folder
     for number in range(1, rounds + 1):
         with sight.opened() as shown:
             box = box._replace(shown=shown, limits=left.limits())
-            done = _once(script, grant, given, base | grant.environment, box)
+            done = _once(script, grant, given, batch, box)
         left = left.after(done.ended)
         if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
             break
@@ -205,7 +221,7 @@ def dry_run(
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
         box = box._replace(files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
         with sight.opened() as shown:
-            done = _once(script, grant, given, base | grant.environment, box._replace(shown=shown))
+            done = _once(script, grant, given, batch, box._replace(shown=shown))
         left = left.after(done.ended)
         number += 1
     for key in [key for key in needed if key[0] not in _NO_PATHS]:

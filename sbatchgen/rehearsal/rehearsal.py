@@ -11,6 +11,7 @@ import site
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,15 @@ def rehearse(
     batch = {**kept, **of_job, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     home = kept.get("HOME", "")
-    sight = sight_of(script, str(folder), [str(folder)], home=home, user=user)
+    kept_copies = ExitStack()
+    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
     data = dict.fromkeys([os.path.join(folder, plan.data.filled(batch))] * ("fake" in plan.args))  # noqa: PTH118
-    with sight.opened() as shown, tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
+    with (
+        kept_copies,
+        sight.opened() as shown,
+        tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside,
+    ):
         played = _job(plan, job, batch, folder, run_dir, seconds=seconds, patience=patience)
         box = Box(
             hostname=held.nodes[0],

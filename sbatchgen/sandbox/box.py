@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Literal, NamedTuple, cast
@@ -58,7 +59,7 @@ class Box(NamedTuple):
     hostname: str
     folder: str  # where the program starts
     home: str = ""  # the home folder, which is empty
-    shown: Mapping[str, int] = {}  # descriptors of folders, outer ones first; changes stay in memory
+    shown: Mapping[str, Sequence[int]] = {}  # descriptors of a folder and what lies over it, outer ones first
     readable: Sequence[str] = ()  # paths that are shown read-only, outer ones first
     files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
     over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over those of the system
@@ -130,6 +131,7 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
         limit = _LIMITS[_LIMITS.index(limit)]
+        files.pop("", None)
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
     except ValueError:
         limit = "time" if report == _OVERDUE else "damage"
@@ -179,15 +181,15 @@ def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], lis
     """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
     if not (filtered := calls.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}", fix=_ELSEWHERE)
-    numbers = [*box.shown.values(), _memory_file(opened, filtered)]
+    numbers = [*chain(*box.shown.values()), _memory_file(opened, filtered)]
     line = [_program(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     line += ["--unshare-cgroup-try", *["--unshare-net"] * (box.network != "machine"), "--cap-drop", "ALL"]
     line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]
     line += ["--seccomp", str(numbers[-1]), "--size", str(box.limits.memory), "--tmpfs", "/", *_of_system()]
     line += _devices((*_DEVICES, *box.devices), opened)
-    for path, number in box.shown.items():
-        layer = ["--overlay-src", f"/proc/self/fd/{number}", "--tmp-overlay", path]
-        line += layer if layers else _entries(path, number)
+    for path, parts in box.shown.items():
+        sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
+        line += [*sources, "--tmp-overlay", path] if layers else _entries(path, parts[0])
     for path in (sys.base_prefix, *box.readable):  # this Python starts the program
         if not any(f"{path}/".startswith(f"{place}/") for place in (*box.shown, "/usr")):
             line += ["--ro-bind-try", path, path]

@@ -11,16 +11,17 @@ import struct
 # add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
 # perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare,
 # setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr, memfd_secret, shmget,
-# semget, msgget, mq_open. Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
+# semget, msgget, mq_open, setpriority; and of the first process sched_setparam, sched_setscheduler,
+# sched_setaffinity, sched_setattr, prlimit64. Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 _MACHINES = {
     "x86_64": (0xC000003E, (435, 56, 16, 41), 319, (
         248, 249, 250, 101, 310, 311, 438, 312, 298, 321, 323, 103, 425, 426, 427, 272, 308, 165, 166, 155,
-        428, 429, 430, 442, 447, 29, 64, 68, 240,
-    )),
+        428, 429, 430, 442, 447, 29, 64, 68, 240, 141,
+    ), (142, 144, 203, 314, 302)),
     "aarch64": (0xC00000B7, (435, 220, 29, 198), 279, (
         217, 218, 219, 117, 270, 271, 438, 272, 241, 280, 282, 116, 425, 426, 427, 97, 268, 40, 39, 41, 428,
-        429, 430, 442, 447, 194, 190, 186, 180,
-    )),
+        429, 430, 442, 447, 194, 190, 186, 180, 140,
+    ), (118, 119, 122, 274, 261)),
 }  # fmt: skip
 _NAMESPACES = 0x7E020080  # of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces
 # Of ioctl: FS_IOC_SETFLAGS in two sizes, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI and TIOCLINUX.
@@ -35,7 +36,9 @@ def program(*, trusts: bool) -> bytes:
     """Return the filter, or nothing for an unknown machine; `trusts` allows AF_UNIX and memfd_create."""
     if os.uname().machine not in _MACHINES:
         return b""
-    architecture, (clone3, clone, ioctl, sockets), memory_file, refused = _MACHINES[os.uname().machine]
+    architecture, (clone3, clone, ioctl, sockets), memory_file, refused, of_process = _MACHINES[
+        os.uname().machine
+    ]
     families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, *[socket.AF_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)),
@@ -49,6 +52,7 @@ def program(*, trusts: bool) -> bytes:
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
+        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in of_process),  # it watches over the limits
     ):
         judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
         code += [(_EQUAL, 0, len(judge), number), *judge]
