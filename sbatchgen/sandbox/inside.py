@@ -55,7 +55,9 @@ def main(task: dict[str, Any]) -> None:
     while True:  # also what starts more meanwhile
         try:
             os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # all that have ended: each kill takes the longer, the more these are
+            while os.waitpid(-1, os.WNOHANG)[
+                0
+            ]:  # all that have ended: each kill takes the longer, the more these are
                 pass
         except OSError:
             break

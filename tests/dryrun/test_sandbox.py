@@ -173,7 +173,9 @@ def test_memory_ends_at_its_limit(folder: Path, place: Place, hog: str) -> None:
 
 @pytest.mark.parametrize("call", ["memfd_create", "shmget"])
 def test_there_is_no_memory_that_is_not_counted(folder: Path, place: Place, call: str) -> None:
-    text = {"memfd_create": "syscall(319, my $x = 'x', 0)", "shmget": "syscall(29, 0, 1 << 20, 512 | 0600)"}[call]
+    text = {"memfd_create": "syscall(319, my $x = 'x', 0)", "shmget": "syscall(29, 0, 1 << 20, 512 | 0600)"}[
+        call
+    ]
     if os.uname().machine != "x86_64":
         pytest.skip("numbers of x86_64")
     done = boxed(
@@ -198,7 +200,10 @@ def test_memory_that_processes_share_counts_once(folder: Path, place: Place) -> 
         ("trap '' TERM INT HUP; (trap '' TERM; sleep 1000) & wait", "time"),
         ("setsid sleep 1000 & disown; sleep 1000", "time"),
         ("for n in {1..4}; do (while :; do :; done) & done; wait", "time"),
-        ("perl -e 'for (1 .. 11) { fork } sleep 1000'", "processes"),  # 2048; root's have no limit of the kernel's
+        (
+            "perl -e 'for (1 .. 11) { fork } sleep 1000'",
+            "processes",
+        ),  # 2048; root's have no limit of the kernel's
         ("for n in {1..600}; do sleep 1000 & done; wait", "processes"),
     ],
 )
