@@ -16,8 +16,8 @@ from sbatchgen.sandbox.box import NoSandboxError
 # are add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
 # perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare,
 # setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr, memfd_secret, shmget,
-# semget, msgget and mq_open; setpriority; and those that change a process: sched_setparam, sched_setscheduler,
-# sched_setaffinity, sched_setattr and prlimit64.
+# semget, msgget and mq_open; setpriority; and those that change a process: sched_setparam,
+# sched_setscheduler, sched_setaffinity, sched_setattr and prlimit64.
 _MACHINES = {
     "x86_64": (0xC000003E, (435, 56, 16, 72, 41), 319, (
         248, 249, 250, 101, 310, 311, 438, 312, 298, 321, 323, 103, 425, 426, 427, 272, 308, 165, 166, 155,

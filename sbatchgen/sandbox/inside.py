@@ -30,9 +30,6 @@ def main(task: dict[str, Any]) -> None:
     and the files.
     """
     os.write(1, b"+")
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2:  # also of folders of the machine, from which .. leads out
-            quietly(os.close, number)
     hide()
     os.umask(0o022)
     for name in task["folders"]:
@@ -52,15 +49,7 @@ def main(task: dict[str, Any]) -> None:
     os.dup2(null, 2)
     os.read(waiting, 1)
     status, limit, memory = watch(program, task["limits"], task["in_memory"])
-    while True:  # also what starts more meanwhile
-        try:
-            os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[
-                0
-            ]:  # all that have ended: each kill takes the longer, the more these are
-                pass
-        except OSError:
-            break
+    end_all()
     files = contents(task["place"])
     head = [f"{status} {memory} {limit}", *(f"{len(data)} {name}" for name, data in files.items()), "", ""]
     for data in ("\n".join(head).encode(), *files.values()):
@@ -71,12 +60,26 @@ def main(task: dict[str, Any]) -> None:
 
 def hide() -> None:
     """Close to programs of the same user what is below /proc of this process: its memory and its files."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2:  # also of folders of the machine, from which .. leads out
+            quietly(os.close, number)
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     except (ImportError, OSError):  # some builds of Python have none; then it may be misled
         pass
+
+
+def end_all() -> None:
+    """End all programs, and what they start meanwhile."""
+    while True:
+        try:
+            os.kill(-1, signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:  # all that have ended: each kill goes through them
+                pass
+        except OSError:
+            return
 
 
 def quietly(work: Any, *args: Any, **more: Any) -> None:
@@ -189,8 +192,8 @@ def contents(place: str) -> dict[str, bytes]:
     """Return the regular files that the program could write, the first bytes of each."""
     texts: dict[str, bytes] = {}
     left, starts = _ALL, f"{place}/starts"
-    found = os.listdir(starts) if os.path.isdir(starts) else []
-    records = [f"starts/{name}" for name in sorted(found) if name.replace(".", "").isdigit()]
+    names = os.listdir(starts) if os.path.isdir(starts) else []
+    records = [f"starts/{name}" for name in sorted(names) if name.replace(".", "").isdigit()]
     for name in ["out", "err", "trace", *records[:_RECORDS]]:
         try:
             number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""What stands in for files that a sandbox may not change, or that Linux lets nobody copy into a layer.
+"""What is shown in place of files that a sandbox may not change, or that no user can copy into a layer.
 
 Sources: user_namespaces(7): one user and one group are known in a sandbox; the kernel's overlayfs.rst.
 """
@@ -34,8 +34,8 @@ def device(path: str, opened: ExitStack) -> str:
 def of_group(number: int, opened: ExitStack) -> str:
     """Return the user's own copy of the folders and small files in a folder; "" if its group is the user's.
 
-    A layer takes what is changed with its owner and group. It refuses those that the sandbox does not know, and
-    so all changes of what is in a project's folder.
+    A layer takes what is changed with its owner and group, and refuses those that the sandbox does not know:
+    in a project's folder that is all there is.
     """
     about = os.stat(number)
     if os.getuid() == 0 or (about.st_uid, about.st_gid) == (os.getuid(), os.getegid()):

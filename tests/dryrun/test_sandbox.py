@@ -17,7 +17,6 @@ from tests.dryrun.boxes import PLACES, Place, boxed, home
 from tests.dryrun.plans import HEAD, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
-FOLDERS = {"home": "/home/nobody", "hostname": "node1", "folder": "/usr"}
 
 
 @pytest.fixture(params=PLACES)
@@ -82,7 +81,7 @@ def test_no_descriptor_of_the_machine_is_open(folder: Path, place: Place) -> Non
 
 def test_home_and_temporary_folders_are_empty_and_its_own(folder: Path, place: Place) -> None:
     done = boxed(
-        "ls -A /tmp /var/tmp /dev/shm /home/nobody; echo x >/tmp/file; cat /tmp/file; ls /run",
+        "ls -A /tmp /var/tmp /dev/shm /home/someone; echo x >/tmp/file; cat /tmp/file; ls /run",
         folder,
         place,
     )
@@ -108,7 +107,7 @@ def test_no_socket_is_reached(folder: Path, place: Place, kind: str) -> None:
 
 def test_a_pipe_in_the_folder_is_not_the_one_outside(folder: Path, place: Place) -> None:
     os.mkfifo(folder / "below/pipe", 0o666)
-    with open(os.open(folder / "below/pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+    with os.fdopen(os.open(folder / "below/pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
         boxed(
             'perl -e \'use Fcntl; sysopen(P, "below/pipe", O_WRONLY | O_NONBLOCK) and print P "changed"\'',
             folder,
@@ -263,7 +262,9 @@ def test_a_name_that_no_file_can_have_is_left_out() -> None:
         "/c/--bind": (b"x", 0o644),
         "/d\n/e": (b"x", 0o644),
     }
-    box = Box(files=files, folders=["/f\0g", "/h" * 2000], **FOLDERS)
+    box = Box(
+        files=files, folders=["/f\0g", "/h" * 2000], home="/home/nobody", hostname="node1", folder="/usr"
+    )
     done = run(["/bin/bash", "-c", "ls / /c | grep -c ."], {"PATH": "/usr/bin:/bin"}, box)
     assert (done.status, done.limit) == (0, "")
 

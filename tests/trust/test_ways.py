@@ -79,7 +79,7 @@ def test_a_script_has_no_effect_outside(victim: User, way: str) -> None:
 @pytest.mark.parametrize("way", SOCKETS)
 def test_no_socket_of_a_running_program_is_reached(victim: User, way: str) -> None:
     place(victim, SOCKETS[way])
-    lines = f"mount -t tmpfs none /run; mkdir -p /run/user/{victim.uid}; chown -R {victim.uid} /run/user"
+    lines = f"mount -t tmpfs none /run; mkdir -p /run/user/{victim.uid}; mount -t tmpfs -o uid={victim.uid},mode=700 none /run/user/{victim.uid}"
     command = f"cd {victim.home}/job && {{ {PLANS}; }}"
     before = tree(victim.lab)
     done = victim.run(sys.executable, WATCHED, f"/run/user/{victim.uid}", "bash", "-c", command, setup=lines)
@@ -100,7 +100,7 @@ def test_plan_in_home_sees_no_secret(victim: User) -> None:
 def test_the_pipe_and_sockets_of_a_folder_are_not_reached_by_a_rehearsal(victim: User) -> None:
     """Ways 5 and 22."""
     trainer = f"""import os, socket, subprocess
-subprocess.run({CONNECT.split(" ", 3)[:3] + [CONNECT.split("'")[1]]!r} + ["socket", "../job/socket"])
+subprocess.run({[*CONNECT.split(" ", 3)[:3], CONNECT.split("'")[1]]!r} + ["socket", "../job/socket"])
 port = int(open("facts").read().split()[1])
 for reach in (lambda: os.open("pipe", os.O_WRONLY | os.O_NONBLOCK), lambda: socket.create_connection(("127.0.0.1", port), 5)):
     try:
