@@ -38,7 +38,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . '$(TORCH)' numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[plan]' '$(TORCH)' numpy
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python

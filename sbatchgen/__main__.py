@@ -1,9 +1,16 @@
 """The process of a command: `sbatchgen`, or `python -m sbatchgen`."""
 
 import atexit
+import contextlib
 import gc
 import os
 import signal
+import sys
+
+if __name__ == "__main__":  # of `python -m`, the first folder is that of a job, which may hold a click.py
+    with contextlib.suppress(OSError):
+        if sys.path[0] == os.getcwd() != __file__.removesuffix("/sbatchgen/__main__.py"):  # noqa: PTH109 - a text
+            del sys.path[0]
 
 gc.set_threshold(100_000)  # a short command creates little garbage: this saves a twelfth of its time
 

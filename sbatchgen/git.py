@@ -1,21 +1,77 @@
-"""What git says of a folder."""
+"""What git says of a folder. Nothing else starts git, and git starts nothing that a repository names.
+
+The configuration of a repository names programs: a monitor of its files, hooks, filters of contents, and
+transports that fetch what is missing (git-config(1), gitattributes(5)). It comes with a copied folder, and
+whoever can write it could run commands as this user.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
+from sbatchgen.inputs.search import Places
+
 TIMEOUT_S = 20.0
+_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
+_WITHOUT_FILTER = ("clean=", "smudge=", "process=", "required=false")
+_FILTER = re.compile(r"filter\.(.+)\.[^.]+", re.DOTALL)
+_ENVIRONMENT = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks, by ssh or any program
+    "GIT_NO_LAZY_FETCH": "1",
+    "LC_ALL": "C",
+}
 
 
-def git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints, without the last line break; None if it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
+    """Return what git prints, without the last line break.
+
+    None if it fails, or if others can write the folder of the repository, its .git or its configuration: that
+    is reported like other files that are left out.
+
+    Args:
+        folder: A folder in a working tree.
+        arguments: The command.
+        bare: Whether the folder is a repository itself, without a working tree.
+    """
+    root = folder.resolve() if bare else _root(folder)
+    if root is None:
+        return None
+    place = root if bare else root / ".git"
+    at = ["-C", str(folder), f"--git-dir={place}", *([] if bare else [f"--work-tree={root}"])]
+    listed = _printed(*at, "config", "--list", "--show-origin", "--name-only", "-z")
+    if listed is None:
+        return None
+    fields = listed.split("\0")
+    origins = dict.fromkeys(name.removeprefix("file:") for name in fields[::2] if name.startswith("file:"))
+    parts = [("its folder", root), ("it", place), *((name, folder / name) for name in origins)]
+    filters = dict.fromkeys(match[1] for name in fields[1::2] if (match := _FILTER.fullmatch(name)))
+    if any("=" in name for name in filters) or not Places(root, os.environ).is_safe(place, root, parts):
+        return None  # -c ends a name at its first "="
+    settings = [f"filter.{name}.{setting}" for name in filters for setting in _WITHOUT_FILTER]
+    return _printed(*at, *(word for setting in settings for word in ("-c", setting)), *arguments)
+
+
+def _root(folder: Path) -> Path | None:
+    """Return the nearest folder with a .git.
+
+    By itself, git would also take a folder for a repository that only looks like one: a clone may hold it.
+    """
+    place = folder.resolve()
+    return next((each for each in (place, *place.parents) if os.path.lexists(each / ".git")), None)
+
+
+def _printed(*arguments: str) -> str | None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    kept["PATH"] = ":".join(entry for entry in kept.get("PATH", "").split(":") if entry.startswith("/"))
+    settings = (word for setting in _SETTINGS for word in ("-c", setting))
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            env=environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            ["git", "--no-pager", *settings, *arguments],
+            env=kept | _ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT_S,

@@ -443,6 +443,14 @@ class CpuList(Text):
             raise ValueError(f"'{text}' is not a list of CPUs in ascending order, up to {cls.LAST}")
         return cls(text)
 
+    @property
+    def mask(self) -> str:
+        """These CPUs as a mask: 0xfe for 1-7."""
+        spans = (span.partition("-") for span in self.split(","))
+        return hex(
+            sum(1 << cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
+        )
+
 
 class StepOption(Text):
     """The long name of an option of srun."""

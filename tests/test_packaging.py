@@ -143,7 +143,7 @@ def test_the_archive_uses_no_folder_that_others_can_write(pyz: Path, tmp_path: P
     command = [sys.executable, str(pyz), "--version"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"{shared} can be written by everybody" in done.stderr
+    assert f": it is below {shared}, which can be written by everybody\n" in done.stderr
     shared.chmod(0o755)
     assert subprocess.check_output(command, env=environment, text=True) == f"sbatchgen {__version__}\n"
     assert [path.stat().st_mode & 0o777 for path in (shared / "sbatchgen").iterdir()] == [0o700]

@@ -16,8 +16,8 @@ from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import DryRun
-    from sbatchgen.finding import Finding
+    from sbatchgen.dryrun.run import Given
+    from sbatchgen.job.script import JobScript
     from sbatchgen.plan.request import Request
 
 
@@ -108,6 +108,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     Findings go to stderr. Needs neither Slurm nor a network.
     """
     from sbatchgen import files
+    from sbatchgen.cli.output import print_bytes
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.judge import check
 
@@ -115,27 +116,29 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     report(check(request.plan))
     script = render_request(request).encode()
     if write is None:
-        put(script, nl=False)  # bytes, as `submit` would send them
+        print_bytes(script)  # into a file or a pipe as `submit` would send them
     else:
         files.write(Path(write), script)
 
 
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
-@click.option("--plan", "planned", is_flag=True, help="Show every process too, as sbatchgen plan does.")
 @FORMAT
 @click.pass_obj
-def review(
-    args: tuple[str, ...], /, job: str, *, test_only: bool, planned: bool, form: str, **job_options: Any
-) -> None:
-    """Show resources, cost, findings and the script. Submits nothing."""
+def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
+    """Show resources, cost, findings and the script.
+
+    Submits nothing, and runs nothing of the job: what starts where follows from its options. sbatchgen plan
+    runs the script in a sandbox.
+    """
     from sbatchgen.submit.rendered import of_job
+    from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
 
     request = request_of(job, args, job_options)
     folder = None if os.environ.get(ELSEWHERE) else here()
     submission = of_job(request, os.environ, folder, review_only=True)
-    shown = submission.review
+    shown = with_digest(submission, os.environ) if folder else submission.review
     failure = failure_of(shown.findings)
     if test_only:
         if not request.plan.slurm:
@@ -145,13 +148,6 @@ def review(
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)
-    if folder and (planned or request.plan.slurm):
-        from sbatchgen.review.starts import with_plan
-
-        shown = with_plan(
-            shown, file=submission.name, profile=submission.profile, environment=os.environ, folder=folder,
-            every=planned,
-        )  # fmt: skip
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
@@ -208,13 +204,15 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 @FORMAT
 @click.pass_obj
 def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
-    """Show every process that a script would start.
+    """Run a script in a sandbox, and show every process that it would start.
 
-    JOB may also be any script. It runs in a sandbox, on nodes that do not exist, and stand-ins take the place
-    of srun, python, modules and containers. It changes no file, reaches no network, and sees no variable of
-    your shell.
+    JOB may also be any script. It runs on nodes that do not exist, and stand-ins take the place of srun,
+    python, modules and containers. It changes no file, reaches no network, and sees no variable of your
+    shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, else 0.
     """
     from sbatchgen.dryrun import screen
+    from sbatchgen.dryrun.call import SANDBOX_NOTE, plan_of
+    from sbatchgen.dryrun.refusals import misfits, refusal
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
     if len(job) != 1 + diff:
@@ -222,34 +220,41 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         is_two = len(job) == 2  # who forgot --diff
         fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
-    done = [_planned(name, args, given, how) for name in job]
+    jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
+    note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
+    plans = [
+        plan_of(script, os.environ, here(), of, nodes=nodes, see=how["see"]) for script, of, nodes in jobs
+    ]
     if diff:
-        put(visible(screen.difference(done[0][0], done[1][0])), nl=False)
-    elif form == "json":
-        put_json(**screen.as_json(*done[0]))
-    else:
-        put(visible(screen.as_text(done[0][0], process=how["process"])))
-        report(done[0][1])
+        put(visible(screen.difference(plans[0][0], plans[1][0])), nl=False)
+        return
+    (script, _, nodes), (done, of_plan) = jobs[0], plans[0]
+    refused = refusal(script)
+    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *of_plan]
+    if form == "json":
+        put_json(**screen.as_json(done, findings, refused))
+        failure = failure_of(findings)
+        sys.exit(failure.exit_status if failure else 0)
+    put(visible(screen.as_text(done, refused, process=how["process"])))
+    report(findings)
 
 
-def _planned(
-    job: str, args: tuple[str, ...], given: dict[str, Any], how: dict[str, Any]
-) -> tuple[DryRun, tuple[Finding, ...]]:
-    """Return the dry run of a job or a script, and its findings."""
-    from sbatchgen.dryrun.call import given_by, plan_of, script_of
-    from sbatchgen.submit.finished import is_script
+def _script_of(
+    job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
+) -> tuple[JobScript, Given, int | None]:
+    """Return the script of a job, or the one that is named; what it is given; its nodes, if not its own."""
+    from sbatchgen.dryrun.call import given_by, script_of
+    from sbatchgen.lint.source import is_script, whole
 
     if not (is_script(job) or job == "-"):
-        request = request_of(job, args, given)
         from sbatchgen.render.render import render_request
 
+        request = request_of(job, args, given)
         script = script_of(job, render_request(request), profile=request.plan.profile)
-        given_to_it = given_by((), how["variables"], how["files"])
-        return plan_of(script, os.environ, here(), given_to_it, see=how["see"])
+        return script, given_by((), variables, files), None
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.settings import settings_of
-    from sbatchgen.lint.source import whole
 
     source = whole(job)
     others = [
@@ -259,7 +264,7 @@ def _planned(
         what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
     settings = settings_of(Places(here(), os.environ), given.get("profile"))
-    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
+    release = "" if settings.assumed else settings.slurm
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
     nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
-    given_to_it = given_by(args, how["variables"], how["files"])
-    return plan_of(script, os.environ, here(), given_to_it, nodes=nodes, see=how["see"])
+    return script, given_by(args, variables, files), nodes

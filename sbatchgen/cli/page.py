@@ -37,6 +37,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
 
     FOLDER is for any web server: static files that send nothing anywhere. Needs Node.js and npm, once.
     """
+    from sbatchgen.inputs.trust import make_own
     from sbatchgen.page.folder import PageParts, write
     from sbatchgen.page.packages import installed
     from sbatchgen.page.site import read_site
@@ -49,14 +50,15 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
             raise CommandLineError.of(f"two profiles are named {name}", at="--profile", fix="name each once")
     named = Path(packages) if packages else None
     site_file = Path(site) if site else None
-    ready = installed(named, places.cache)
+    cache = places.cache if places.cache and make_own(places.cache) else None
+    ready = installed(named, cache)
     write(
         PageParts(
             profiles=files,
             site=read_site(site_file),
             site_file=site_file,
             packages=ready,
-            cache=(places.cache or Path(to).absolute().parent / ".cache") / "page-compressed",
+            cache=(cache or Path(to).absolute().parent / ".cache") / "page-compressed",
         ),
         Path(to),
     )

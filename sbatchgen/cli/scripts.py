@@ -88,7 +88,7 @@ SLURM = click.option(
     default=None,
     help="Run shellcheck too; by default for up to 10 files, if it is installed.",
 )
-@click.option("--plan", is_flag=True, help="Run each script in a sandbox too, as sbatchgen plan does.")
+@click.option("--plan", is_flag=True, help="Also run each script in a sandbox, as sbatchgen plan does.")
 @click.option("--rules", is_flag=True, help="List all rules.")
 @click.option(
     "--explain",
@@ -125,6 +125,10 @@ def lint(
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
+    if flags["plan"]:
+        from sbatchgen.dryrun.call import SANDBOX_NOTE
+
+        note(SANDBOX_NOTE.format("each script"))
     outcome = call.run(
         names, environment=os.environ, folder=here(), style=colored, mend=mend or "", form=form, **flags
     )

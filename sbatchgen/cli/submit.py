@@ -58,9 +58,9 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 @DRY_RUN
 @click.option(
     "--reviewed",
-    metavar="PLAN",
+    metavar="DIGEST",
     multiple=True,
-    help="Refuse a job whose plan is another one now: its name in the review.",
+    help="Refuse a job that is not the reviewed one: its digest in the review.",
 )
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option(
@@ -79,10 +79,11 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: bool, **given: Any) -> None:
     """Review a job, then submit it.
 
-    JOB may also be a finished script. Exactly the bytes that were shown are submitted. Several jobs get the
-    same options, and none is submitted if one has errors.
+    JOB may also be a finished script. Exactly the bytes that were shown are submitted, and nothing of the job
+    runs here. Several jobs get the same options, and none is submitted if one has errors.
     """
-    from sbatchgen.submit.finished import is_script, of_script
+    from sbatchgen.lint.source import is_script
+    from sbatchgen.submit.finished import of_script
     from sbatchgen.submit.rendered import of_job
 
     how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
@@ -127,7 +128,9 @@ def submit_reviewed(
         _refuse_several(submissions, follow=follow)
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes:  # else they are not read
-        reviews = [_planned(submission) for submission in submissions]
+        from sbatchgen.submit.reviewed import with_digest
+
+        reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
         return
     index = sbatch.open_index(os.environ, note)
@@ -146,21 +149,6 @@ def submit_reviewed(
         sys.exit(follow_run(index, done.record.run, since=min(began, done.record.submitted)))
 
 
-def _planned(submission: Submission) -> Review:
-    """Return the review of a submission with what it would start, if that is for Slurm."""
-    from sbatchgen.review.starts import with_plan
-
-    if submission.local:
-        return submission.review
-    return with_plan(
-        submission.review,
-        file=submission.name,
-        profile=submission.profile,
-        environment=os.environ,
-        folder=here(),
-    )
-
-
 def agreed(
     reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool, reviewed: tuple[str, ...] = ()
 ) -> bool:
@@ -168,17 +156,17 @@ def agreed(
 
     Raises:
         CommandLineError: There is no terminal to ask.
-        DocumentError: A job is not one of the plans that were reviewed.
+        DocumentError: A job is not what was reviewed.
     """
     asks = not yes and not dry_run
     in_brief = asks and sys.stdin.isatty() and sys.stderr.isatty()
     show_brief(reviews, sys.stderr) if in_brief else _show_all(reviews)
     if failure := failure_of([finding for review in reviews for finding in review.findings]):
         sys.exit(failure.exit_status)
-    for review in reviews if reviewed else ():
-        from sbatchgen.review.starts import refuse_other
+    if reviewed:
+        from sbatchgen.submit.reviewed import refuse_other
 
-        refuse_other(review, reviewed, os.environ)
+        refuse_other(reviews, reviewed, os.environ)
     if asks and not sys.stdin.isatty():
         fix = "add --yes to submit, or --dry-run to review only"
         raise CommandLineError.of("no terminal to ask", fix=fix)

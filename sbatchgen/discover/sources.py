@@ -78,7 +78,7 @@ def _repositories(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     candidates = [path for path in (folder, *folder.glob("*"), *folder.glob("*/*")) if _is_repository(path)]
     checkouts: dict[str, Path] = {}
     for path in candidates:
-        origin = (git(path, "config", "--get", "remote.origin.url") or "").removesuffix(".git").lower()
+        origin = (_git(path, "config", "--get", "remote.origin.url") or "").removesuffix(".git").lower()
         for name in names:
             known_as = {name.lower().replace("/", mark) for mark in "+-_"} | {name.rpartition("/")[2].lower()}
             folders = {path.name.lower(), path.parent.name.lower()} if path != folder else set()
@@ -91,6 +91,10 @@ def _repositories(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 def _is_repository(path: Path) -> bool:
     return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    return git(repository, *arguments, bare=not (repository / ".git").exists())
 
 
 def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str) -> Comparison:
@@ -110,7 +114,7 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
     start = min(starts, key=lambda start: abs(start - first + 1), default=None)
     if start == first - 1 and cited["digest"]:
         return Comparison(source, SourceState.SAME)
-    commit = (git(repository, "rev-parse", newest) or "")[:10]
+    commit = (_git(repository, "rev-parse", newest) or "")[:10]
     if start is not None:
         what = f"{where} is line {start + 1} now" if start != first - 1 else f"{where} has no digest"
         new = _citation(cited, commit, start + 1, now[start : start + count])
@@ -125,15 +129,15 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
 
 def _newest(repository: Path, commit: str) -> str:
     """Return HEAD, or if that is another branch than the commit's, the newest commit of its branches."""
-    if git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is not None:
+    if _git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is not None:
         return "HEAD"
     branches = ("--contains", commit, "--format=%(objectname)", "refs/heads", "refs/remotes")
-    return git(repository, "for-each-ref", "--sort=-committerdate", "--count=1", *branches) or "HEAD"
+    return _git(repository, "for-each-ref", "--sort=-committerdate", "--count=1", *branches) or "HEAD"
 
 
 def _lines(repository: Path, commit: str, path: str) -> list[str]:
     """Return the lines of a file in a commit; none if either is not in the repository."""
-    text = git(repository, "cat-file", "blob", f"{commit}:{path}")
+    text = _git(repository, "cat-file", "blob", f"{commit}:{path}")
     return text.split("\n") if text is not None else []
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os.path
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
-from sbatchgen.bash.tools import SYNTAX
+from sbatchgen.bash.tools import SHELLS, SYNTAX
 from sbatchgen.dryrun.found import RULE, at_once, found, may_follow, meetings, own_options, own_words
 from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
-from sbatchgen.dryrun.missing import option_of
+from sbatchgen.dryrun.missing import functions_of, last_line, option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun, knows_cpus
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.dryrun.step import CONTAINERS, number_of
@@ -17,9 +19,11 @@ from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
-from sbatchgen.sandbox.box import Limits
+from sbatchgen.sandbox.box import BoxLimits
 
+_LAST, _ROUNDS = 200, 5  # commands at the end of a script, and how often those of a loop are among them
 _SPOOL = SCRIPT.rpartition("/")[0] + "/"
+_READERS = frozenset((*SHELLS, ".", "perl", "source", "zsh"))  # of files that hold commands
 _SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
 _UNREADABLE = re.compile(
     r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
@@ -29,10 +33,10 @@ _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z
 _PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
 _AT_LIMITS = {
     "memory": "needs more than 1 GiB of memory here",
-    "processes": f"needs more than {Limits().processes} processes here",
+    "processes": f"needs more than {BoxLimits().processes} processes here",
 }
 _AT_DAMAGE = "damages the sandbox, so that what it started is not known"
-_MANY = 30  # steps of a script that is not in a loop that waits
+MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
 
 
 def findings(done: DryRun, failing: DryRun | None = None) -> tuple[Finding, ...]:
@@ -56,7 +60,7 @@ def _lost(failing: DryRun) -> Iterator[Finding]:
     """A job that ends with 0 although all that it started failed."""
     if failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
         return
-    line, command, _ = failing.trace[-1]
+    line, command, folder = failing.trace[-1]
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
     end = failing.script.body.last
     if end and any(step.background and step.line == line for step in failing.steps):
@@ -70,6 +74,9 @@ def _lost(failing: DryRun) -> Iterator[Finding]:
         what = f"the job ends with 0 even if every program in it fails: the pipe to {hides.name} hides it"
         yield found(failing, hides.line, what, "set -o pipefail", severity="info", rule="SB311")
         return
+    paths = {os.path.normpath(os.path.join(folder, part)) for part in command.split()}  # noqa: PTH118
+    if name in _READERS and any(failing.given.files.get(path) == b"" for path in paths):
+        return  # the plan made an empty file of it: what it would do is not known
     what = f"the job ends with 0 even if every program in it fails: {name} comes last"
     fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
     if name == "wait":
@@ -98,7 +105,7 @@ def _findings(done: DryRun) -> Iterator[Finding]:
 
 def _ending(done: DryRun) -> Iterator[Finding]:
     """The end before any program, or in the middle, and the end at a limit."""
-    line = done.trace[-1][0] if done.trace else 0
+    line = last_line(done.trace, functions_of(done.script.body))
     err = done.ended.files.get("err", "")
     unread = re.search(
         rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$",
@@ -106,15 +113,13 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         re.MULTILINE,
     )
     empty = re.search(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", err, re.MULTILINE)
-    if done.ended.limit == "time" and len(done.steps) >= _MANY:
-        what = (
-            f"the plan ends at its time limit: the script may start more than these {len(done.steps)} steps"
-        )
-        yield found(done, line, what, "plan a loop of fewer rounds", severity="info")
+    if done.ended.limit == "time" and len(done.steps) >= MANY:
+        what = f"the plan ends at its time limit: the script may start more than these {MANY} steps"
+        yield found(done, done.steps[-1].line, what, "plan a loop of fewer rounds", severity="info")
     elif done.ended.limit == "time":
         what = "the script still ran after some seconds here, where every program ends at once"
         fix = "see the loop there: it waits for something that did not happen"
-        yield found(done, line, what, fix, severity="info")
+        yield found(done, _loop_line(done) or line, what, fix, severity="info")
     elif done.ended.limit:
         after = f"after {counted(len(done.steps), 'step')}" if done.steps else "before any program"
         what = f"the plan ends early, {after}: the script {_AT_LIMITS.get(done.ended.limit, _AT_DAMAGE)}"
@@ -140,6 +145,12 @@ def _ending(done: DryRun) -> Iterator[Finding]:
         )
 
 
+def _loop_line(done: DryRun) -> int:
+    """The first line of those that were run again and again at the end; 0 without such lines."""
+    times = Counter(entry.line for entry in done.trace[-_LAST:])
+    return min((line for line, count in times.items() if count >= _ROUNDS), default=0)
+
+
 def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
     """Options without the value that a variable should have given, and values with line breaks."""
     yield from _node_lists(done, step)
@@ -162,7 +173,12 @@ def _empty(done: DryRun, step: Step) -> Iterator[Finding]:
 
 
 def _without(done: DryRun, step: Step, name: str, variable: str) -> Finding:
-    if option := option_of(variable) if variable not in done.batch else "":
+    option = option_of(variable) if variable not in done.batch else ""
+    if option in done.script.options:
+        what = f"{name} has no value: {variable} is empty, because Slurm {done.script.slurm} does not set it"
+        fix = f"{name} $SLURM_GPUS_ON_NODE" if "GPUS" in variable else f"{name} with the value of --{option}"
+        return found(done, step.line, what, fix, rule="SB408")
+    if option:
         what = f"{name} has no value: {variable} is empty, because the job has no --{option}"
         return found(done, step.line, what, f"add #SBATCH --{option}=...", rule="SB408")
     what = f"{name} has no value: {variable} is empty here"

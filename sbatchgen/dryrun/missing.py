@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from sbatchgen.bash import Body
 from sbatchgen.dryrun.step import number_of
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.sbatch.option_table import specs
@@ -23,12 +24,14 @@ _OF_SCRIPTS = re.compile(
 )
 _OF_OTHERS = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
-    r"(?:cannot (?:access|stat|open|open file|create regular file) |can't (?:read|open) |error: )?"
+    r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
+    r"|error: )?"
     f"['\"`\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
     re.MULTILINE,
 )
-_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df"))
+_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
 _TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
+_LOOKS = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")  # which tell by their status
 _EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! ")
 
 
@@ -55,7 +58,10 @@ class Traced(NamedTuple):
 
 
 def traced(text: str) -> tuple[Traced, ...]:
-    """Return the commands in a trace of bash, without those of prelude.sh, which writes it."""
+    """Return the commands in a trace of bash, up to the trap on EXIT, without those of prelude.sh.
+
+    bash runs the string of that trap as line 1, which is never a command of the script: it is its #! line.
+    """
     entries: list[tuple[int, list[str], str]] = []
     is_own = True
     for line in text.splitlines():
@@ -63,6 +69,8 @@ def traced(text: str) -> tuple[Traced, ...]:
         number = head.lstrip("+")
         if len(rest) == 3 and number.isdecimal():
             is_own = not rest[0].endswith("/run/plan/prelude.sh")
+            if is_own and head == "+1":
+                break
             entries += [(number_of(number), [rest[2]], rest[1])] * is_own
         elif entries and not rest and is_own:
             entries[-1][1].append(line)
@@ -102,7 +110,8 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
             of_path = [entry for entry in trace if path in entry.command]
             kind = "output" if program in ("tee", "touch") else "file"
             kind = "folder" if program in _FOLDERS and "*" not in path else kind
-            yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
+            lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
+            yield path, _need(kind, lacked, of_path[0].line if of_path else 0, of_path)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
     for need in absent(programs):  # of which the message went elsewhere
         yield need.name, need
@@ -150,10 +159,12 @@ def option_of(variable: str) -> str:
     return name if variable.startswith("SLURM_") and name in specs(DEFAULT_SLURM) else ""
 
 
-def false_test(trace: Sequence[Traced]) -> Need | None:
+def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
     """Return the file or folder whose test was the last before the script gave up."""
-    for entry in _last_tests(trace):
-        for letter, quoted in reversed(_TEST.findall(entry.command)):
+    for entry in _last_tests(trace, functions):
+        words = entry.command.split()[1:] if _LOOKS.match(entry.command) else ()
+        looked = [("f", word) for word in words if word[0] != "-"]
+        for letter, quoted in reversed(_TEST.findall(entry.command) or looked):
             try:
                 path = shlex.split(quoted)[0]
             except (ValueError, IndexError):
@@ -163,17 +174,48 @@ def false_test(trace: Sequence[Traced]) -> Need | None:
     return None
 
 
-def empty_test(trace: Sequence[Traced]) -> int:
+def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
     """Return the line of the last test before the script gave up, if something in it was empty; else 0."""
-    tests = [*_last_tests(trace)]
+    tests = [*_last_tests(trace, functions)]
     line = tests[0].line if tests else 0
     return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
 
 
-def _last_tests(trace: Sequence[Traced]) -> Iterator[Traced]:
-    """Yield the tests before the script gave up, the last one first."""
-    for entry in reversed(trace[-40:]):
-        if entry.command.startswith(("[[ ", "'['", "[ ", "test ")):
+class Functions(NamedTuple):
+    """The functions of a script: their names, and the lines of their commands."""
+
+    names: frozenset[str]
+    lines: frozenset[int]
+
+    def has(self, entry: Traced) -> bool:
+        """Whether a command calls a function, or is in one."""
+        return entry.line in self.lines or entry.command.partition(" ")[0] in self.names
+
+
+def functions_of(body: Body) -> Functions:
+    """Return the functions that a script defines."""
+    inside = [command for command in body.commands if command.context.function]
+    names = frozenset(command.context.function for command in inside)
+    lines = (line for each in inside for line in range(each.line, each.end_line + 1))
+    return Functions(names, frozenset(lines))
+
+
+def last_line(trace: Sequence[Traced], functions: Functions) -> int:
+    """Return the line of the last command, or of the call of the function that ends the script."""
+    for entry in reversed(trace):
+        if entry.line not in functions.lines or _is_test(entry) or not _EXIT.match(entry.command):
+            return entry.line
+    return trace[-1].line if trace else 0
+
+
+def _is_test(entry: Traced) -> bool:
+    return entry.command.startswith(("[[ ", "'['", "[ ", "test "))
+
+
+def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Traced]:
+    """Yield the tests before the script gave up, the last first, also before functions that end it."""
+    for entry in reversed(trace[-_MOST:]):
+        if _is_test(entry) or _LOOKS.match(entry.command):
             yield entry
-        elif not _EXIT.match(entry.command):
+        elif not (_EXIT.match(entry.command) or functions.has(entry)):
             return

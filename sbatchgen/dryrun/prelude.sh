@@ -1,5 +1,6 @@
 # Read by each bash in the sandbox at its start (BASH_ENV).
 [[ ${HOSTNAME@a} == *x* ]] || HOSTNAME=${SLURMD_NODENAME-$HOSTNAME} # which bash sets itself if it inherits none
+RANDOM=$((1 + ${SLURM_PROCID:-0})) # the same in each plan, and another in each task
 command_not_found_handle() {
     local __plan_by=0
     __plan_at=${BASH_LINENO[0]} /run/plan/bin/unknown "$@"

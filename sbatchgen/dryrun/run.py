@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +17,22 @@ from typing import Any, NamedTuple
 
 from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
-from sbatchgen.dryrun.missing import Need, Traced, absent, empty_test, false_test, missing, traced
+from sbatchgen.dryrun.missing import (
+    Need,
+    Traced,
+    absent,
+    empty_test,
+    false_test,
+    functions_of,
+    missing,
+    traced,
+)
 from sbatchgen.dryrun.placement import placements
-from sbatchgen.dryrun.sight import path_of, sight_of
+from sbatchgen.dryrun.sight import Sight, path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.dryrun.step import number_of
 from sbatchgen.job.script import JobScript
-from sbatchgen.sandbox.box import PLACE, Box, Ended, Limits, run
+from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
@@ -37,12 +47,12 @@ _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STAND_INS = """
 accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed dig docker dvc enroot fabric
-getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia jupyter
-killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun nc ncu
-netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman podman-hpc prterun
-pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast scancel scontrol scp
-sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh sshare sstat sudo
-tensorboard torchrun tune unknown uv vllm wandb wget
+fuser getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia
+jupyter killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun
+nc ncat ncu netcat netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman
+podman-hpc prterun pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast
+scancel scontrol scp sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh
+sshare sstat sudo telnet tensorboard torchrun tune unknown uv vllm wandb wget
 """.split()  # noqa: SIM905
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _COVERS = [
@@ -73,9 +83,9 @@ class Left(NamedTuple):
         """Whether no other run may start."""
         return self.cpu < 0.1 or self.seconds < 0.1
 
-    def limits(self) -> Limits:
+    def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
-        return Limits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
+        return BoxLimits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
 
     def after(self, ended: Ended) -> Left:
         """Return what is left after a run."""
@@ -133,9 +143,9 @@ class DryRun:
 
     @property
     def said(self) -> str:
-        """The last line that the script printed to stderr."""
-        lines = self.ended.files.get("err", "").replace(f"{SCRIPT}: ", "").strip().splitlines()
-        return lines[-1][:300] if lines else ""
+        """The last line that the script printed to stderr; to stdout, if that has none."""
+        texts = (self.ended.files.get(name, "").replace(f"{SCRIPT}: ", "").strip() for name in ("err", "out"))
+        return next((text.splitlines()[-1][:300] for text in texts if text), "")
 
 
 def dry_run(
@@ -166,19 +176,34 @@ def dry_run(
     Raises:
         NoSandboxError: This machine allows no sandbox.
     """
-    left = left or Left()
     base = {
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
         "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = _box(script, grant, home=home, workdir=workdir, see=see)
-    sight = sight_of(script.text, workdir, [folder], home=home, user=user)
+    with ExitStack() as kept:
+        sight = sight_of(script.text, workdir, [folder], kept, home=home, user=user)
+        return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
+
+
+def _again(  # noqa: PLR0917 - of one caller
+    script: JobScript,
+    grant: Grant,
+    given: Given,
+    batch: Mapping[str, str],
+    box: Box,
+    sight: Sight,
+    rounds: int,
+    left: Left,
+) -> DryRun:
+    """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
     needed: dict[tuple[str, str], Need] = {}
+    workdir = box.folder
     for number in range(1, rounds + 1):
         with sight.opened() as shown:
-            box = replace(box, shown=shown, limits=left.limits())
-            done = _once(script, grant, given, base | grant.environment, box)
+            box = box._replace(shown=shown, limits=left.limits())
+            done = _once(script, grant, given, batch, box)
         left = left.after(done.ended)
         if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
             break
@@ -194,9 +219,9 @@ def dry_run(
     placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
     if placed and not (done.ended.limit or left.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
-        box = replace(box, files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
+        box = box._replace(files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
         with sight.opened() as shown:
-            done = _once(script, grant, given, base | grant.environment, replace(box, shown=shown))
+            done = _once(script, grant, given, batch, box._replace(shown=shown))
         left = left.after(done.ended)
         number += 1
     for key in [key for key in needed if key[0] not in _NO_PATHS]:
@@ -233,11 +258,9 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     if given.status:
         batch["__plan_status"] = str(given.status)
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
-    files = {name: (data, 0o755) for name, data in given_files.items() if name[-1:] != "/"}
-    made = [name for name in given_files if name[-1:] == "/"]
-    flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
-    box = replace(box, files=files | dict(box.files), folders=made)
-    ended = run(["/bin/bash", *flags, SCRIPT, *given.arguments], batch, box)
+    files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
+    box = box._replace(files={**files, **box.files})
+    ended = run(["/bin/bash", *flags_of(script), SCRIPT, *given.arguments], batch, box)
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )
@@ -245,6 +268,12 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     return DryRun(
         script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
     )
+
+
+def flags_of(script: JobScript) -> list[str]:
+    """Return the flags of the first line that decide which commands run: -e and -u, as in -xeu."""
+    given = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[A-Za-np-z]+", flag)]
+    return [f"-{letter}" for letter in "eu" if given and letter in given[0]]
 
 
 @functools.cache
@@ -306,7 +335,8 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
         return lacked
-    if not done.ended.limit and (need := false_test(done.trace)):
+    functions = functions_of(done.script.body)
+    if not done.ended.limit and (need := false_test(done.trace, functions)):
         lacked.append(need)
     return lacked or [*unset(done, given)] or [*_tested(done, given)]
 
@@ -349,7 +379,8 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
 
 def _tested(done: DryRun, given: Given) -> Iterator[Need]:
     """The variables that were empty in the last test of the script, and that only a user can set."""
-    line, body = empty_test(done.trace), done.script.body
+    body = done.script.body
+    line = empty_test(done.trace, functions_of(body))
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
         own = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
         is_given = name in done.batch or name in given.variables

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,14 +11,12 @@ from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
-from sbatchgen.quoting import counted, first_names, word
+from sbatchgen.quoting import counted, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
 _MANY_SAME = 5  # words about variables that are not shown again
-_FEW_STEPS, _FEW_NEEDS = 3, 3  # in a summary
-_FOLDERS = re.compile(r"(?<![^=])/[^\s=]*/(?=[^/])")  # before the last part of a path
 _MOST = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
 _ANY = "{...}"  # for a value that differs otherwise
@@ -38,10 +33,11 @@ _HIDDEN = (
 Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
 
 
-def as_json(done: DryRun, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the fields of the JSON document of a plan."""
+def as_json(done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None) -> dict[str, Any]:
+    """Return the fields of the JSON document of a plan; `refusal`: why sbatch refuses the script."""
     return {
         "script": done.script.file,
+        "refusal": refusal.problem.what if refusal else "",
         "nodes": list(done.grant.nodes),
         "gpus_per_node": done.grant.gpus,
         "cpus_per_node": list(done.grant.cpus),
@@ -67,9 +63,13 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def as_text(done: DryRun, *, process: int | None = None) -> str:
+def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
     """Return a plan for people; with `process`, this one of each step in full."""
     lines = [headline(done), ""]
+    if refusal:
+        line = f" (line {refusal.place.line})" if refusal.place.line else ""
+        first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
+        lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
     above: list[str] = []
     for paragraphs in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
         for indent, words in paragraphs:
@@ -80,7 +80,7 @@ def as_text(done: DryRun, *, process: int | None = None) -> str:
     if done.needed:
         lines.append("Needed, and not here:")
         lines += [
-            f"  {_needed(need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
+            f"  {_needed(done, need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
             for need in done.needed
         ]
         lines.append("")
@@ -99,29 +99,17 @@ def headline(done: DryRun) -> str:
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
 
-def summary(done: DryRun) -> str:
-    """Return a plan in a few lines."""
-    lines = [headline(done).removeprefix(f"{done.script.file}: ")]
-    for step in done.steps[:_FEW_STEPS]:
-        count = counted(max(step.tasks, len(step.processes)), "process")
-        argv = step.processes[0].argv if step.processes else step.command
-        words = (_FOLDERS.sub(".../", word(text)) for text in argv)
-        lines.append(f"line {step.line}: {count}: {' '.join(words)}")
-    if len(done.steps) > _FEW_STEPS:
-        lines.append(f"and {counted(len(done.steps) - _FEW_STEPS, 'more step')}")
-    if done.needed:
-        names = [_needed(need.kind, need.name).partition(":")[0] for need in done.needed]
-        lines.append(f"needed, and not here: {first_names(names, _FEW_NEEDS)}")
-    two = partial(textwrap.wrap, width=_WIDTH, subsequent_indent="    ", max_lines=2, placeholder=" ...")
-    return "".join(f"{part}\n" for line in lines for part in two(one_line(line), break_on_hyphens=False))
-
-
-def _needed(kind: str, name: str) -> str:
+def _needed(done: DryRun, kind: str, name: str) -> str:
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
-        option = option_of(name)
-        return f"variable {name}{f', of jobs with --{option}' if option else ''}: --var {name}=VALUE"
+        option, release = option_of(name), done.script.slurm
+        why = (
+            f", which Slurm {release} does not set"
+            if option in done.script.options
+            else f", of jobs with --{option}"
+        )
+        return f"variable {name}{why if option else ''}: --var {name}=VALUE"
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 

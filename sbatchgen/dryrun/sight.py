@@ -10,8 +10,11 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+
+from sbatchgen.dryrun.copies import copy, needs_copy
+from sbatchgen.inputs.trust import temporary_folder
 
 _SECRET = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
 _SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
@@ -29,11 +32,15 @@ class Sight:
         home: The user's home folder, which is never shown itself.
         chosen: Folders of the user's choice, such as that of the submission.
         named: Folders that the script names.
+        kept: Holds the copies as long as they are needed.
+        copies: Descriptors of copies that lie over folders, by their paths.
     """
 
     home: str
-    chosen: tuple[str, ...] = ()
+    chosen: tuple[str, ...]
+    kept: ExitStack
     named: tuple[str, ...] = ()
+    copies: dict[str, int] = field(default_factory=dict)
 
     def wider(self, paths: Iterable[str]) -> Sight:
         """Return a sight of these paths too, as far as something is there that may be shown."""
@@ -58,8 +65,8 @@ class Sight:
         return ""
 
     @contextmanager
-    def opened(self) -> Iterator[dict[str, int]]:
-        """Give a descriptor of each folder that is shown and of mounts below, by path, outer ones first."""
+    def opened(self) -> Iterator[dict[str, list[int]]]:
+        """Give descriptors of each folder that is shown and of its copy, by path; also of mounts below."""
         places = {
             place: path in self.chosen
             for path in (*self.named, *self.chosen)
@@ -77,20 +84,35 @@ class Sight:
                 found.setdefault(
                     end if is_link else os.path.normpath(path), number
                 )  # the outer one has the link
-            yield dict(sorted(found.items()))
+            for path, number in found.items():
+                if path not in self.copies and needs_copy(number, chosen=path in self.chosen):
+                    self.copies[path] = self._copied(number)
+            yield {
+                path: [found[path], *[self.copies[path]] * (path in self.copies)] for path in sorted(found)
+            }
+
+    def _copied(self, number: int) -> int:
+        place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
+        copy(number, str(place))
+        own = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.kept.callback(os.close, own)
+        return own
 
 
-def sight_of(text: str, workdir: str, chosen: Sequence[str], *, home: str, user: str) -> Sight:
+def sight_of(
+    text: str, workdir: str, chosen: Sequence[str], kept: ExitStack, *, home: str, user: str
+) -> Sight:
     """Return what a script sees.
 
     Args:
         text: The script.
         workdir: Where it starts.
         chosen: Folders of the user's choice.
+        kept: Holds what is made for it.
         home: The user's home folder.
         user: The user's name.
     """
-    own = Sight(home, tuple(path for path in chosen if _may_choose(path, home)))
+    own = Sight(home, tuple(path for path in chosen if _may_choose(path, home)), kept)
     links = [target for folder in own.chosen for target in _links(folder)]
     return own.wider([workdir, *links, *_named(text, home, user)])
 

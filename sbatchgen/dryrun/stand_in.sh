@@ -81,6 +81,13 @@ in_one_piece() { # as programs write: head -n 1 would end what writes line by li
     [[ ! $text ]] || exec /bin/cat <<<"$text" # bash writes line by line
 }
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
+is_free() { # a port of a node: at first nobody listens, then the server that a script waits for does
+    local node file=/run/plan/asked.${*//[^A-Za-z0-9]/_}
+    case " $* " in
+        *[Ll]ocalhost*|*127.*|*0.0.0.0*|*10.0.0.*|*node[0-9]*|*:[0-9]*|*/tcp*) [[ ! -e ${file:0:200} ]] && : >"${file:0:200}" ;;
+        *) return 1 ;; # a server elsewhere
+    esac
+}
 start() { # what starts other programs
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
 }
@@ -109,7 +116,10 @@ case $name in
             "show node"*) in_one_piece show_node "${words[2]-$node}" ;;
             *) record "$@" ;;
         esac ;;
-    squeue|sacct|sinfo|sstat|git|curl|wget|ss|netstat|lsof|dig|nslookup|host) record "$@"; say_unknown ;;
+    nc|ncat|netcat) record "$@"; [[ ! " $*" =~ " "-[a-z]*z ]] || ! is_free "$@" || exit 1 ;;
+    telnet|lsof|fuser) record "$@"; ! is_free "$@" || exit 1; say_unknown ;;
+    ss) record "$@"; [[ "$*" == *:[0-9]* ]] && is_free "$@" || say_unknown ;;
+    squeue|sacct|sinfo|sstat|git|curl|wget|netstat|dig|nslookup|host) record "$@"; say_unknown ;;
     sbatch) record "$@"; [[ " $* " == *" --parsable "* ]] && echo 1000002 || echo "Submitted batch job 1000002" ;;
     ray)
         if [[ ${1-} == status ]]; then in_one_piece show_ray
@@ -124,7 +134,8 @@ case $name in
         else
             record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
-    module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|nc|ssh|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    ssh) record "$@"; exit "${__plan_status:-0}" ;;
     *) record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
 esac
 exit 0

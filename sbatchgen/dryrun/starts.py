@@ -16,11 +16,11 @@ BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
 _HELPERS = frozenset(
     """
-    activate bc clear cmake conda curl dcgmi deactivate dig dos2unix envsubst free g++ gcc getfacl git host
-    htop jq killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc netstat newgrp nslookup
-    numactl nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach sbcast scancel
-    scontrol scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat top tput tree
-    ulimit unsquashfs uv wget which
+    activate bc clear cmake conda curl dcgmi deactivate dig dos2unix envsubst free fuser g++ gcc getfacl git
+    host htop jq killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc ncat netcat netstat
+    newgrp nslookup numactl nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach
+    sbcast scancel scontrol scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat
+    telnet top tput tree ulimit unsquashfs uv wget which
     """.split()  # noqa: SIM905
 )
 _WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))

@@ -297,7 +297,7 @@ class FactSource:
 class Profile(JobSettings):
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
-    `policies` sets the severity of rules on this cluster, as SB228: error.
+    `policies` sets the severity of rules on this cluster, as SB220: error.
     """
 
     name: Text = required("The name of the cluster.")

@@ -1,6 +1,6 @@
 """Finds profiles, templates and the project's sbatchgen.yaml.
 
-Templates and the `setup` of profiles become part of a script that the user runs. So a file found by
+Templates and the `setup` of profiles become part of a script that the user runs. So a file reason by
 searching is used only if no one but the user and root can write it, or if the user trusts its folder
 (SBATCHGEN_TRUST). A file that the user names is always used.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import isdir, isfile  # they take any name, and folders that this user can't see
 from pathlib import Path
 
@@ -21,7 +21,7 @@ SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `p
 TRUST = "SBATCHGEN_TRUST"
 
 
-# Of the process: several parts of a command search, and each file or folder is reported once.
+# Of the process, by what others can write: several parts of a command search, and each is reported once.
 _left_out: dict[Path, Problem] = {}
 
 
@@ -64,20 +64,22 @@ class Places:
 
     folder: Path
     environment: Mapping[str, str]
+    # Of packages, by their folders: where Python imports from, which is believed as Python believes it.
+    _starts: dict[Path, Path] = field(default_factory=dict)
 
     @functools.cached_property
     def project(self) -> Path | None:
         """The sbatchgen.yaml of this folder or of the nearest parent."""
         for folder in (self.folder, *self.folder.parents):
             file = folder / PROJECT_FILE
-            if isfile(file) and self._is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
+            if isfile(file) and self.is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
                 return file
         return None
 
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
         """Folders of `profiles` or `templates` in the order of the search.
 
-        Those of installed packages are not looked for; they are included once another search has found them.
+        Those of installed packages are not looked for; they are included once another search has reason them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
         own = self._folders(kind, self._roots)
@@ -90,16 +92,17 @@ class Places:
     def with_templates_of(self, profile: Path) -> Places:
         """Return the places with the templates beside the folder of a profile, which come first."""
         root = (self.folder / profile).absolute().parents[1]
-        if profile.parent.name != "profiles" or root in (*self._roots, bundled("profiles").parent):
+        known = (*self._roots, bundled("profiles").parent)
+        if profile.parent.name != "profiles" or root in known or not isdir(root / "templates"):  # noqa: PTH112
             return self
         first = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
-        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first})
+        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first}, self._starts)
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
         """The folders of installed packages by the names of their entry points.
 
-        None of their code is run: the folder of a package is found without an import.
+        None of their code is run: the folder of a package is reason without an import.
         """
         from importlib.machinery import PathFinder
         from importlib.metadata import entry_points
@@ -110,6 +113,7 @@ class Places:
             spec = PathFinder.find_spec(top)
             for folder in (spec and spec.submodule_search_locations) or ():
                 root = Path(folder, *below)
+                self._starts[root] = Path(folder).absolute().parent
                 if self._is_folder(root, root):
                     sites.setdefault(entry.name, root)
         return sites
@@ -117,7 +121,7 @@ class Places:
     def _is_folder(self, folder: Path, trust: Path) -> bool:
         """Whether a folder may be used; of templates, all files must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
-        return isdir(folder) and self._is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
+        return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:
@@ -137,23 +141,23 @@ class Places:
         home = self.environment.get("HOME", "")
         return self.environment.get(variable) or (f"{home}/{default}" if home else "")
 
-    def _is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
+    def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
-        from sbatchgen.inputs.trust import chmod_helps, doubt  # most people have no files of their own
+        from sbatchgen.inputs.trust import doubt  # most people have no files of their own
         from sbatchgen.quoting import word
 
+        start = self._starts.get(trust)
         for subject, part in parts:
-            if reason := doubt(part):
+            if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
                 if self._trusts(trust):
                     return True
-                if file not in _left_out:
-                    before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
-                    fix = f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
-                    if chmod_helps(part):
-                        fix = f"chmod go-w {word(str(part))}, or {fix}"
-                    what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason}"
-                    _left_out[file] = Problem(what, str(file.absolute()), fix)
+                before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
+                fix = f"{reason.fix}, or " if reason.fix else ""
+                fix += f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
+                what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
+                _left_out.setdefault(reason.place, Problem(what, str(file.absolute()), fix))
                 return False
+            start = start or part.absolute()
         return True
 
     def _trusts(self, folder: Path) -> bool:
@@ -195,7 +199,7 @@ class Places:
         root = file.parents[1]
         trust = self._roots.get(root, root)
         is_bundled = file.parent == bundled("profiles")
-        return isfile(file) and (is_bundled or self._is_safe(file, trust, [("it", file)]))  # noqa: PTH113
+        return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
         """Return the file of a profile, by name or by path.

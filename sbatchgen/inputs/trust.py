@@ -2,42 +2,136 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from sbatchgen.files import user_id
+from sbatchgen.errors import DocumentError
+from sbatchgen.files import OTHERS_WRITE, user_id
+from sbatchgen.quoting import word
+
+_MOST_LINKS = 40  # that Linux follows on the way to a file
 
 
-def doubt(path: Path) -> str:
-    """Say who else can write a file or folder; "" if only the user and root can, or if it does not exist."""
+class Doubt(NamedTuple):
+    """Who else can change a file or folder.
+
+    Attributes:
+        place: What they can change: the thing itself, a folder above it, or what a link leads to.
+        why: Who can, as the rest of a sentence about the thing.
+        fix: What keeps them out, or "".
+    """
+
+    place: Path
+    why: str
+    fix: str = ""
+
+
+def doubt(path: Path, start: Path | None = None) -> Doubt | None:
+    """Say who else can change a thing, or put another in its place; None if only the user and root can.
+
+    Each part of the path is judged, from / or below the folder `start`, and each link is followed. Only who
+    can write a folder can replace what is in it, so the answer holds until the path is opened, and for what
+    does not exist yet.
+    """
+    whole = path.absolute()
+    todo = [*reversed((whole.relative_to(start) if start else whole).parts)]
+    here, links, is_link, in_sticky = Path(os.path.realpath(start or "/")), 0, False, False
+    while todo:
+        name = todo.pop()
+        folder, here = here, here.parent if name == ".." else here / name
+        try:
+            status = here.lstat()
+        except OSError:
+            return Doubt(folder, f"does not exist, and others can make it in {folder}") if in_sticky else None
+        is_last = not todo
+        if why := _others(here, status, is_last=is_last, in_sticky=in_sticky):
+            if is_link or not is_last:
+                way = "below" if not is_link else "a link to" if is_last else "a link into"
+                why = f"is {way} {here}, which {why}"
+            return Doubt(here, why, _fix(here, status, is_last=is_last))
+        in_sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & OTHERS_WRITE)
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                return None  # no one can open it
+            is_link = is_link or is_last
+            todo += reversed(here.readlink().parts or (".",))
+            here = folder
+    return None
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Make a temporary folder that no one else can enter, change or replace; it is removed at the end.
+
+    Raises:
+        DocumentError: There is no place for one.
+    """
+    import shutil
+    import tempfile
+
+    problems = []
+    for place in (None, "/tmp", "/var/tmp"):  # noqa: S108 - a new folder in them is this user's alone
+        try:
+            folder = tempfile.mkdtemp(prefix=prefix, dir=place)
+        except OSError as error:
+            problems.append(str(error.strerror))
+            continue
+        if not (reason := doubt(Path(folder))):
+            break
+        problems.append(f"{folder} {reason.why}")
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()  # another one may have its name by now: it is removed only if it is empty
+    else:
+        what = f"can't make a folder for temporary files: {problems[0]}"
+        raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that only you can write into")
     try:
-        status = path.lstat()
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_own(folder: Path) -> bool:
+    """Make a folder for caches, as the XDG standard has it; return whether only this user can change it."""
+    try:
+        missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
+        for each in reversed([*missing]):
+            each.mkdir(mode=0o700, exist_ok=True)
     except OSError:
-        return ""
-    if status.st_uid not in (0, user_id()):
+        return False
+    return doubt(folder) is None
+
+
+def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: bool) -> str:
+    """Say who else decides what is at a place, as the rest of a sentence: in a sticky folder, its owner."""
+    mine = status.st_uid in (0, user_id())
+    # A container may have no number for root: then what is above has the owner of /.
+    is_above = not (is_last or in_sticky)
+    if not mine and not (is_above and status.st_uid == Path("/").lstat().st_uid):
         return f"belongs to another user ({user_name(status.st_uid)})"
-    if stat.S_ISLNK(status.st_mode):
-        target = Path(os.path.realpath(path))
-        ways = (
-            () if target.is_symlink() else (("into", target.parent), ("to", target))
-        )  # else a circle of links
-        doubts = ((f"is a link {how} {place}, which ", doubt(place)) for how, place in ways)
-        return next((link + reason for link, reason in doubts if reason), "")
+    if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not is_last):
+        return ""
     if status.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
     is_shared = status.st_mode & stat.S_IWGRP
     if is_shared and not _is_private(status.st_gid):
         return f"can be written by the group {_group(status.st_gid)}"
-    return "can be written by others in its access list (ACL)" if is_shared and _has_acl(path) else ""
+    return "can be written by others in its access list (ACL)" if is_shared and _has_acl(place) else ""
 
 
-def chmod_helps(path: Path) -> bool:
-    """Whether the user owns the path, and it is not a shared folder like /tmp."""
-    status = path.lstat()
-    sticky = status.st_mode & stat.S_ISVTX
-    return status.st_uid == user_id() and not sticky and not path.is_symlink()
+def _fix(place: Path, status: os.stat_result, *, is_last: bool) -> str:
+    """Return what keeps others out, unless it has another owner, or is for all, like /tmp."""
+    if status.st_mode & stat.S_ISVTX or not status.st_mode & OTHERS_WRITE:
+        return ""
+    if status.st_uid == user_id():
+        return f"chmod go-w {word(str(place))}"
+    return "" if is_last or status.st_uid else f"ask root for chmod +t {word(str(place))}"
 
 
 @functools.cache

@@ -28,7 +28,7 @@ _OF_JOBS = frozenset(
     ("SB101", "SB104", "SB311", "SB312", "SB401")
 )  # about how Slurm starts and ends a script
 _OF_PLACEHOLDERS = frozenset(("SB129", "SB136", "SB812"))
-_OF_ANY_SCRIPT = frozenset(("SB144", "SB611", "SB802", "SB804", "SB806", "SB813", "SB814", "SB815", "SB816"))
+_OF_ANY_SCRIPT = frozenset(("SB144", "SB611", "SB802", "SB804", "SB806", "SB813", "SB814", "SB815"))
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 
 _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many

@@ -140,6 +140,16 @@ def sources(name: str) -> list[Source]:
     return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
 
 
+def is_script(job: str) -> bool:
+    """Return whether JOB is a finished script: by its name, or by its first line."""
+    path = Path(job)
+    if job.endswith((".yaml", ".yml")) or not path.exists():
+        return False
+    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
+        return True
+    return path.is_file() and read_file(path, 2) == b"#!"
+
+
 def whole(name: str) -> Source:
     """Read a file as a script, whatever its name; raises DocumentError as `sources` does."""
     shown = "<stdin>" if name == STDIN else name

@@ -18,6 +18,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.trust import temporary_folder
 from sbatchgen.page.form import model
 from sbatchgen.page.site import FILES, Site, strings_of
 
@@ -26,7 +27,7 @@ PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own pl
 _LIBRARIES = "/lib/python3.14/site-packages"
 _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
-_LEFT_OUT = {"page", "discover", "prepare", "editor", "rehearsal", "__pycache__"}
+_LEFT_OUT = {"page", "discover", "prepare", "editor", "dryrun", "rehearsal", "__pycache__"}
 _SECONDS = 600
 
 PackedFile = tuple[
@@ -104,8 +105,8 @@ def _texts(page: PageParts, new: Path) -> None:
 
 def _pack(page: PageParts, new: Path) -> None:
     """Let Node.js compile and compress Python."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "place")
+    with temporary_folder("sbatchgen-page-") as folder:
+        place = folder / "place"
         root = str(page.site.code or PLACE)
         place.write_text(root)
         plan: dict[str, Any] = {
@@ -115,7 +116,7 @@ def _pack(page: PageParts, new: Path) -> None:
             "quality": page.quality,
             "files": [("/place", str(place), False), *_files(page.profiles, root)],
         }
-        file = Path(folder, "plan.json")
+        file = folder / "plan.json"
         file.write_text(json.dumps(plan))
         words = ["node", str(FILES / "pack.mjs"), str(file)]
         try:

@@ -13,6 +13,7 @@ _RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
 _FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
 _OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)")
+_NOT_LOADED = re.compile(r"(?:ImportError|ModuleNotFoundError|SyntaxError|IndentationError|TabError)\b")
 _NEEDS_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\bgpus?\b|\bhip\b", re.IGNORECASE)
 _MOST = 300
 
@@ -52,6 +53,11 @@ def cause_of(status: int, log: str) -> Cause:
 def has_error(log: str) -> bool:
     """Whether a log has an exception of Python."""
     return bool(_first_error(log.splitlines())[1])
+
+
+def never_began(log: str) -> bool:
+    """Whether the first exception of a log says that the program did not load: no signal ends it so."""
+    return bool(_NOT_LOADED.match(_first_error(log.splitlines())[1]))
 
 
 def ends_in_traceback(log: str) -> bool:

@@ -30,6 +30,7 @@ _POLL_S = 0.1
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
 _OF_SCRIPT = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MOST_FILES = 20_000
+_MOST_CROWDED = 4.0
 _MOST_OF_LOG = 40_000  # characters of a start's log that are reported
 
 
@@ -170,7 +171,7 @@ class _Start:
 
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
         """Wait for the end, or until enough steps are done; return whether they are."""
-        deadline, quiet = time.time() + seconds, self.began + self.job.patience
+        deadline, quiet = time.time() + seconds, self.began + self.job.patience * _crowding()
         size = 0
         while self.batch.poll() is None and time.time() < deadline:
             if (now := self.log.stat().st_size) != size:
@@ -215,6 +216,11 @@ class _Start:
         with self.log.open("rb") as stream:
             stream.seek(self.from_byte)
             return stream.read(1 << 20).decode("utf-8", "replace")
+
+
+def _crowding() -> float:
+    """How many times as long a program may take to load, with what else runs on this machine."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MOST_CROWDED)
 
 
 def _written(job: PlayedJob) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sbatchgen.plan.plan import Plan
-from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error
+from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 Start = Mapping[str, Any]
@@ -85,24 +85,27 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, plan: Plan) -> I
     what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
     yield Row("start", OK if started == wanted else FAILED, what)
     steps = [event for event in first if event.get("event") in ("train", "epoch")]
-    what = f"step {steps[0].get('step')}" if steps else "no step was reported before the stop"
+    what = _progress(steps[0]) if steps else "no step was reported before the stop"
     yield Row("first steps", OK if steps else FAILED, what)
     stop = next((event for event in first if event.get("event") == "preempted"), None)
     if stop:
-        yield Row("time limit", OK, f"{stop.get('reason')}: saved step {stop.get('step')}")
+        yield Row("time limit", OK, f"{stop.get('reason')}: saved {_progress(stop)}")
     if not others:
         yield Row("restart", FAILED, "the job did not start again", f"sbatchgen diagnose; {_PAGE}")
         return
     begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
     last = _step({"events": first})
-    again = begin is not None and last is not None and begin < last / 2
-    yield Row("restart", FAILED if again else OK, f"it begins at step {begin}, after step {last}")
+    if begin is None or last is None:
+        yield Row("restart", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
+        return
+    what = f"it begins at step {begin}, after step {last}"
+    yield Row("restart", FAILED if begin < last / 2 else OK, what)
 
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether the training starts, with all of its processes, and makes steps."""
     plan, trained = rehearsed.plan, _trained(start)
-    if not trained and start["status"] and not start["acted"]:
+    if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
         yield _failed("start", f"exit status {start['status']}", start, rehearsed)
         return
     if not trained and not start["acted"] and ends_in_traceback(start["log"]):
@@ -124,7 +127,7 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         early = _trained({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
-        yield Row("first steps", OK, f"step {shown.get('step')} after {_seconds(start['trained_s'])}{loss}")
+        yield Row("first steps", OK, f"{_progress(shown)} after {_seconds(start['trained_s'])}{loss}")
     elif plan.trainer is None:
         yield _failed("first steps", f"no step in {_seconds(start['trained_s'])}", start, rehearsed)
     else:
@@ -225,7 +228,7 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
             what, FAILED, f"{how}; still running {took} later, and killed", f"stop the trainer then: {_PAGE}"
         )
     if saves:
-        return Row(what, OK, f"{how}; saved step {saves[-1].get('step')} and ended in {took}")
+        return Row(what, OK, f"{how}; saved {_progress(saves[-1])} and ended in {took}")
     if (start["saved"] or 0) >= acted:
         return Row(what, OK, f"{how}; saved {start['checkpoint']} and ended in {took}")
     if start["status"] and has_error(start["log"]):
@@ -276,6 +279,12 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
 
 def _trained(start: Start) -> list[dict[str, Any]]:
     return [event for event in start["events"] if event.get("event") == "train"]
+
+
+def _progress(event: Mapping[str, Any]) -> str:
+    """How far a training was: its step, or else its epoch, if the trainer prints one."""
+    units = (unit for unit in ("step", "epoch") if event.get(unit) is not None)
+    return next((f"{unit} {event[unit]}" for unit in units), "a step")
 
 
 def _step(start: Start, unit: str = "step") -> int | None:

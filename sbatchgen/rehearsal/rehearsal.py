@@ -11,6 +11,7 @@ import site
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sbatchgen.rehearsal.controller import PlayedJob
 from sbatchgen.render.render import render_request
 from sbatchgen.runs.start import here
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.sandbox.box import PLACE, Box, Limits, run
+from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, run
 from sbatchgen.sbatch.values import read_signal
 from sbatchgen.slurm.client import submit_environment
 
@@ -116,9 +117,15 @@ def rehearse(
     batch = {**kept, **of_job, **own}
     run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     home = kept.get("HOME", "")
-    sight = sight_of(script, str(folder), [str(folder)], home=home, user=user)
+    kept_copies = ExitStack()
+    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
-    with sight.opened() as shown, tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside:
+    data = dict.fromkeys([os.path.join(folder, plan.data.filled(batch))] * ("fake" in plan.args))  # noqa: PTH118
+    with (
+        kept_copies,
+        sight.opened() as shown,
+        tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside,
+    ):
         played = _job(plan, job, batch, folder, run_dir, seconds=seconds, patience=patience)
         box = Box(
             hostname=held.nodes[0],
@@ -126,8 +133,7 @@ def rehearse(
             folder=str(folder),
             shown=shown,
             readable=sorted({*_of_python(plan), *see, "/sys"}),  # outer ones first
-            files=_files(script, held, job, played),
-            folders=[os.path.join(folder, plan.data.filled(batch))] * ("fake" in plan.args),  # noqa: PTH118
+            files={**data, **_files(script, held, job, played)},
             over={
                 "/etc/hosts": (f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode(), 0o644)
             },
@@ -174,10 +180,12 @@ def _of_python(plan: Plan) -> Iterator[str]:
             yield str(folder)
 
 
-def _limits(seconds: float) -> Limits:
+def _limits(seconds: float) -> BoxLimits:
     """Return what the job may use: it trains."""
     wall = 5 * (seconds + KILL_WAIT) + 300
-    return Limits(seconds=wall, cpu=math.inf, idle=math.inf, memory=_memory(), each=0, file=0, processes=4096)
+    return BoxLimits(
+        seconds=wall, cpu=math.inf, idle=math.inf, memory=_memory(), each=0, file=0, processes=4096
+    )
 
 
 def processes_of(plan: Plan) -> int:

@@ -25,8 +25,12 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    started = (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan))
-    return (*started, *_trainer(plan), *arguments.given(plan))
+    return (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan), *program(plan))
+
+
+def program(plan: Plan) -> tuple[str, ...]:
+    """The last lines of the command: launcher, trainer and its arguments."""
+    return (*_trainer(plan), *arguments.given(plan))
 
 
 def node_setup(plan: Plan) -> str:
@@ -170,9 +174,7 @@ def _masks(plan: Plan) -> str:
     """The binding of each task to the CPUs of its GPU; "false" where tasks have no GPU of their own."""
     if not plan.binds_to_gpu_cpus:
         return "false"
-    from sbatchgen.topology import mask  # few clusters need it
-
-    return f"mask_cpu:{','.join(map(mask, plan.partition.gpu_cpus))}"
+    return f"mask_cpu:{','.join(cpus.mask for cpus in plan.partition.gpu_cpus)}"
 
 
 def _own_options(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -20,8 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
-from sbatchgen.files import user_id
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.trust import make_own
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
 from sbatchgen.render import arguments, exports, launch
@@ -43,6 +43,10 @@ TITLES = {
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
 FOREIGN = ("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV")
+_MOST = (
+    64 << 20
+)  # characters; slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5))
+_TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
 _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
 
@@ -99,6 +103,17 @@ def digest(script: str) -> str:
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
 
 
+class _Loader(jinja2.FileSystemLoader):
+    """Reads templates, but none of any size."""
+
+    def get_source(self, environment: jinja2.Environment, template: str) -> Any:
+        """Return what jinja2 returns."""
+        with contextlib.suppress(OSError):
+            if Path(self.searchpath[0], template).stat().st_size > _MOST:
+                raise jinja2.TemplateError(_TOO_LARGE)
+        return super().get_source(environment, template)
+
+
 class _Cache(jinja2.FileSystemBytecodeCache):
     """Compiled templates; a file that can't be read or written is left out."""
 
@@ -116,16 +131,9 @@ class _Cache(jinja2.FileSystemBytecodeCache):
 
 
 def _cache(folder: Path | None) -> jinja2.BytecodeCache | None:
-    """Return the cache. It holds code that is run, so no other user may be able to write into its folder."""
-    if folder is None:
-        return None
-    compiled = folder / f"templates-{sys.implementation.cache_tag}"
-    with contextlib.suppress(OSError):
-        compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = compiled.lstat()
-        if status.st_uid == user_id() and not status.st_mode & 0o022:
-            return _Cache(str(compiled))
-    return None
+    """Return the cache. It holds code that is run, so no other user may be able to change it."""
+    compiled = folder / f"templates-{sys.implementation.cache_tag}" if folder else None
+    return _Cache(str(compiled)) if compiled and make_own(compiled) else None
 
 
 @functools.cache
@@ -134,7 +142,7 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
 
     In its sandbox, since a template may come with somebody's repository: it can't run Python of its own.
     """
-    loaders = [jinja2.FileSystemLoader(folder) for folder in folders]
+    loaders = [_Loader(folder) for folder in folders]
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
         bytecode_cache=_cache(cache),
@@ -149,6 +157,7 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
         autoescape=False,  # shell text, not HTML: each value passes a quoting filter
     )
     environment.filters |= FILTERS
+    environment.intercepted_binops, environment.binop_table["*"] = frozenset("*"), _times
     return environment
 
 
@@ -160,7 +169,7 @@ def _refuse_none(value: Any) -> Any:
 
 def _render(environment: jinja2.Environment, template: str, values: Mapping[str, Any]) -> str:
     try:
-        return environment.get_template(template).render(values)
+        return "".join(_limited(environment.get_template(template).generate(values)))
     except jinja2.TemplateSyntaxError as error:
         raise DocumentError.of(
             f"broken template: {error.message}", at=f"{error.filename or error.name}:{error.lineno}"
@@ -175,6 +184,22 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
     except Exception as error:  # a template may divide by zero, include itself, or not be UTF-8
         what = f"template: {type(error).__name__}: {error}"
         raise DocumentError.of(what, at=_template_line(error) or template) from error
+
+
+def _times(left: Any, right: Any) -> Any:
+    sizes = [len(each) if isinstance(each, Sequence) else each for each in (left, right)]
+    if sizes != [left, right] and sizes[0] * sizes[1] > _MOST:
+        raise jinja2.TemplateError(_TOO_LARGE)  # before the text or list is made
+    return left * right
+
+
+def _limited(parts: Iterator[str]) -> Iterator[str]:
+    size = 0
+    for part in parts:
+        size += len(part)
+        if size > _MOST:
+            raise jinja2.TemplateError(_TOO_LARGE)
+        yield part
 
 
 def _template_line(error: BaseException) -> str:

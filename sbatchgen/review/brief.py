@@ -12,7 +12,7 @@ from sbatchgen.review.review import Review, lines_of
 from sbatchgen.table import one_line
 
 _SEVERITIES = ("error", "warning", "info")
-_LEFT_OUT = ("code", "data")  # rows that a person who submits knows, and `v` shows
+_LEFT_OUT = ("code", "data", "digest")  # rows that a person who submits knows, and `v` shows
 _MARGIN = 3  # lines: what was typed, the last line here, and the question
 
 
@@ -41,8 +41,6 @@ def _rows(reviews: Sequence[Review]) -> Iterator[tuple[str, str]]:
             yield f"job {number}", screen.in_short(review)
         else:
             yield from (row for row in screen.rows(review) if row[0] not in _LEFT_OUT)
-            if review.starts:
-                yield "plan", f"{review.starts.splitlines()[0]}{f' ({review.plan})' if review.plan else ''}"
 
 
 def _cut(line: str, width: int, indent: int) -> list[str]:

@@ -13,75 +13,23 @@ from dataclasses import dataclass, replace
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
-from sbatchgen.job.trainer import fate, promises_restarts
+from sbatchgen.job.trainer import fate
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.origins import Setting, surprises
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import UNLIMITED, Resources
+from sbatchgen.plan.resources import Resources
 from sbatchgen.render import launch
+from sbatchgen.review import allocation, starts
+from sbatchgen.review.allocation import Allocation, Cost, cost_of
+from sbatchgen.review.starts import Starts
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
 from sbatchgen.slurm.refusal import Answer
-from sbatchgen.units import Weights
 
 SCHEMA = 1
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
 _POINT = re.compile(r"    \d+\) (?:param|point_args)=\(")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Amount:
-    """What the job gets of a node, and what the node has."""
-
-    given: int | None
-    of: int | None = None
-
-    @property
-    def share(self) -> float | None:
-        """The fraction of the node."""
-        return self.given / self.of if self.given is not None and self.of else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """What Slurm is asked for; GPUs, shards, CPUs and memory are those of each node.
-
-    Attributes:
-        processes: Processes that the job starts on all nodes.
-        exclusive: Whether no other job may run there, so that the job gets all GPUs and CPUs.
-        time_s: The time limit; None for that of the partition.
-        share: The largest known fraction of a node that the job gets.
-        jobs: Number of jobs: that of the array's elements, or of the chain's jobs, else 1.
-        consecutive: Whether they continue one training, one after the other.
-        restarts: How often each job may be restarted by its script.
-    """
-
-    nodes: int
-    processes: int | None
-    gpus: Amount
-    shards: Amount
-    cpus: Amount
-    memory_mib: Amount
-    exclusive: bool
-    time_s: int | None
-    share: float | None
-    jobs: int
-    consecutive: bool
-    restarts: int
-    gpu_memory_mib: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU.
-
-    `billing_hours` are in the site's own unit.
-    """
-
-    gpu_hours: float | None
-    cpu_hours: float | None
-    billing_hours: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +95,8 @@ class Review:
         start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
         last: What has changed since the last submission.
-        starts: What the script would start, in short, or every process as `sbatchgen plan` shows them.
-        plan: Its name, which changes with the processes and the request to Slurm; "" if not known.
+        starts: What starts where, by the job or the directives; None without a script.
+        digest: Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script.
         script: The script; None if there are errors.
         own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
         slurm: What the live Slurm says, if it was asked.
@@ -167,8 +115,8 @@ class Review:
     parts: tuple[Part, ...] = ()
     own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None
-    starts: str = ""
-    plan: str = ""
+    starts: Starts | None = None
+    digest: str = ""
 
 
 def of_plan(
@@ -182,8 +130,12 @@ def of_plan(
     own_lines: Sequence[int] | None = None,
     snapshot: Code | None = None,
     source: TrainerSource | None = None,
+    again: Sequence[str] = (),
 ) -> Review:
-    """The review of a job; see Review. `profile_by`: who named its profile. `source`: its trainer's text."""
+    """The review of a job; see Review.
+
+    `profile_by`: who named its profile. `source`: its trainer's text. `again`: the command that plans it.
+    """
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
@@ -191,22 +143,29 @@ def of_plan(
         of_script(script),
         job=replace(_job(plan, snapshot), restarts=(restarts := fate(plan, source))),
         cluster=_cluster(plan),
-        request=(request := _allocation_of_plan(plan, ends=bool(restarts))),
-        cost=_cost(request, plan.partition.billing) if plan.slurm else None,
+        request=(request := allocation.of_plan(plan, ends=bool(restarts))),
+        cost=cost_of(request, plan.partition.billing) if plan.slurm else None,
         start=start,
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
         last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
+        starts=None if script is None else starts.of_plan(plan, request, script, again),
     )
 
 
-def of_script(script: str | None, job: Resources | None = None, findings: Sequence[Finding] = ()) -> Review:
-    """The review of a finished script, what it asks for and what was found in it."""
-    request = _allocation(job, Partition(), gpus=job.gpu_count) if job else None
+def of_script(
+    script: str | None,
+    job: Resources | None = None,
+    findings: Sequence[Finding] = (),
+    again: Sequence[str] = (),
+) -> Review:
+    """The review of a finished script, what it asks for and what was found in it; `again` plans it."""
+    request = allocation.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
+        starts=starts.of_script(job, request, again) if job and request else None,
         request=request,
-        cost=_cost(request) if request else None,
+        cost=cost_of(request) if request else None,
         findings=tuple(findings),
         script=script,
         parts=tuple(_parts(script or "")),
@@ -249,50 +208,6 @@ def _cluster(plan: Plan) -> Cluster:
     )
 
 
-def _allocation_of_plan(plan: Plan, *, ends: bool) -> Allocation:
-    """Return what is asked for; `ends`: the trainer does not resume."""
-    request = _allocation(plan.resources, plan.partition, gpus=plan.gpus_per_node)
-    restarts = plan.max_restarts if plan.restartable and not plan.consecutive else 0
-    restarts = 0 if ends and not promises_restarts(plan) else restarts
-    each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
-    jobs = plan.sweep.chosen if plan.sweep else request.jobs * plan.chain
-    return replace(
-        request,
-        processes=plan.nodes * each,
-        jobs=jobs,
-        consecutive=plan.consecutive,
-        restarts=restarts,
-    )
-
-
-def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
-    alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
-    whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
-    shards = Amount(given=job.shards, of=node.shards_per_gpu)
-    asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
-    given = job.cpus_on_node if asked or not (alone or node.exclusive) else None
-    cpus = Amount(given=(alone and node.cpus_per_node) or given, of=node.cpus_per_node)
-    mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
-    memory = Amount(given=mem, of=node.mem_per_node)
-    gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
-    shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
-    return Allocation(
-        nodes=job.nodes,
-        processes=None,
-        gpus=whole,
-        shards=shards,
-        cpus=cpus,
-        memory_mib=memory,
-        exclusive=alone,
-        time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
-        share=1.0 if alone else max(filter(None, shares), default=None),
-        jobs=elements(job.options["array"]) if "array" in job else 1,
-        consecutive=False,
-        restarts=0,
-        gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
-    )
-
-
 def folded(review: Review) -> Review:
     """The review with most points of a large sweep left out of its script, for people."""
     lines = lines_of(review.script or "")
@@ -309,30 +224,6 @@ def folded(review: Review) -> Review:
     )
     script = "\n".join([*lines, ""])
     return replace(review, script=script, own_lines=own, parts=tuple(_parts(script)))
-
-
-def elements(array: str) -> int:
-    """How many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
-    from sbatchgen.sbatch.array import indices
-
-    return sum(map(len, indices(array) or ())) or 1
-
-
-def _cost(request: Allocation, billing: Weights | None = None) -> Cost:
-    if request.time_s is None or request.nodes < 1:
-        return Cost(gpu_hours=None, cpu_hours=None)
-    hours = request.jobs * request.nodes * request.time_s / 3600
-    gpus: float | None = request.gpus.given
-    if shards := request.shards.given:
-        gpus = shards / request.shards.of if request.shards.of else None
-    cpus, each = request.cpus.given, None
-    if billing and cpus is not None:
-        each = billing.cost(cpus=cpus, mib=request.memory_mib.given, gpus=request.gpus.given or 0)
-    return Cost(
-        gpu_hours=None if gpus is None else gpus * hours,
-        cpu_hours=None if cpus is None else cpus * hours,
-        billing_hours=None if each is None else each * hours,
-    )
 
 
 def lines_of(script: str) -> list[str]:

@@ -13,7 +13,9 @@ from sbatchgen.inputs.search import short
 from sbatchgen.plan.origins import Setting
 from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
-from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, JobSummary, Review, lines_of
+from sbatchgen.review import starts
+from sbatchgen.review.allocation import Allocation, Amount, Cost
+from sbatchgen.review.review import SCHEMA, Cluster, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
@@ -81,7 +83,7 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
         text = "\n".join(line for finding in review.findings for line in _finding(finding))
         yield "Findings", text
     if review.starts:
-        yield f"Plan {review.plan}".rstrip(), review.starts.rstrip()
+        yield "What starts where", starts.as_text(review.starts)
     if review.slurm:
         yield "Slurm", "\n".join(_answer(review.slurm))
     if last := review.last:
@@ -121,6 +123,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
             ("restarts", "" if is_below else job.restarts),
         ]
         lines += [(name, text) for name, text in named if text]
+    if review.digest:
+        lines.append(("digest", review.digest))
     return lines
 
 

@@ -1,112 +1,130 @@
-"""What a script would start, in a review: in short, with the name that `submit --reviewed` takes."""
+"""What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from sbatchgen import files
-from sbatchgen.dryrun.call import plan_of, script_of
-from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.screen import as_json, as_text, summary
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.review.review import Review
-from sbatchgen.runs.index import place
-from sbatchgen.sandbox.box import NoSandboxError
+from sbatchgen import quoting
+from sbatchgen.inputs.settings import SETUPS
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.resources import Resources
+from sbatchgen.quoting import counted
+from sbatchgen.render import launch
+from sbatchgen.review.allocation import Allocation
+from sbatchgen.table import one_line, table
 
-MOST_KEPT = 100
-_SNAPSHOT = re.compile(r"/code-[0-9a-f]{8}\b")  # whose name is drawn by chance
-_NAME = re.compile(r"[0-9a-f]{8}")
-_MOST_BYTES = 4 << 20
+_SHOWN = 3  # rows of nodes: more are alike, but for their numbers
+_WIDTH = 100  # of a line of the command
 
 
-def with_plan(
-    review: Review,
-    *,
-    file: str,
-    profile: Profile | None,
-    environment: Mapping[str, str],
-    folder: Path,
-    every: bool = False,
-) -> Review:
-    """Return a review with what its script would start, and what is wrong with that.
+@dataclass(frozen=True, kw_only=True)
+class NodeStarts:
+    """What starts on a node, or on each of several that are alike; None for what is not known.
 
-    Args:
-        review: The review; one without a script stays as it is.
-        file: The name of the script.
-        profile: The cluster.
-        environment: The user's.
-        folder: Where it is submitted.
-        every: Whether every process is shown, and not a few lines.
-
-    Raises:
-        DocumentError: `every`, and it can't be planned.
+    Attributes:
+        first, last: The nodes, counted from 0 as SLURM_NODEID is.
+        tasks: Tasks of Slurm on each.
+        first_rank, last_rank: The ranks of all their processes, in this order.
+        gpus, shards, cpus: What the job gets of each.
     """
-    if review.script is None:
-        return review
-    script = script_of(file, review.script, profile=profile)
-    try:
-        done, findings = plan_of(script, environment, folder)
-    except DocumentError as error:
-        if every:
-            raise
-        forbidden = isinstance(error, NoSandboxError)
-        why = "this machine allows no sandbox for it" if forbidden else error.problems[0].what
-        return replace(review, starts=f"not shown: {why}\n")
-    name = "" if done.ended.limit else _named(done)
-    _keep(_folder(environment), name, _SNAPSHOT.sub("/code", as_text(done)))
-    text = as_text(done) if every else summary(done)
-    return replace(review, starts=text, plan=name, findings=(*review.findings, *findings))
+
+    first: int
+    last: int
+    tasks: int | None
+    first_rank: int | None
+    last_rank: int | None
+    gpus: int | None
+    shards: int | None
+    cpus: int | None
 
 
-def refuse_other(review: Review, reviewed: tuple[str, ...], environment: Mapping[str, str]) -> None:
-    """Raise DocumentError for a job that would not start, or not ask for, what was reviewed."""
-    if review.plan in reviewed and review.plan:
-        return
-    if not review.plan:
-        why = review.starts.strip() or "it has errors"
-        what = f"whether the job starts what was reviewed is not known: {why}"
-        raise DocumentError.of(what, at="--reviewed", fix="leave it out, and read the review")
-    import difflib
+@dataclass(frozen=True, kw_only=True)
+class Starts:
+    """What starts where.
 
-    old, new = (_kept(_folder(environment), name) for name in (reviewed[-1], review.plan))
-    lines = difflib.unified_diff(old, new, "reviewed", "now", lineterm="", n=1) if old else ()
-    changes = "".join(f"\n  {line}" for line in lines)
-    what = f"the job is plan {review.plan} now, not {', '.join(reviewed)} as reviewed{changes}"
-    raise DocumentError.of(what, at="--reviewed", fix=f"if that is right: --reviewed {review.plan}")
+    Attributes:
+        nodes: The nodes, in order.
+        tasks: Tasks of Slurm on all of them; None without Slurm.
+        command: What a task runs, as in the script; "" if that is not known.
+        plan: The command that shows in a sandbox what else the script starts; "" if that is nothing.
+    """
 
-
-def _named(done: DryRun) -> str:
-    """Return the name of a plan: the same for the same request to Slurm and the same processes."""
-    directives = [line for line in done.script.text.splitlines() if line.startswith("#SBATCH")]
-    facts = json.dumps([directives, as_json(done, ())["steps"], done.ended.status])
-    return hashlib.sha256(_SNAPSHOT.sub("/code", facts).encode("utf-8", "replace")).hexdigest()[:8]
+    nodes: tuple[NodeStarts, ...]
+    tasks: int | None
+    command: str = ""
+    plan: str = ""
 
 
-def _folder(environment: Mapping[str, str]) -> Path:
-    return place(environment).parent / "plans"
+def of_plan(plan: Plan, request: Allocation, script: str, again: Sequence[str]) -> Starts:
+    """Return what a rendered script starts; `again` plans it."""
+    program = launch.program(plan)
+    is_known = all(line in script for line in program)  # else a template has another command
+    has_setup = any(getattr(plan.settings, name) for name in SETUPS)
+    more = has_setup or not is_known or (plan.trainer or "").endswith(".sh")
+    placed = of_script(plan.resources, request, again if more else ())
+    nodes = placed.nodes if plan.slurm else tuple(replace(row, tasks=None) for row in placed.nodes)
+    return replace(
+        placed, nodes=nodes, tasks=placed.tasks if plan.slurm else None, command=" ".join(program) * is_known
+    )
 
 
-def _keep(folder: Path, name: str, text: str) -> None:
-    """Keep a plan, so that another one can be compared with it; without a place for it, nothing is kept."""
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.put(folder / name, text.encode("utf-8", "surrogateescape"), mode=files.PRIVATE)
-        kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        kept.sort(key=lambda path: path.stat().st_mtime)
-        for path in kept[:-MOST_KEPT]:
-            path.unlink()
+def of_script(job: Resources, request: Allocation, again: Sequence[str]) -> Starts:
+    """Return what a script starts on the nodes that it asks for; `again` plans it."""
+    count = max(request.nodes, 1)
+    tasks = job.ntasks or count * job.tasks_per_node
+    is_even = tasks % count == 0
+    each = None if request.processes is None else request.processes // count
+    gpus = None if any(amount % count for _, amount in job.gpus or ()) else request.gpus.given
+    rows = [(0, count - 1)]
+    if each is not None:  # the first and the last node are shown
+        alike = [(1, count - 2)] if count > _SHOWN else [(node, node) for node in range(1, count - 1)]
+        rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
+    nodes = (
+        NodeStarts(
+            first=first,
+            last=last,
+            tasks=tasks // count if is_even else None,
+            first_rank=None if each is None else first * each,
+            last_rank=None if each is None else (last + 1) * each - 1,
+            gpus=gpus,
+            shards=request.shards.given,
+            cpus=request.cpus.given if is_even else None,
+        )
+        for first, last in rows
+    )
+    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(again)))
 
 
-def _kept(folder: Path, name: str) -> list[str]:
-    """Return the lines of a plan that was reviewed; nothing if it is not known."""
-    with contextlib.suppress(OSError):
-        if _NAME.fullmatch(name):
-            return files.read_own(folder / name, _MOST_BYTES).decode("utf-8", "replace").splitlines()
-    return []
+def as_text(of: Starts) -> str:
+    """Return it in at most six lines."""
+    rows = [(_span("node", row.first, row.last), ", ".join(_parts(row, of.tasks))) for row in of.nodes]
+    if of.command:
+        lines = textwrap.wrap(
+            one_line(of.command), _WIDTH, max_lines=2, placeholder=" ...", break_on_hyphens=False
+        )
+        rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
+    note = f"{of.plan} shows what {'else ' if of.command else ''}the script starts\n" if of.plan else ""
+    return table(rows) + note
+
+
+def _parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
+    several = row.last > row.first
+    each = " on each" if several else ""
+    if row.tasks is not None:
+        yield f"{counted(row.tasks, 'task')}{each}"
+    elif tasks is not None:
+        yield f"{counted(tasks, 'task')} in all"
+    if row.first_rank is not None and row.last_rank is not None:
+        yield _span("rank", row.first_rank, row.last_rank)
+    if row.shards:
+        yield f"{counted(row.shards, 'shard')} of a GPU{each}"
+    elif row.gpus is not None:
+        yield f"{counted(row.gpus, 'GPU') if row.gpus else 'no GPUs'}{each}"
+    if row.cpus is not None:
+        yield f"{counted(row.cpus, 'CPU')}{each}"
+
+
+def _span(noun: str, first: int, last: int) -> str:
+    return f"{noun}s {first}-{last}" if last > first else f"{noun} {first}"

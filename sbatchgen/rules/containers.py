@@ -15,7 +15,6 @@ from sbatchgen.finding import Place
 from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.edf import IN_CONTAINER
 
 RULES: Rules[JobScript] = Rules()
@@ -32,23 +31,6 @@ _BY_HAND = re.compile(
     re.IGNORECASE,
 )
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
-
-
-@RULES.add("SB501", "info", "a pyxis option, but the profile has no pyxis")
-def _has_pyxis(script: JobScript) -> Iterator[Hit]:
-    profile, enroot = script.profile, RUNTIMES["enroot"]
-    if not script.known or any(s.runtime == "enroot" or s.facts(enroot).image for s in script.settings):
-        return
-    for container in script.containers:
-        if container.pyxis:
-            name = next(iter(container.options))
-            reader = "sbatch" if container.command is None else "srun"
-            what = f"--{name} needs the plugin pyxis, and profile '{profile.name}' has no Enroot: without "
-            what += f'the plugin {reader} ends with "unrecognized option"'
-            fix = "apptainer exec --nv IMAGE.sif, or runtimes: {enroot: {image: ...}} in the profile"
-            refused = container.command is None and profile.plugin_options is not None
-            refused = refused and not {name, f"{name}="} & {*(profile.plugin_options or ())}
-            yield Hit(container.options[name][1], what, fix, "error" if refused else None)
 
 
 @RULES.add("SB504", "warning", "a container without access to the GPUs")

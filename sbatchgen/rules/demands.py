@@ -1,4 +1,4 @@
-"""Tasks, GPUs, CPUs and memory of a job, and what its nodes have of them: SB131 to SB133, SB207 to SB236.
+"""Tasks, GPUs, CPUs and memory of a job, and what its nodes have of them: SB131 to SB133, SB207 to SB241.
 
 A fact that the profile does not give is not judged. Limits that hold whatever the profile says are those of
 Slurm: sbatch(1), slurm.conf(5), gres.html.
@@ -21,8 +21,6 @@ from sbatchgen.units import Memory, Text, mebibytes
 
 RULES: Rules[Job] = Rules()
 Fits = Callable[[NodeFacts], bool]
-
-GENEROUS = 1.5  # times the GPUs' share of a node
 
 
 @RULES.add("SB131", "error", "options that exclude each other")
@@ -177,17 +175,6 @@ def _gres_known(job: Job) -> Iterator[Hit]:
         yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
-@RULES.add("SB211", "error", "shards together with whole GPUs")
-def shards_or_gpus(job: Job) -> Iterator[Hit]:
-    """SB211."""
-    resources = job.resources
-    shared = next((name for name, _, count in resources.gres if name in ("shard", "mps") and count), "")
-    if shared and (resources.gpu_count or (resources.gpu_option and resources.gpu_option != "gres")):
-        noun = "shards of a GPU" if shared == "shard" else "a part of a GPU by MPS"
-        what = f"a job can have {noun} or whole GPUs, not both: Slurm refuses it"
-        yield Hit("gres", what, f"keep --gres={shared}:N or the GPUs")
-
-
 @RULES.add("SB212", "error", "more shards than one GPU has", about_fit=True)
 def _shards_within_gpu(job: Job) -> Iterator[Hit]:
     for partition in job.partitions.values():
@@ -299,18 +286,6 @@ def _memory(job: Job, asked: Resources, partition: Partition, node: NodeFacts) -
     return (partition.mem_per_gpu_default or 0) * gpus or of_cpus or partition.mem_per_node_default or 0
 
 
-@RULES.add("SB217", "info", "no memory is asked for, and the default is small")
-def _memory_given(job: Job) -> Iterator[Hit]:
-    resources = job.resources
-    for name, partition in job.partitions.items():
-        each = partition.mem_per_cpu_default if job.profile.limits.memory_consumable is not False else None
-        if each and not _memory_option(job) and "exclusive" not in resources:
-            total = Memory(each * resources.cpus_on_node)
-            what = f"no --mem: partition '{name}' gives {each} per CPU, {total} on each node; "
-            what += "a process that needs more is killed"
-            yield Hit("mem", what, "add --mem=N with what the job needs")
-
-
 @RULES.add("SB218", "warning", "a whole node with the default memory only")
 def _exclusive_memory(job: Job) -> Iterator[Hit]:
     resources = job.resources
@@ -320,22 +295,6 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
     if resources.options.get("exclusive") == "" and not _memory_option(job) and (given or not job.known):
         what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if given else "info")
-
-
-@RULES.add("SB219", "warning", "all memory of a node, but not all its GPUs")
-def _memory_of_others(job: Job) -> Iterator[Hit]:
-    resources = job.resources
-    shared = job.profile.limits.memory_consumable is not False
-    if resources.mem != 0 or "exclusive" in resources or not shared:
-        return
-    for name, partition in job.partitions.items():
-        most = partition.gpus_per_node
-        if not partition.exclusive and most and 0 < resources.gpu_count < most and not partition.shapes:
-            memory = (partition.mem_per_node or 0) * resources.gpu_count // most
-            share = f", about {Memory(memory)}" if memory else ""
-            what = f"--mem=0 takes all memory of a node of partition '{name}', with {resources.gpu_count} of "
-            what += f"its {most} GPUs: "
-            yield Hit("mem", f"{what}no other job fits on the node", f"ask for what the job needs{share}")
 
 
 @RULES.add("SB220", "warning", "more memory per CPU than the partition allows")
@@ -348,59 +307,6 @@ def _memory_per_cpu(job: Job) -> Iterator[Hit]:
             what = f"{Memory(asked)} per CPU is over the {most} of partition '{name}': Slurm gives {cpus} "
             what += "CPUs per task instead"
             yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {most} or less, or --cpus-per-task {cpus}")
-
-
-@RULES.add("SB221", "warning", "CPUs or memory that leave the other GPUs of the node unusable")
-def _fair_share(job: Job) -> Iterator[Hit]:
-    resources = job.resources
-    for name, partition in job.partitions.items():
-        gpus = partition.gpus_per_node
-        if not gpus or not 0 < resources.gpu_count < gpus or "exclusive" in resources or partition.exclusive:
-            continue
-        if len(partition.shapes) > 1:  # which nodes the job gets is not known
-            continue
-        left, share = gpus - resources.gpu_count, resources.gpu_count / gpus
-        for option, asked, most, unit in (
-            ("cpus-per-task", resources.cpus_on_node, partition.cpus_per_node, "CPUs"),
-            (_memory_option(job), resources.mem_on_node or 0, partition.mem_per_node, "memory"),
-        ):
-            generous = option in resources and most and most >= asked > GENEROUS * share * most
-            if generous and most and (most - asked) / left < most / gpus / 2:
-                of = f"{asked} of {most} CPUs" if unit == "CPUs" else f"{Memory(asked)} of {most}"
-                what = f"{of} for {resources.gpu_count} of {gpus} GPUs of a node in partition '{name}': too "
-                what += f"little is left for jobs on the other {counted(left, 'GPU')}"
-                fair = f"{int(share * most)} CPUs" if unit == "CPUs" else str(Memory(int(share * most)))
-                yield Hit(option, what, f"ask for a fair share: {fair}")
-
-
-@RULES.add("SB228", "warning", "GPU nodes for a job without GPUs")
-def _gpus_used(job: Job) -> Iterator[Hit]:
-    resources = job.resources
-    free = [name for name, partition in job.profile.partitions.items() if partition.gpus_per_node == 0]
-    unasked = any(settings.gpu_request == "none" for settings in job.settings)
-    wanted = resources.gpu_option or resources.gres or unasked
-    for name, partition in job.partitions.items() if free and not wanted else ():
-        if all(node.gpus_per_node for node in partition.kinds()):
-            gpus = counted(partition.gpus_per_node or 0, "GPU")
-            what = f"the nodes of partition '{name}' have {gpus}, but the job asks for none"
-            yield Hit("partition", what, f"use --partition={free[0]}")
-
-
-@RULES.add("SB235", "warning", "CPUs per task that are not whole cores")
-def _whole_cores(job: Job) -> Iterator[Hit]:
-    cpus = job.resources.cpus_per_task
-    threads = max((partition.threads_per_core or 1 for partition in job.partitions.values()), default=1)
-    if cpus and threads > 1 and cpus % threads:
-        what = f"cores have {threads} threads here, and Slurm gives whole cores: {cpus} CPUs become "
-        what += f"{-(-cpus // threads) * threads}"
-        yield Hit("cpus-per-task", what, f"ask for a multiple of {threads}")
-
-
-@RULES.add("SB236", "error", "shards on exclusive nodes")
-def _shards_shared(job: Job) -> Iterator[Hit]:
-    if job.resources.shards and "exclusive" in job.resources:
-        what = "a job with --exclusive and shards waits for ever, even on an idle cluster"
-        yield Hit("exclusive", what, "remove --exclusive")
 
 
 @RULES.add("SB237", "error", "GPUs, CPUs and memory that no node has together", about_fit=True)

@@ -6,7 +6,6 @@ documentation; bash(1) and execve(2).
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
@@ -209,27 +208,6 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder on scratch')
 
 
-@RULES.add("SB413", "info", "a program that is not in the folder of submission")
-def _programs_found(script: JobScript) -> Iterator[Hit]:
-    folder = script.folder if script.makes_log_folders else None  # only who submits knows from where
-    moved = script.named("cd", "pushd")
-    if folder is None or moved or "chdir" in script.options:
-        return
-    for launch in script.trainings:
-        name, step = launch.program.name, launch.step
-        if launch.program.module or not re.fullmatch(r"[\w.][\w./+-]*\.py", name) or launch.container:
-            continue
-        if step and {"chdir", "container-image", "container-name"} & step.options.keys():
-            continue
-        path = launch.program.body.value(launch.program.words[0]) or name
-        if not path.startswith("/") and not os.path.isfile(folder / path):  # noqa: PTH113 - it takes any name
-            what = f"there is no {path} in {folder}, where the job starts"
-            yield Hit(
-                script.at_word(launch.program.words[0]), what, "cd FOLDER before it, or add --chdir=FOLDER"
-            )
-            return
-
-
 @RULES.add("SB414", "info", "the old name of a variable")
 def _old_names(script: JobScript) -> Iterator[Hit]:
     own = script.assigned
@@ -287,15 +265,6 @@ def _overrides(script: JobScript) -> Iterator[Hit]:
         elif not is_flag and (old := script.option(name)) != new:
             what = f"{variable} in the environment wins over the script: --{name} is '{new}', not '{old}'"
             yield Hit(name, what, f"env -u {variable} sbatch {script.file}")
-
-
-@RULES.add("SB902", "warning", "a job submitted from inside another job")
-def _inside(script: JobScript) -> Iterator[Hit]:
-    job = script.environment.get("SLURM_JOB_ID")
-    if job:
-        what = f"submitted from inside job {job}: its SLURM_ variables are inherited, and srun takes some of "
-        what += "them as options"
-        yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
 
 
 def _cpus(launch: Launch, script: JobScript) -> int | None:

@@ -139,6 +139,8 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
+        if partition.nodes_max is None and nodes > 1:
+            limit = _count_of_nodes(partition) or None
         if limit is not None and nodes > limit:
             what = f"partition '{name}' has {limit} nodes, but the job asks for {nodes}"
             if job.profile.limits.enforce_part_limits == "no":
@@ -153,6 +155,13 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             what += f"but {most} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
+
+
+def _count_of_nodes(partition: Partition) -> int:
+    """How many nodes a partition has; 0 if that is not known."""
+    from sbatchgen.sbatch.hostlist import hosts  # only jobs of several nodes need it
+
+    return len(hosts(str(partition.nodes or "")))
 
 
 @RULES.add("SB250", "error", "the time limit is longer than that for so many nodes", about_fit=True)

@@ -36,7 +36,6 @@ _OF_SITES = "TMPDIR SCRATCH WORK SLURM_TMPDIR PROJECT LOCAL_SCRATCH TMP LSCRATCH
 OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
-_REDIRECTION_LINE = re.compile(r"\\\n[ \t]*#[^\n]*\n[ \t]*(?=(?:\d?>|&>|<)[^\n(]*)")  # after a comment
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
 WHOLE_GPUS = 8  # of a job that has its node alone, most likely
 UNFILLED = re.compile(
@@ -273,20 +272,6 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
                 yield Hit(place, f"{what}is a comment, which does not continue", fix)
             else:
                 yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
-
-
-@RULES.add("SB816", "error", "a redirection that a comment cuts off")
-def _cut_off(script: JobScript) -> Iterator[Hit]:
-    commands = script.body.commands if script.body.language in SHELLS and not script.body.faults else ()
-    for match in _REDIRECTION_LINE.finditer(script.text) if commands else ():
-        number, column = script.body.source.position(match.end())
-        if match.end() < script.body.end and any(each.end_line == number - 2 for each in commands):
-            line = script.lines[number - 1].strip()
-            what = (
-                f"the comment above ends the command: bash runs '{line[:20].rstrip()}' as another, empty one"
-            )
-            fix = "move the comment above the command: a comment ends it, also before a backslash"
-            yield Hit(script.at(number, column), what, fix)
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from signal import Signals
 
-from sbatchgen.bash import Command
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
@@ -55,15 +54,6 @@ def _is_whole(script: JobScript) -> bool:
     if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
         return False
     return not script.sources_commands
-
-
-def _handlers(script: JobScript, signal: str) -> Iterator[Command]:
-    """Yield the commands of the handlers of a signal and of the functions that they call."""
-    commands = (command for _, body in script.body.traps for command in body.commands)
-    handlers = [command for command in commands if signal in map(_name, command.context.trap)]
-    functions = {command.name for command in handlers} - {""}
-    yield from handlers
-    yield from (command for command in script.body.commands if command.context.function in functions)
 
 
 def _speaks_of(script: JobScript, words: tuple[str, ...]) -> bool:
@@ -195,24 +185,6 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
         for word in command.words[1:]:
             if _AFTER_OK.search(script.body.text_of(word)):
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
-
-
-@RULES.add("SB613", "warning", "a wait that the signal interrupts")
-def _waits_on(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script, batch=True)
-    if signal is None or signal not in _trapped(script):
-        return
-    contexts = ((command, command.context) for command in script.named("wait"))
-    waits = [command for command, context in contexts if not context.function and not context.trap]
-    started = [launch for launch in script.trainings if launch.command.background]
-    ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
-    if len(waits) != 1 or waits[0].context.loop or not started or not _is_whole(script):
-        return
-    if any(command.name in ends for command in _handlers(script, signal)):
-        return
-    what = f"{signal} interrupts this wait (status over 128): bash continues past wait, the script "
-    what += f"exits, and Slurm kills {_shown(started[0])}"
-    yield Hit(script.at_word(waits[0]), what, 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done')
 
 
 @RULES.add("SB614", "warning", "a signal that kills torchrun")

@@ -15,7 +15,7 @@ from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
-from sbatchgen.rules.demands import exclusive_options, shards_or_gpus
+from sbatchgen.rules.demands import exclusive_options
 from sbatchgen.rules.option_values import refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
@@ -185,8 +185,10 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return  # they may mend it
     stops = any(isinstance(use, Stop) for use in script.uses)
     faults = any(line.fault for line in sbatch.directives)
-    others = (*exclusive_options(script), *shards_or_gpus(script))  # SB131, SB211
-    reported = any(hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu") for hit in others)
+    reported = any(
+        hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu")
+        for hit in exclusive_options(script)  # SB131
+    )
     if stops or faults or reported:
         return
     if any(refusal(script, use) for use in uses(script)):

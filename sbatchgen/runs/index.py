@@ -29,6 +29,8 @@ WRITE_S = 10.0  # to write what can't
 SEEN_S = 60.0  # a state that has not changed is written as often
 MAX_BYTES = 256 << 20
 SUBMITTING, LOST = "SUBMITTING", "LOST"  # states of a job that has no id yet, or whose id sbatch did not say
+_RUN = [str, str, bool, float]  # as JSON has them
+_JOB = [str, str, str, str, float, str, bool, str, float]
 _FOLDER = re.compile(rb'"/(?:[^"\\\n]|\\.)*"')
 
 
@@ -205,12 +207,10 @@ class Index:
         if data == self._data:
             return b""
         checksum, _, text = data.partition(b"\n")
-        is_whole = checksum == b"%d" % zlib.crc32(text)
-        runs, jobs = json.loads(text) if is_whole else ([], [])
-        self._runs = {name: Run(name, Path(folder), *more) for name, folder, *more in runs}
-        self._jobs = {job.key: job for job in itertools.starmap(RunJob, jobs)}
-        self._data = data if is_whole else None
-        return b"" if is_whole else data
+        facts = _facts(text) if checksum == b"%d" % zlib.crc32(text) else None
+        self._runs, self._jobs = facts or ({}, {})
+        self._data = data if facts else None
+        return b"" if facts else data
 
     def _repair(self, data: bytes) -> None:
         """Set damaged data aside, and enter the runs again whose folders it names."""
@@ -252,6 +252,28 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
+
+
+def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
+    """Return the runs and jobs in the text of an index; None if it is not as this module writes it."""
+    try:
+        runs, jobs = json.loads(text)
+        values = [*itertools.chain(*runs, *jobs)]
+        words = os.fsencode("".join(value for value in values if isinstance(value, str)))
+        fits = (
+            all([*map(type, run)] == _RUN and run[1].startswith("/") for run in runs)
+            and all([*map(type, job)] == _JOB for job in jobs)
+            and {job[1] for job in jobs} <= {run[0] for run in runs}
+            and all(0 <= value < records.LATEST for value in values if isinstance(value, float))
+        )
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not fits or b"\0" in words:
+        return None
+    return (
+        {name: Run(name, Path(folder), *more) for name, folder, *more in runs},
+        {job.key: job for job in itertools.starmap(RunJob, jobs)},
+    )
 
 
 def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:

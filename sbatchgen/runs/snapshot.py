@@ -1,7 +1,7 @@
 """The code that a job runs: what git says of it, and a copy for a job that waits while people edit.
 
-The copy, in the run folder, holds the files that git knows, as they are in the working tree, and those that
-are named.
+The copy, in the run folder, holds the files that git knows, byte for byte as they are in the working tree,
+and those that are named.
 """
 
 from __future__ import annotations
@@ -84,8 +84,23 @@ def describe(folder: Path) -> Code:
     root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:
         return Code(folder=str(folder))
-    changed = git(folder, "status", "--porcelain", "--untracked-files=no")
-    return Code(folder=root, commit=commit, dirty=changed != "")
+    return Code(folder=root, commit=commit, dirty=_changed(Path(root), set()))
+
+
+def _changed(root: Path, seen: set[str]) -> bool:
+    """Return whether files that git knows differ from the commit, also in submodules, which have filters too.
+
+    git reads a file only if its size or time is another one; without filters, one of git-lfs then differs.
+    """
+    seen.add(os.path.realpath(root))  # links may lead in a circle
+    known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
+    modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
+    status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+    return status != "" or any(
+        _changed(module, seen)
+        for module in modules
+        if os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
+    )
 
 
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:

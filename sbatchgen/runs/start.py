@@ -19,6 +19,7 @@ from sbatchgen import quoting
 from sbatchgen.errors import Problem, SlurmError, did_you_mean, parse_error_line
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.flags import parameters
+from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan, trainer_is_file
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
@@ -82,36 +83,30 @@ def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
     return Finding("error", Problem(what, str(plan.origin(key)), fix))
 
 
-def inspect_run_folder(
-    plan: Plan, run_dir: Path, code: Path, resume: str
-) -> tuple[Start | None, list[Finding]]:
+def inspect_run_folder(plan: Plan, run_dir: Path, resume: str) -> tuple[Start | None, list[Finding]]:
     """Return what the bundled trainer would do, and why that is useless or impossible.
 
     Args:
         plan: The job.
         run_dir: Its run folder, as it is here.
-        code: The folder that holds the training package.
         resume: auto, off, or the checkpoint as it is here.
     """
-    package = code / "training"
-    if not (package / "runfolder.py").is_file():  # seen from the nodes only, or an older version
-        return None, []
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += [plan.mode.flag] if plan.mode.flag else []
     if plan.sweep:
-        return None, list(_refused_values(plan, plan.sweep, package, flags))
-    answer = _asked(package, [*flags, *plan.args], plan.nodes * plan.nproc_per_node)
+        return None, list(_refused_values(plan, plan.sweep, flags))
+    answer = _asked([*flags, *plan.args], plan.nodes * plan.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, Problem):
-        return None, [_refused(package, answer, str(plan.origin("args")))]
+        return None, [_refused(answer, str(plan.origin("args")))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
     return start, list(_findings(plan, run_dir, start))
 
 
-def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str]) -> Iterator[Finding]:
+def _refused_values(plan: Plan, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
     """Yield values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
     asked: set[tuple[str, str]] = set()
     refused: set[str] = set()  # an unknown flag is reported once, a value each time
@@ -121,17 +116,17 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
             continue
         asked |= new
         args = [*(sweep.filled(arg, point) for arg in plan.args), *sweep.arguments(point, plan.placed)]
-        answer = _asked(package, [*flags, *args], 1)
+        answer = _asked([*flags, *args], 1)
         if not isinstance(answer, Problem):
             continue
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
         if what not in refused:
             refused.add(what)
-            yield _refused(package, answer._replace(what=what))
+            yield _refused(answer._replace(what=what))
 
 
-def _refused(package: Path, problem: Problem, at: str = "") -> Finding:
-    its_help = f"see its flags: python3 {quoting.word(str(package))} --help"
+def _refused(problem: Problem, at: str = "") -> Finding:
+    its_help = f"see its flags: python3 {quoting.word(str(_package()))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
     unknown = re.search(r"unrecognized arguments: (--[\w-]+)", problem.what)
     if unknown and unknown[1] in {flag for option in parameters() for flag in option.opts}:
@@ -140,11 +135,14 @@ def _refused(package: Path, problem: Problem, at: str = "") -> Finding:
     return Finding("error", Problem(what, at or problem.at, fix))
 
 
-def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
-    """Return the package's answer, or its error; None if it gives neither."""
+def _asked(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
+    """Return the answer of sbatchgen's own package, or its error; None if it gives neither.
+
+    That of the profile's `paths.code` is not started: a profile may come with somebody's repository.
+    """
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", str(package), "--look", *args],
+            [sys.executable, "-I", "-S", str(_package()), "--look", *args],
             env={"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -160,6 +158,10 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
     except ValueError:  # --help among the arguments
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _package() -> Path:
+    return bundled("code") / "training"
 
 
 def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:

@@ -77,7 +77,6 @@ class ApptainerRuntime(ContainerRuntime):
     keys = container_keys("binds")
     requires = Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
-    programs = ("apptainer", "singularity")
     starts = tuple(
         f"{program}{wrapper} {verb}"
         for program in ("apptainer", "singularity")
@@ -93,7 +92,6 @@ class ApptainerRuntime(ContainerRuntime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the lines of variables that must win over the image's own."""
-        del here
         if job.runtime is not self:
             return {"twin_lines": (), "twins": "", "wrapper": False, "image_of_module": False}
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
@@ -119,7 +117,6 @@ class ApptainerRuntime(ContainerRuntime):
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `apptainer exec` with its mounts, or the wrapper with the variables that it reads."""
-        del exported
         facts, flag = job.facts, ""
         if job.mode.uses_gpus:
             flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
@@ -152,7 +149,6 @@ class ApptainerRuntime(ContainerRuntime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""
-        del launch
         flags = {option.name for option in tool.given} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
         keys: dict[str, Any] = {"command": command} if command != self.name else {}

@@ -179,8 +179,8 @@ class Runtime:
         keys: Its keys in jobs.
         requires: The job key that it can't do without, and that chooses it if no runtime is named.
         part: The template that sets it up, or "".
-        programs: The programs that it needs where jobs run.
         starts: What starts a program in it in scripts of others, as bash.tools names it: "uv run".
+        srun_option: The option of srun that starts it, or "".
         is_container: Whether the training runs in a container.
         mounts_own: Whether the script mounts the folders of the run in its container.
         may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
@@ -200,8 +200,8 @@ class Runtime:
     keys: tuple[Key, ...] = ()
     requires: Requirement | None = None
     part = ""
-    programs: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
+    srun_option = ""
     is_container = False
     mounts_own = False
     may_use_modules = False
@@ -224,7 +224,6 @@ class Runtime:
 
     def needs(self, facts: Any) -> Requirement | None:
         """Return the job key that it can't do without, in this profile."""
-        del facts
         return self.requires
 
     def is_ready(self, facts: Any) -> bool:
@@ -240,27 +239,22 @@ class Runtime:
             here: The variable that holds the folder of submission.
             exported: The names of the variables that the training must get.
         """
-        del job, here, exported
         return {}
 
     def exports(self, job: RuntimeJob) -> dict[str, str]:
         """Return variables of the training with their values."""
-        del job
         return {}
 
     def words(self, job: RuntimeJob) -> dict[str, str]:
         """Return variables of the training whose values bash makes where the job runs, as words of bash."""
-        del job
         return {}
 
     def directives(self, job: RuntimeJob) -> Mapping[str, str]:
         """Return options of sbatch that the runtime itself adds, by long name."""
-        del job
         return {}
 
     def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
         """Return variables of the runtime's own program, as words of `export`."""
-        del job
         return ()
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -271,27 +265,22 @@ class Runtime:
             exported: The names of the variables that the training must get.
             mounted: What a container sees: SRC or SRC:DST, each as text for double quotes.
         """
-        del job, exported, mounted
         yield from ()
 
     def environment_changes(self, job: RuntimeJob) -> list[str]:
         """Return the arguments of an `env` inside the container."""
-        del job
         return []
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
         """Yield what can't work, whatever the cluster has."""
-        del job
         yield from ()
 
     def unsaved(self, job: RuntimeJob) -> KeyFault | None:
         """Return why what the trainer saves at a preemption may be lost."""
-        del job
         return None
 
     def unmountable(self, path: str) -> str:
         """Return why a container can't mount a path, or ""."""
-        del path
         return ""
 
     def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
@@ -299,21 +288,22 @@ class Runtime:
 
         `here` gives a path as it is on this machine; None where a variable in it is not set.
         """
-        del job, here
         yield from ()
 
     def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
         """Return the keys of `Facts` that a command of an old script gives; None for other commands."""
-        del command, draft
         return None
 
     def tool(self, launch: ScriptLaunch) -> Tool | None:
         """Return the tool of an old script's launch that is this runtime."""
-        return next((tool for tool in launch.tools if tool.name in self.starts), None)
+        for tool in launch.tools:
+            by_srun = tool.name == "srun" and self.srun_option and tool.option(self.srun_option)
+            if tool.name in self.starts or by_srun:
+                return tool
+        return None
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
         """Return the keys of `Facts` that such a tool gives."""
-        del draft, launch, tool
         return {}
 
 

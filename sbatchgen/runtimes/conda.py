@@ -49,7 +49,6 @@ class CondaRuntime(Runtime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the installation and the environment."""
-        del here, exported
         root = job.facts.root if job.runtime is self else None
         return {
             "conda_root": root or "",

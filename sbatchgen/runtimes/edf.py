@@ -51,19 +51,18 @@ class EdfRuntime(Runtime):
     keys = (Key("edf", ShellPath | None, EDF, "environment"),)
     requires = Requirement("edf", "an environment", "--edf ./FILE.toml")
     part = "runtime/edf.sh.j2"
+    srun_option = "environment"
     is_container = True
     needs_slurm = "is started by the container engine, a plugin of Slurm"
     wait_s = 600  # until each container is removed
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment, and whether it is a file."""
-        del exported
         edf = str(job.software.get("edf") or "")
         return {"edf": absolute(edf, here) if "/" in edf else edf, "edf_is_file": "/" in edf}
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the option of srun; the EDF alone says what is mounted and where programs start."""
-        del mounted
         yield '--environment="$EDF"'
         yield from inside(job, exported)
 
@@ -80,15 +79,8 @@ class EdfRuntime(Runtime):
         if "/" in edf:
             yield from lacking("edf", edf, here, "environment", "name another")
 
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return an srun with --environment."""
-        return next(
-            (tool for tool in launch.tools if tool.name == "srun" and tool.option("environment")), None
-        )
-
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the environment."""
-        del launch
         option = tool.option("environment")
         if option and option.value and "/" not in option.value:
             return {"environment": option.value}

@@ -85,7 +85,7 @@ class EnrootRuntime(ContainerRuntime):
     keys = container_keys("mounts")
     requires = Requirement("image", "an image", "--image FILE.sqsh")
     part = "runtime/image.sh.j2"
-    programs = ("enroot",)
+    srun_option = "container-image"
     needs_slurm = "is started by pyxis, a plugin of Slurm"
     one_line_values = "Enroot would take its lines for variables"
     finds_user_packages = False  # the home folder is not mounted
@@ -110,7 +110,6 @@ class EnrootRuntime(ContainerRuntime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
-        del here, exported
         chosen, image = job.runtime is self, job.software.get("image") or ""
         gpus = chosen and self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
         caches = tuple(name for name in CACHES if name not in job.env)
@@ -169,12 +168,6 @@ class EnrootRuntime(ContainerRuntime):
         """Return why pyxis can't mount a path."""
         special = _OF_BASH.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return an srun with --container-image."""
-        return next(
-            (tool for tool in launch.tools if tool.name == "srun" and tool.option("container-image")), None
-        )
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and working folder."""

@@ -48,7 +48,6 @@ class PodmanHpcRuntime(ContainerRuntime):
     keys = container_keys("mounts")
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
-    programs = ("podman-hpc",)
     starts = ("podman-hpc run",)
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"
@@ -56,7 +55,6 @@ class PodmanHpcRuntime(ContainerRuntime):
 
     def is_file(self, image: str) -> bool:
         """Return False: podman knows images by name."""
-        del image
         return False
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -71,7 +69,6 @@ class PodmanHpcRuntime(ContainerRuntime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and flags."""
-        del launch
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None
         if image is None:

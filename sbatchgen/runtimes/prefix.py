@@ -40,12 +40,10 @@ class PrefixRuntime(Runtime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the program that is started."""
-        del here, exported
         return {"prefix": _words(job)[0] if _words(job) else ""}
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the words."""
-        del exported, mounted
         yield quoting.words(_words(job))
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:

@@ -42,7 +42,6 @@ class ShifterRuntime(ContainerRuntime):
     keys = container_keys("volumes")
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
-    programs = ("shifter",)
     starts = ("shifter",)
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
@@ -50,7 +49,6 @@ class ShifterRuntime(ContainerRuntime):
 
     def is_file(self, image: str) -> bool:
         """Return False: Shifter knows images by name."""
-        del image
         return False
 
     def directives(self, job: RuntimeJob) -> Mapping[str, str]:
@@ -60,7 +58,6 @@ class ShifterRuntime(ContainerRuntime):
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `shifter` with the mounts that are asked for: the site mounts its own file systems."""
-        del mounted
         binds = [quoting.path(absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
         both = (f'--volume="{path if ":" in path else f"{path}:{path}"}"' for path in binds)
         yield from quoting.packed(["shifter", *both])
@@ -79,7 +76,6 @@ class ShifterRuntime(ContainerRuntime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image and volumes; a directive may have them, too."""
-        del launch
         asked = draft.job.get("extra_options", {})
         keys: dict[str, Any] = {"image": asked.pop("image", None)}
         volumes = [volume for volume in asked.pop("volume", "").split(";") if volume]

@@ -47,19 +47,16 @@ class UvRuntime(Runtime):
     keys = (Key("uv_project", ShellPath | None, PROJECT, "project"),)
     requires = Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
-    programs = ("uv",)
     starts = ("uv run",)
     may_use_modules = True
     finds_user_packages = False
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the project's folder."""
-        del exported
         return {"uv_project": absolute(job.software.get("uv_project") or "", here)}
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `uv run`, which changes neither the environment nor uv.lock."""
-        del job, exported, mounted
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
     def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
@@ -74,7 +71,6 @@ class UvRuntime(Runtime):
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""
-        del launch
         project: str | None = "." if draft.folder == SUBMIT_DIR else draft.folder or "${PWD}"
         for option in tool.given:
             if option.name in ("project", "directory"):

@@ -49,7 +49,6 @@ class VenvRuntime(Runtime):
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment's folder."""
-        del exported
         activate = job.runtime is self and job.facts.activate
         return {"venv": absolute(job.software.get("venv") or "", here), "venv_activate": activate}
 

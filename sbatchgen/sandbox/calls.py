@@ -1,7 +1,4 @@
-"""System calls that the kernel refuses in a sandbox, as a program for its filter.
-
-Sources: seccomp(2), clone(2), ioctl_iflags(2); for the numbers asm/unistd_64.h and asm-generic/unistd.h.
-"""
+"""System calls that the kernel refuses in a sandbox, as a program for its filter: seccomp(2), clone(2)."""
 
 from __future__ import annotations
 
@@ -10,63 +7,52 @@ import os
 import socket
 import struct
 
-from sbatchgen.sandbox.box import NoSandboxError
-
-# For each machine: its number in <linux/audit.h>; clone3, clone, ioctl, fcntl, socket; memfd_create; refused
-# are add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
+# For each machine: its number in <linux/audit.h>; clone3, clone, ioctl, socket; memfd_create; refused are
+# add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
 # perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare,
 # setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr, memfd_secret, shmget,
-# semget, msgget and mq_open; setpriority; and those that change a process: sched_setparam,
-# sched_setscheduler, sched_setaffinity, sched_setattr and prlimit64.
+# semget, msgget, mq_open, setpriority; and of the first process sched_setparam, sched_setscheduler,
+# sched_setaffinity, sched_setattr, prlimit64. Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 _MACHINES = {
-    "x86_64": (0xC000003E, (435, 56, 16, 72, 41), 319, (
+    "x86_64": (0xC000003E, (435, 56, 16, 41), 319, (
         248, 249, 250, 101, 310, 311, 438, 312, 298, 321, 323, 103, 425, 426, 427, 272, 308, 165, 166, 155,
-        428, 429, 430, 442, 447, 29, 64, 68, 240,
-    ), 141, (142, 144, 203, 314, 302)),
-    "aarch64": (0xC00000B7, (435, 220, 29, 25, 198), 279, (
+        428, 429, 430, 442, 447, 29, 64, 68, 240, 141,
+    ), (142, 144, 203, 314, 302)),
+    "aarch64": (0xC00000B7, (435, 220, 29, 198), 279, (
         217, 218, 219, 117, 270, 271, 438, 272, 241, 280, 282, 116, 425, 426, 427, 97, 268, 40, 39, 41, 428,
-        429, 430, 442, 447, 194, 190, 186, 180,
-    ), 140, (118, 119, 122, 274, 261)),
+        429, 430, 442, 447, 194, 190, 186, 180, 140,
+    ), (118, 119, 122, 274, 261)),
 }  # fmt: skip
 _NAMESPACES = 0x7E020080  # of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces
 # Of ioctl: FS_IOC_SETFLAGS in two sizes, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI and TIOCLINUX.
 _ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40806685, 0x5412, 0x541C)
-_OF_OTHERS = (1024, 1026)  # of fcntl: F_SETLEASE and F_NOTIFY, which reach who has the file outside
-_X32 = 0x40000000  # numbers of another set of calls
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
+_X32, _ALLOW, _ERRNO, _KILL = 0x40000000, 0x7FFF0000, 0x50000, 0x80000000  # other numbers of calls; answers
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # places in struct seccomp_data
 _REFUSE, _UNKNOWN = ((_RETURN, 0, 0, _ERRNO | number) for number in (errno.EPERM, errno.ENOSYS))
 
 
 def program(*, trusts: bool) -> bytes:
-    """Return the filter; a program that the user `trusts` has sockets of files, and files without a name.
-
-    Raises:
-        NoSandboxError: The calls of this machine are not known.
-    """
-    machine = os.uname().machine
-    if machine not in _MACHINES:
-        raise NoSandboxError.of(f"a sandbox needs a machine of {' or '.join(_MACHINES)}, not {machine}")
-    architecture, calls, memory_file, refused, priority, of_process = _MACHINES[machine]
-    clone3, clone, ioctl, fcntl, sockets = calls
+    """Return the filter, or nothing for an unknown machine; `trusts` allows AF_UNIX and memfd_create."""
+    if os.uname().machine not in _MACHINES:
+        return b""
+    architecture, (clone3, clone, ioctl, sockets), memory_file, refused, of_process = _MACHINES[
+        os.uname().machine
+    ]
     families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, *[socket.AF_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)),
         *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _UNKNOWN),
         *((_EQUAL, 0, 1, clone3), _UNKNOWN),  # its flags are out of sight: the C library takes clone
     ]
-    for number in (*refused, *[memory_file] * (not trusts)):
-        code += [(_EQUAL, 0, 1, number), _REFUSE]
+    numbers = [*refused, *[memory_file] * (not trusts)]
+    code += [part for number in numbers for part in ((_EQUAL, 0, 1, number), _REFUSE)]
     known = [(_EQUAL, len(families) - number, 0, family) for number, family in enumerate(families)]
-    not_first = [(_EQUAL, 0, 1, 1), _REFUSE]  # the first process watches over the limits
     for number, argument, judge in (
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
-        (fcntl, 1, [part for value in _OF_OTHERS for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
-        (priority, 0, [(_EQUAL, 1, 0, 0), _REFUSE, (_LOAD, 0, 0, _ARGUMENTS + 8), *not_first]),
-        *((number, 0, not_first) for number in of_process),
+        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in of_process),  # it watches over the limits
     ):
         judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
         code += [(_EQUAL, 0, len(judge), number), *judge]

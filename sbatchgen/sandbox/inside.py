@@ -1,10 +1,8 @@
-"""The first process in a sandbox, as confined as the program that it runs within limits and reports on.
-
-Sources: getrlimit(2), prctl(2), proc(5), statvfs(3).
-"""
+"""The first process in a sandbox, which runs a program within limits: getrlimit(2), prctl(2), proc(5)."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
@@ -19,24 +17,17 @@ if TYPE_CHECKING:
 _SHOWN, _RECORDS, _ALL = 1 << 20, 4000, 64 << 20  # bytes of a file, files, and bytes of all that are reported
 _POLL_S, _LEFT_S = 0.02, 2.0  # between two looks, and for what the program has left
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
-_SET_DUMPABLE = 4  # of prctl(2)
-_INODE = 1 << 10  # bytes of the kernel's memory for a file
+_INODE, _DUMPABLE = 1 << 10, 4  # bytes of the kernel's memory for a file; an option of prctl(2)
 
 
 def main(task: dict[str, Any]) -> None:
-    """Run the program of a task; write the report to stdout.
-
-    That is a "+", a line with status, memory and limit, one with size and name of each file, an empty one,
-    and the files.
-    """
-    os.write(1, b"+")
-    hide()
+    """Run the program of a task; write to stdout a head with sizes and names of files, and these."""
+    os.write(1, b"+")  # it has begun
+    os.closerange(3, 1 << 20)  # folders of the machine, from which .. leads out
+    ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)  # so that no program of the user reaches it below /proc
     os.umask(0o022)
-    for name in task["folders"]:
-        quietly(os.makedirs, name, exist_ok=True)
     for name, what in task["files"].items():
-        quietly(put, name, what)
-    null = os.open("/dev/null", os.O_RDWR)
+        make(name, what)
     waiting, started = os.pipe()  # closed once the program has begun: until then the memory is this one's
     program = os.fork()
     if program == 0:
@@ -45,79 +36,54 @@ def main(task: dict[str, Any]) -> None:
         finally:
             os._exit(127)
     os.close(started)
-    os.dup2(null, 0)  # the program could open these below /proc
-    os.dup2(null, 2)
     os.read(waiting, 1)
     status, limit, memory = watch(program, task["limits"], task["in_memory"])
-    end_all()
+    while True:  # also what starts more meanwhile
+        try:
+            os.kill(-1, signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:  # each kill takes the longer, the more have ended
+                pass
+        except OSError:
+            break
     files = contents(task["place"])
-    head = [f"{status} {memory} {limit}", *(f"{len(data)} {name}" for name, data in files.items()), "", ""]
-    for data in ("\n".join(head).encode(), *files.values()):
+    head = [f"{status if status >= 0 else 128 - status} {memory} {limit}"]
+    head += [f"{len(data)} {name}" for name, data in files.items()]
+    for data in ("\n".join([*head, "", ""]).encode(), *files.values()):
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(1, rest) :]
 
 
-def hide() -> None:
-    """Close to programs of the same user what is below /proc of this process: its memory and its files."""
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2:  # also of folders of the machine, from which .. leads out
-            quietly(os.close, number)
+def make(name: str, what: tuple[bytes, int] | str | None) -> None:
+    """Make a file, a link or a folder, if that can be; a file that only has to be there stays as it is."""
     try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
-    except (ImportError, OSError):  # some builds of Python have none; then it may be misled
+        os.makedirs(name if what is None else os.path.dirname(name), exist_ok=True)
+        if isinstance(what, str):
+            os.symlink(what, name)
+        elif what and (what[0] or not os.path.exists(name)):
+            with open(name, "wb") as file:
+                file.write(what[0])
+            os.chmod(name, what[1])
+    except (OSError, ValueError, RecursionError):  # as of a name with a NUL, or with a thousand folders
         pass
-
-
-def end_all() -> None:
-    """End all programs, and what they start meanwhile."""
-    while True:
-        try:
-            os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # all that have ended: each kill goes through them
-                pass
-        except OSError:
-            return
-
-
-def quietly(work: Any, *args: Any, **more: Any) -> None:
-    """Do what may fail."""
-    try:
-        work(*args, **more)
-    except (OSError, ValueError, RecursionError):  # as of a name with a NUL, or of a thousand folders
-        pass
-
-
-def put(name: str, what: tuple[bytes, int] | str) -> None:
-    """Make a link or a file; a file that only has to be there stays as it is."""
-    os.makedirs(os.path.dirname(name), exist_ok=True)
-    if isinstance(what, str):
-        os.symlink(what, name)
-    elif what[0] or not os.path.exists(name):
-        with open(name, "wb") as file:
-            file.write(what[0])
-        os.chmod(name, what[1])
 
 
 def become(task: dict[str, Any]) -> None:
-    """Become the program, whose start closes what this process has opened."""
+    """Become the program, whose start closes what is open but for its own three files."""
     limits = task["limits"]
-    os.setsid()
-    quietly(os.chdir, "/")
-    quietly(os.chdir, task["folder"])
+    os.setsid()  # the scheduler shares between sessions: this process is not kept waiting by many others
+    os.chdir(task["folder"] if os.access(task["folder"], os.X_OK) else "/")
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     for kind, most in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
-        (resource.RLIMIT_NPROC, task["tasks"]),
         (resource.RLIMIT_AS, limits["each"]),  # the last: this process may have more
     ):  # fmt: skip
-        if most:
-            quietly(resource.setrlimit, kind, (most, most))
+        hard = resource.getrlimit(kind)[1]
+        if most and (hard == resource.RLIM_INFINITY or most < hard):
+            resource.setrlimit(kind, (most, most))
     os.execve(task["argv"][0], task["argv"], task["environment"])
 
 
@@ -130,53 +96,42 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            break
+            return status or 0, "", most
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
         if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
-            return 128 + signal.SIGKILL, "processes", most
-        if len(pids) > limits["processes"]:  # to measure them takes longer than to become more
-            return 128 + signal.SIGKILL, "processes", most
-        seconds, runs, memory = measured(pids, limits["memory"])
+            return -signal.SIGKILL, "processes", most
+        seconds, runs, memory = measured(pids, places)
+        most = max(most, memory)
         if runs or seconds > computed:
             computed, computed_at = seconds, now
-        memory += in_files(places)
-        most = max(most, memory)
         late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
         if late and status is not None:
-            break
-        if memory > limits["memory"] or late:
-            return 128 + signal.SIGKILL, "time" if memory <= limits["memory"] else "memory", most
+            return status, "", most
+        if late or memory > limits["memory"]:
+            return -signal.SIGKILL, "time" if late else "memory", most
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
-    status = 0 if status is None else status
-    return (status if status >= 0 else 128 - status), "", most
 
 
-def measured(pids: Sequence[str], most: int) -> tuple[float, bool, int]:
-    """Return the seconds of processors that programs used, whether one runs, and the bytes that they have.
-
-    Above `most` bytes, what several of them share counts once.
-    """
-    times, runs, sizes = os.times(), False, {}
+def measured(pids: Sequence[str], places: Sequence[str]) -> tuple[float, bool, int]:
+    """Return CPU seconds, whether a program runs, and bytes of memory and files that nobody else has."""
+    times, runs, size = os.times(), False, 0
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
-        if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
+        fields, pages = (
+            read(f"/proc/{name}/stat").rpartition(")")[2].split(),
+            read(f"/proc/{name}/statm").split(),
+        )
+        if fields and pages:  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
             runs = runs or fields[0] in "RD"
-            sizes[name] = int(fields[21]) * _PAGE
-    for name in sizes if sum(sizes.values()) > most else ():
-        parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
-        sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
-    return ticks / _TICKS, runs, sum(sizes.values())
-
-
-def in_files(places: Sequence[str]) -> int:
-    """Return the bytes of the files in memory."""
-    about = [os.statvfs(name) for name in places]
-    blocks = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in about)
-    return blocks + sum((each.f_files - each.f_ffree) * _INODE for each in about)
+            size += (int(pages[1]) - int(pages[2])) * _PAGE
+    for about in map(os.statvfs, places):
+        blocks, files = about.f_blocks - about.f_bfree, about.f_files - about.f_ffree
+        size += blocks * about.f_frsize + files * _INODE
+    return ticks / _TICKS, runs, size
 
 
 def read(name: str) -> str:
@@ -190,11 +145,10 @@ def read(name: str) -> str:
 
 def contents(place: str) -> dict[str, bytes]:
     """Return the regular files that the program could write, the first bytes of each."""
-    texts: dict[str, bytes] = {}
-    left, starts = _ALL, f"{place}/starts"
-    names = os.listdir(starts) if os.path.isdir(starts) else []
-    records = [f"starts/{name}" for name in sorted(names) if name.replace(".", "").isdigit()]
-    for name in ["out", "err", "trace", *records[:_RECORDS]]:
+    texts, left = {}, _ALL
+    names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
+    records = sorted(name for name in names if name.replace(".", "").isdigit())
+    for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:_RECORDS])]:
         try:
             number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen import files
 from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.script import JobScript
@@ -18,16 +17,6 @@ from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_in
 from sbatchgen.submit.submission import Submission, log_folders
-
-
-def is_script(job: str) -> bool:
-    """Return whether JOB is a finished script: by its name, or by its first line."""
-    path = Path(job)
-    if job.endswith((".yaml", ".yml")) or not path.exists():
-        return False
-    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
-        return True
-    return path.is_file() and files.read_file(path, 2) == b"#!"
 
 
 def of_script(
@@ -69,6 +58,8 @@ def of_script(
     name = options.get("job-name") or path.name
     array, working = options.get("array", ""), folder / options.get("chdir", "")
     log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
+    profile = given.get("profile")
+    again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
     return Submission(
         script=source.data,
         name=path.name,
@@ -76,8 +67,7 @@ def of_script(
         log_folders=log_folders(parsed, folder, name),
         run_dir=None,
         local=False,
-        profile=settings.profile,
-        review=review.of_script(source.text, job, findings_of(source, settings)),
+        review=review.of_script(source.text, job, findings_of(source, settings), again),
         about=Record(
             shared=False,
             name=name,

@@ -69,6 +69,7 @@ def of_job(
         trainer = TrainerJob(request.plan, folder, environment)
         here, source = [*here, *check_trainer(trainer)], trainer.source
     folder = folder or Path()
+    again = ("sbatchgen", "plan", *request.rerun[2:]) if request.plan.sweep is None else ()
     request = _with_folders(request, run_dir, code)
     plan = request.plan
     script, findings = _judged(request, here, code)
@@ -84,6 +85,7 @@ def of_job(
         own_lines=_own_lines(request, text),
         snapshot=copied,
         source=source,
+        again=again,
     )
     return Submission(
         script=text.encode(),
@@ -96,7 +98,6 @@ def of_job(
         review=shown,
         about=replace(_about(request, folder), code=copied),
         snapshot=code,
-        profile=plan.profile,
         queued=queued,
     )
 
@@ -166,8 +167,9 @@ def _start(
         or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
     ):
         return None, []
-    package = folder / code.filled(environment) if code else bundled("code")
-    return start.inspect_run_folder(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
+    if code and not (folder / code.filled(environment) / "training/runfolder.py").is_file():
+        return None, []  # seen from the nodes only, or an older version
+    return start.inspect_run_folder(plan, run_dir, ShellPath(plan.resume).filled(environment))
 
 
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:

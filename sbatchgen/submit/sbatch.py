@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
+from sbatchgen.inputs.trust import temporary_folder
 from sbatchgen.quoting import word
 from sbatchgen.runs import folder, scripts
 from sbatchgen.runs import index as run_index
@@ -267,12 +267,7 @@ def _private(script: bytes, name: str, key: str) -> Iterator[Path]:
     Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
     its name. The name stays: a job without one is called after its script.
     """
-    try:
-        private = tempfile.TemporaryDirectory(prefix=folder_name(key))
-    except OSError as error:
-        what = f"can't make a folder for temporary files: {error.strerror}"
-        raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that you can write into") from error
-    with private as folder:
-        path = Path(folder) / name
+    with temporary_folder(folder_name(key)) as private:
+        path = private / name
         files.put(path, script)
         yield path

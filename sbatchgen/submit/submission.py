@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
-from sbatchgen.inputs.profile import Profile
 from sbatchgen.review.review import Review
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.snapshot import Snapshot
@@ -30,7 +29,6 @@ class Submission:
         review: What people see.
         about: What its record will say.
         snapshot: The copy of its code that is still to be made.
-        profile: The cluster, if it is known.
         queued: Returns what is wrong if another job uses its run folder; None where that is fine.
     """
 
@@ -44,7 +42,6 @@ class Submission:
     review: Review
     about: Record
     snapshot: Snapshot | None = None
-    profile: Profile | None = None
     queued: Callable[[], Problem | None] | None = None
 
 

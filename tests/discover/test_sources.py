@@ -11,6 +11,7 @@ from sbatchgen.discover.sources import digest
 from sbatchgen.git import git
 from sbatchgen.units import Citation
 from tests.conftest import Command
+from tests.runs.test_snapshot import git as run_git
 
 PAGE = ["# GPUs", "", "| gpu   | 2 days | 16 nodes |", "| debug | 1 hour | 2 nodes |", "", "Load cuda/12.4."]
 
@@ -19,11 +20,10 @@ def commit(repository: Path, lines: list[str]) -> str:
     """Write the page, commit it, and return the commit."""
     if not repository.exists():
         repository.mkdir(parents=True)
-        assert git(repository, "init", "-q") == ""
+        run_git(Path(), "init", "-q", str(repository))
     (repository / "gpu.md").write_text("\n".join(lines) + "\n")
-    who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-    assert git(repository, "add", ".") is not None
-    assert git(repository, *who, "commit", "-q", "-m", "x") is not None
+    run_git(repository, "add", ".")
+    run_git(repository, "commit", "-q", "-m", "x")
     return git(repository, "rev-parse", "HEAD") or ""
 
 

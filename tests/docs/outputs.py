@@ -17,7 +17,6 @@ from sbatchgen.dryrun.missing import Need
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Severity
-from sbatchgen.inputs.schema import DIALECT
 from sbatchgen.plan.origins import Setting
 from sbatchgen.rehearsal.outcome import Row
 from sbatchgen.render.trace import TemplateLine
@@ -32,6 +31,7 @@ from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import Reason
 from sbatchgen.slurm.room import Availability
 from sbatchgen.submit.trial import Trial
+from tests.inputs.schema import DIALECT
 
 Schema = dict[str, Any]
 _NOT_PRINTED = ("waits", "sharing", "takes")  # of a step of a plan
@@ -113,7 +113,7 @@ def _outputs() -> dict[str, Any]:
         "lint rules": numbered
         | {"rules": [{"rule": str, "severity": Severity, "pedantic": bool, "title": str, "page": str}]},
         "plan": numbered
-        | {"script": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
+        | {"script": str, "refusal": str, "nodes": [str], "gpus_per_node": int, "cpus_per_node": [int]}
         | {"steps": [{name: kind for name, kind in _fields(Step).items() if name not in _NOT_PRINTED}]}
         | {"needed": [Need], "findings": [finding], "exit": int, "limit": str},
         "rehearse": numbered

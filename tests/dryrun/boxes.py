@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbatchgen.sandbox.box import Box, Ended, Limits, run
+from sbatchgen.sandbox.box import Box, BoxLimits, Ended, run
 from tests.cluster import mounts
 from tests.cluster.fixtures import VISIBLE
 from tests.conftest import REPOSITORY
@@ -90,8 +90,8 @@ def main() -> None:
         home="/home/nobody",
         hostname="node1",
         folder=folder,
-        shown={folder: number},
-        limits=Limits(**limits),
+        shown={folder: [number]},
+        limits=BoxLimits(**limits),
         **more,
     )
     ended = run(["/bin/bash", "-c", command], {"PATH": "/usr/bin:/bin"}, box)

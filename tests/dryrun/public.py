@@ -137,8 +137,11 @@ def fitted(text: str, on: Stage, home: Path) -> str:
         options["array"] = ",".join(
             str(number) for number in [n for run in script.array for n in run[:2]][:2]
         )
-    flags = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[eu]+", flag)]
-    lines = [f"#!/bin/bash {' '.join(flags)}".strip(), "#SBATCH --partition=gpu --time=00:02:00"]
+    letters = "".join(flag[1] for flag in dry.flags_of(script))
+    lines = [
+        f"#!/bin/bash {f'-{letters}' if letters else ''}".strip(),
+        "#SBATCH --partition=gpu --time=00:02:00",
+    ]
     lines += [f"#SBATCH {directive(name, value)}" for name, value in options.items()]
     body = re.sub(r"(?m)^#SBATCH", "##SBATCH", text.partition("\n")[2])
     return "\n".join([*lines, body, "wait", ""])  # a job ends with its script, whatever it has started

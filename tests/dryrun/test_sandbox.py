@@ -17,6 +17,7 @@ from tests.dryrun.boxes import PLACES, Place, boxed, home
 from tests.dryrun.plans import HEAD, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
+BOX = Box(home="/home/nobody", hostname="node1", folder="/usr")
 
 
 @pytest.fixture(params=PLACES)
@@ -81,7 +82,7 @@ def test_no_descriptor_of_the_machine_is_open(folder: Path, place: Place) -> Non
 
 def test_home_and_temporary_folders_are_empty_and_its_own(folder: Path, place: Place) -> None:
     done = boxed(
-        "ls -A /tmp /var/tmp /dev/shm /home/someone; echo x >/tmp/file; cat /tmp/file; ls /run",
+        "ls -A /tmp /var/tmp /dev/shm /home/nobody; echo x >/tmp/file; cat /tmp/file; ls /run",
         folder,
         place,
     )
@@ -261,10 +262,10 @@ def test_a_name_that_no_file_can_have_is_left_out() -> None:
         "/" + "b" * 300: (b"x", 0o644),
         "/c/--bind": (b"x", 0o644),
         "/d\n/e": (b"x", 0o644),
+        "/f\0g": None,
+        "/h" * 2000: None,
     }
-    box = Box(
-        files=files, folders=["/f\0g", "/h" * 2000], home="/home/nobody", hostname="node1", folder="/usr"
-    )
+    box = BOX._replace(files=files)
     done = run(["/bin/bash", "-c", "ls / /c | grep -c ."], {"PATH": "/usr/bin:/bin"}, box)
     assert (done.status, done.limit) == (0, "")
 

@@ -135,6 +135,19 @@ def test_what_others_can_write_is_left_out(
         file.chmod(0o644)
 
 
+def test_where_python_imports_from_is_believed(installed: Path, command: Command) -> None:
+    """As on Debian, where the group staff may write into /usr/local/lib."""
+    installed.parent.chmod(0o777)
+    try:
+        result = command("render", "single", "--profile", "example", "--account", "abc")
+        assert (result.status, result.err) == (0, "")
+        installed.chmod(0o777)
+        assert "can be written by everybody" in command("render", "single", "--profile", "example").err
+    finally:
+        installed.chmod(0o755)
+        installed.parent.chmod(0o755)
+
+
 def test_packages_are_looked_for_only_where_a_name_is_found_nowhere_else() -> None:
     assert "importlib.metadata" not in loaded("render", "ddp", "--profile", "msu") - loaded("--help")
     assert "example_site" not in sys.modules

@@ -37,6 +37,11 @@ def give_away(path: Path) -> None:
     os.chown(path, NOBODY, -1, follow_symlinks=False)
 
 
+def give_to_group(path: Path) -> None:
+    os.chown(path, -1, NOBODY)
+    path.chmod(path.stat().st_mode | 0o020)
+
+
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -139,9 +144,7 @@ def test_a_folder_of_the_users_own_in_one_for_all_is_fine(
 
 @needs_root
 def test_what_a_group_can_write_is_left_out(project: Path, command: Command) -> None:
-    file = project / "sbatchgen.yaml"
-    os.chown(file, -1, NOBODY)
-    file.chmod(0o664)
+    give_to_group(project / "sbatchgen.yaml")
     result = command("render", "ddp")
     name = grp.getgrgid(NOBODY).gr_name
     assert f"sbatchgen.yaml: it can be written by the group {name}\n" in result.err
@@ -246,6 +249,30 @@ def test_what_the_user_names_is_taken_as_it_is(project: Path, command: Command) 
     assert (result.status, result.err) == (0, "")
 
 
+@pytest.mark.parametrize("variable", ["SBATCHGEN_PATH", "XDG_CONFIG_HOME"])
+def test_folders_above_are_judged_too(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    root = folder / "group/mine" / ("" if variable == "SBATCHGEN_PATH" else "sbatchgen")
+    write(root / "profiles/msu.yaml", PROFILE)
+    monkeypatch.setenv(variable, str(folder / "group/mine"))
+    everybody(folder / "group")
+    result = command("render", "ddp", "--profile", "msu")
+    assert "planted" not in result.out
+    assert f"it is below {folder}/group, which can be written by everybody\n" in result.err
+    assert f"  fix: chmod go-w {folder}/group, or to trust it, export SBATCHGEN_TRUST={root}\n" in result.err
+    (folder / "group").chmod(0o1777)
+    assert "planted" in command("render", "ddp", "--profile", "msu").out
+
+
+def test_what_does_not_exist_in_a_folder_for_all_can_be_made_by_others(tmp_path: Path) -> None:
+    assert trust.doubt(tmp_path / "new") is None
+    tmp_path.chmod(0o1777)
+    reason = trust.doubt(tmp_path / "new")
+    assert reason
+    assert reason[:2] == (tmp_path, f"does not exist, and others can make it in {tmp_path}")
+
+
 def test_the_project_above_one_that_is_left_out_counts(
     project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +324,12 @@ def test_links_among_templates_may_lead_nowhere_and_in_a_circle(project: Path, c
     result = command("render", "ddp")
     assert "echo planted" in result.out
     assert result.err == ""
+    templates.rename(project / "elsewhere")
+    templates.symlink_to(project / "elsewhere")
+    everybody(write(project / "beside.j2", ""))
+    (templates / "up").symlink_to("../beside.j2")
+    assert "up in it is a link to" in command("render", "ddp").err
+    (templates / "up").unlink()
     (templates / "far").symlink_to(write(project / "far" / "part.j2", "").parent)
     everybody(project / "far" / "part.j2")
     assert "far/part.j2 in it can be written by everybody" in command("render", "ddp").err
@@ -391,12 +424,13 @@ def test_a_changed_template_is_compiled_again(tiny: Tiny, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda folder: folder.chmod(0o720),
+        pytest.param(give_to_group, marks=needs_root),
         lambda folder: folder.chmod(0o1777),
+        lambda folder: folder.parent.chmod(0o777),
         pytest.param(give_away, marks=needs_root),
-        lambda folder: folder.rename(folder.with_name("other")) and folder.symlink_to("other"),
+        pytest.param(lambda folder: give_away(folder.parent), marks=needs_root),
     ],
-    ids=["group", "everybody", "another user", "link"],
+    ids=["group", "everybody", "everybody above", "another user", "another user above"],
 )
 def test_a_folder_that_others_can_write_holds_no_cache(
     tiny: Tiny, cache: Path, spoil: Callable[[Path], None]
@@ -407,6 +441,17 @@ def test_a_folder_that_others_can_write_holds_no_cache(
     spoil(next(cache.iterdir()))
     assert tiny() == right
     assert [file.read_bytes() for file in kept(cache)] == before
+
+
+def test_new_folders_for_a_cache_are_the_users_alone(cache: Path) -> None:
+    """Whatever the umask: a group that shares it would have no cache."""
+    cache = cache / "below"
+    old = os.umask(0)
+    try:
+        assert trust.make_own(cache)
+    finally:
+        os.umask(old)
+    assert {path.stat().st_mode & 0o777 for path in (cache, cache.parent)} == {0o700}
 
 
 def test_damage_changes_no_script(tiny: Tiny, cache: Path) -> None:

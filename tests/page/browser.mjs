@@ -8,6 +8,11 @@ import { join, resolve } from "node:path";
 const PIECE = 1 << 15;
 const TYPES = { html: "text/html", js: "text/javascript", css: "text/css", svg: "image/svg+xml" };
 
+// The headers that the documentation wants of a site.
+const documented = readFileSync(new URL("../../docs/how-to/publish-a-profile.md", import.meta.url), "utf8");
+const HEADERS = Object.fromEntries([...documented.matchAll(/^    ((?:Content-Security|X-Content)[\w-]+): (.+)$/gm)].map(([, name, value]) => [name, value]));
+if (Object.keys(HEADERS).length !== 2) throw new Error("no headers");
+
 /** Serve a folder, all answers together at so many bytes a second if given. Return its address, and what was asked for. */
 export async function serve(folder, below = "/job/", speed = 0) {
   const asked = [];
@@ -21,7 +26,7 @@ export async function serve(folder, below = "/job/", speed = 0) {
       const name = path.slice(below.length) || "index.html";
       data = replaced.has(name) ? Buffer.from(replaced.get(name)) : readFileSync(join(folder, name));
       asked.push([name, data.length]);
-      answer.writeHead(200, { "Content-Type": TYPES[name.split(".").pop()] ?? "application/octet-stream", "Cache-Control": "max-age=600" });
+      answer.writeHead(200, { ...HEADERS, "Content-Type": TYPES[name.split(".").pop()] ?? "application/octet-stream", "Cache-Control": "max-age=600" });
     } catch {
       asked.push([path, 0]);
       answer.writeHead(404);

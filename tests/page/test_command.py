@@ -70,6 +70,17 @@ def test_packages_that_are_not_there_are_named(tmp_path: Path) -> None:
         installed(tmp_path, None)
 
 
+def test_packages_are_not_kept_where_others_can_replace_them(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "group/mine"))
+    (tmp_path / "group/mine").mkdir(parents=True)
+    (tmp_path / "group").chmod(0o777)
+    done = command("page", "--profile", "msu", "--to", str(tmp_path / "page"))
+    assert (done.status, (tmp_path / "page").exists()) == (3, False)
+    assert "error: there is no folder of your own for npm's packages\n" in done.err
+
+
 def test_without_npm_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SbatchgenError, match="there is no npm here"):

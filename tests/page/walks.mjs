@@ -271,6 +271,34 @@ const walks = {
     await visit.picture("hostile");
     return visit;
   },
+  "a link of hostile text": async () => {
+    const paste = "x\x1b[201~\x03\nid\x0f";
+    const hidden = "x\u202ey";
+    const visit = await Visit.open(`#profile=msu&mode=ddp&time=01:00:00&trainer=${encodeURIComponent(paste)}&args=${encodeURIComponent(paste)}&job-name=${encodeURIComponent(hidden)}`);
+    await visit.settled();
+    check((await visit.text("#command")).includes("--time 01:00:00"), await visit.text("#command"));
+    check(!/[^ -~]|201|\bid\b/.test(await visit.text("#command")), await visit.text("#command"));
+    await visit.page.$eval("#source", (node, value) => (node.value = value), paste);
+    await visit.page.click("#tab-check");
+    await visit.page.click("#link-source");
+    await visit.page.waitForFunction(() => document.getElementById("link-source").textContent === "Copied");
+    const again = await Visit.open(new URL(await visit.clipboard()).hash);
+    await again.page.waitForFunction(() => !document.getElementById("check").hidden); // once the link is read
+    check((await again.page.$eval("#source", (node) => node.value)) === "", "a script with control characters");
+    return again;
+  },
+  "a worker reaches no other server, by the headers of this one": async () => {
+    const other = await serve(folder);
+    const visit = await Visit.open();
+    await visit.settled();
+    const ask = (address) => fetch(address, { mode: "no-cors" }).then(() => "it went out", () => "it was stopped");
+    const answers = await Promise.all(visit.page.workers().map((worker) => worker.evaluate(ask, other.base)));
+    other.close();
+    check(answers.length && answers.every((answer) => answer === "it was stopped"), answers.join());
+    check(!other.asked.length, other.asked.join());
+    visit.errors = [];
+    return visit;
+  },
   "a script is adopted": async () => {
     const visit = await Visit.open("#tab=check");
     await visit.lint(GOOD);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 import jinja2
@@ -136,3 +137,27 @@ def test_a_template_that_can_not_be_read_is_named(tmp_path: Path) -> None:
 def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ port_count }}")
     assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10000"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{{ "x" * 1000000000 }}',
+        '{{ 1000000000 * ["x"] }}',
+        '{% set a = "x" * 60000000 %}{{ a ~ a }}',
+        "{% for i in range(99999) %}{% for i in range(99999) %}0123456789{% endfor %}{% endfor %}",
+        None,
+    ],
+)
+def test_a_template_of_any_length_is_an_error(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "job.sh.j2"
+    file.write_text(text or "")
+    if text is None:
+        os.truncate(file, 10**9)
+    with pytest.raises(DocumentError, match="template: it makes a script of more than 64 MiB"):
+        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path])
+
+
+def test_a_template_may_multiply(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text('{{ 3 * 4 }} {{ "ab" * 2 }}\n')
+    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "12 abab\n"

@@ -18,7 +18,8 @@ from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.plan.origins import Setting
 from sbatchgen.plan.plan import Plan
 from sbatchgen.quoting import visible
-from sbatchgen.review.review import Review, elements, of_plan, of_script
+from sbatchgen.review.allocation import elements
+from sbatchgen.review.review import Review, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts
@@ -185,7 +186,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     data = json.loads(result.out)
     assert (data["schema"], result.status) == (1, 0)
     assert sorted(data) == sorted(
-        "schema job cluster request cost start surprises findings last script parts own_lines slurm starts plan".split()
+        "schema job cluster request cost start surprises findings last script parts own_lines slurm starts digest".split()
     )
     assert data["request"]["gpus"] == {"given": 8, "of": 8}
     assert sorted(data["request"]) == sorted(
@@ -231,7 +232,8 @@ def test_a_finished_script_is_shown_with_what_it_asks_for(folder: Path, command:
         "nodes      2, in each of 4 jobs of an array\n"
         "each node  4 GPUs, 8 CPUs, 64G of memory\n"
         "time       0-03:00:00\n"
-        "cost       96 GPU-hours, 192 CPU-hours at the time limit\n\n"
+        "cost       96 GPU-hours, 192 CPU-hours at the time limit\n"
+        "digest     "
     )
     assert "\n\n#!/bin/bash\n" in shown
     (folder / "job.slurm").write_text("#!/bin/bash\n#SBATCH -t UNLIMITED\nhostname\n")
@@ -452,4 +454,5 @@ def test_review_loads_no_library_for_a_terminal_that_is_not_there() -> None:
 
     modules = loaded("review", "ddp", "--profile", "torchrun")
     assert not modules & {"rich", "difflib", "pygments"}
+    assert not [name for name in modules if name.startswith(("sbatchgen.dryrun", "sbatchgen.rehearsal"))]
     assert REPOSITORY.exists()

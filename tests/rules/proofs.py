@@ -451,14 +451,6 @@ _ENDS = (
         warned=True,
     ),
     Proof(
-        rule="SB613",
-        bad="python 0; FAILED 138",
-        mended="python on stop 1",
-        fix=(("wait\n", f"{_LOOP}\n"),),
-        seconds=(LONG_S, LONG_S),
-        warned=True,
-    ),
-    Proof(
         rule="SB614",
         bad="torchrun 0 worker 1; FAILED 138",
         mended="torchrun on stop 1 worker 1",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import subprocess
 import sys
+import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +20,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.runs import record
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob, place
 from sbatchgen.runs.record import Record
+from tests.conftest import Command
 
 
 @pytest.fixture
@@ -170,6 +175,56 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
     assert "runs.jsonl.broken" in notes.pop()
     Index(file, notes.append)
     assert notes == []
+
+
+ODD: list[Any] = [
+    None, True, -1, 0, 1.5, -1.0, 1e300, float("nan"), float("inf"), 10**30, "", "x", "/", "\0", "\ud800", "\udcff",
+    "a\n\x1b[2J\u202e", "9" * 5000, [], [[]], {}, {"a": 1},
+]  # fmt: skip
+
+
+def mutations(facts: Any) -> Iterator[Any]:
+    """Every value of a JSON document replaced by odd ones, left out and doubled, one at a time."""
+    yield from ODD
+    for at, item in enumerate(facts if isinstance(facts, list) else ()):
+        yield facts[:at] + facts[at + 1 :]
+        yield [*facts, item]
+        yield from ([*facts[:at], other, *facts[at + 1 :]] for other in mutations(item))
+
+
+def test_an_index_of_another_shape_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    """As another program, or another version, might write one: its checksum is right."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = place({"XDG_STATE_HOME": str(tmp_path)})
+    index = Index(file)
+    for key in ("0a", "0b"):
+        folder = tmp_path / "runs" / key
+        folder.mkdir(parents=True)
+        about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
+        record.keep(folder, about)
+        index.begin(key, folder, key, shared=False)
+        index.accepted(key, "7")
+    whole = json.loads(file.read_bytes().partition(b"\n")[2])
+    tried = 0
+    for number, facts in enumerate(mutations(whole)):
+        text = json.dumps(facts).encode()
+        data = b"%d\n%s" % (zlib.crc32(text), text)
+        file.write_bytes(data)
+        index = Index(file)
+        names = {run.name for run in index.runs()}
+        assert {job.run for job in index.jobs()} <= names
+        index.find("7", tmp_path)
+        index.accepted("0a", "8")
+        index.refused("0b")
+        assert index.begin("0c", tmp_path / "new", "0a", shared=False).name
+        if number % 20 == 0:
+            file.write_bytes(data)
+            assert command("status").status == 0, facts
+            assert command("status", "--format", "json").status == 0, facts
+        tried += 1
+    assert tried > 500
 
 
 def test_an_index_that_is_no_file_is_said(tmp_path: Path) -> None:

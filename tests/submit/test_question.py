@@ -132,3 +132,15 @@ def test_the_question_names_warnings_and_cost(folder: Path) -> None:
     assert question([replace(review, findings=())], "cpu") == "Submit cpu, no warnings?"
     several = replace(review, findings=(Finding("warning", Problem("x")), Finding("info", Problem("y"))))
     assert question([several, several], "a; b") == "Submit a; b, 2 warnings?"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_terminal_shows_what_a_script_hides_and_a_pipe_gets_its_bytes() -> None:
+    hidden = "a\u202e\u2066b\x1b[2J"
+    words = ("render", "cpu", "--profile", "local", "--trainer", "t.py", "--", hidden)
+    status, lines = on_terminal("", *words)
+    assert status == 0
+    assert "a\\u202e\\u2066b\\x1b[2J" in "\n".join(lines)
+    assert all(line.isprintable() for line in lines)
+    piped = subprocess.check_output([sys.executable, "-m", "sbatchgen", *words], stderr=subprocess.DEVNULL)
+    assert "a\u202e\u2066b\\x1b[2J" in piped.decode()

@@ -318,28 +318,20 @@ at("script").addEventListener("keydown", (event) => {
   choose(next);
 });
 
-/** What starts where: a row for each node, those in the middle of many in one. */
-function showPlan({ request, job, script }) {
+/** What starts where: a row for each node, and one for several that are alike. */
+function showPlan({ starts, script, request }) {
   at("plan").replaceChildren();
-  if (!script || !request) return;
-  const { nodes, processes, gpus, shards, jobs, restarts } = request;
-  const tasks = Number(script.match(/^#SBATCH --ntasks-per-node=(\d+)/m)?.[1] ?? 1);
-  const each = Math.max(1, Math.round((processes ?? nodes) / nodes));
-  const span = (first, count) => (count > 1 ? `${first}-${first + count - 1}` : `${first}`);
-  const list = span(0, gpus.given);
-  const some = gpus.of ? say("plan_all_gpus", { list, count: gpus.of }) : list;
-  const ofNode = gpus.given ? some : say("plan_none");
-  const held = shards.given ? say("plan_shards", { count: shards.given }) : ofNode;
-  const head = ["plan_node", "plan_tasks", "plan_processes", "plan_gpus"].map((key) => make("th", { scope: "col" }, say(key)));
-  const row = (name, ranks) => make("tr", {}, ...[name, tasks, ranks, held].map((text) => make("td", {}, `${text}`)));
-  const ranks = (node) => `${each} (${span(node * each, each)})`;
-  const rows = [];
-  for (let node = 0; node < nodes; node++) {
-    if (nodes > 8 && node === 3) {
-      rows.push(row(say("plan_more", { first: node, last: nodes - 2 }), each));
-      node = nodes - 2;
-    } else rows.push(row(node, ranks(node)));
-  }
+  if (!script || !starts) return;
+  const { gpus: { of }, jobs, restarts } = request;
+  const gpus = (count) => (count && of ? say("plan_all_gpus", { list: count, count: of }) : count || say("plan_none"));
+  const held = (row) => (row.shards ? say("plan_shards", { count: row.shards }) : gpus(row.gpus));
+  const span = (first, last) => (last > first ? `${first}-${last}` : first);
+  const head = ["plan_node", "plan_tasks", "plan_processes", "plan_gpus", "plan_cpus"].map((key) => make("th", { scope: "col" }, say(key)));
+  const rows = starts.nodes.map((row) => {
+    const name = row.last > row.first ? say("plan_more", row) : row.first;
+    const cells = [name, row.tasks ?? "", span(row.first_rank, row.last_rank), held(row), row.cpus ?? ""];
+    return make("tr", {}, ...cells.map((text) => make("td", {}, `${text}`)));
+  });
   at("plan").append(make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   const more = [jobs > 1 && say("plan_jobs", { count: jobs }), restarts && say("plan_restarts", { count: restarts })];
   at("plan").append(...more.filter(Boolean).map((text) => make("p", {}, text)));
@@ -572,8 +564,12 @@ async function remember() {
   history.replaceState(null, "", `#${state}`);
 }
 
+// A link may be anybody's: a terminal obeys these where the command is pasted, or shows another text than it runs.
+const harmful = /(?![\t\n\r])\p{Cc}|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/u;
+
 async function restore() {
   const state = new URLSearchParams(location.hash.slice(1));
+  for (const [key, value] of [...state]) if (harmful.test(value)) state.delete(key);
   const named = (id, key) => [...at(id).options].some(({ value }) => value === state.get(key)) && (at(id).value = state.get(key));
   if (state.has("profile")) named("profile", "profile");
   showProfile();
@@ -584,7 +580,8 @@ async function restore() {
   const more = [...at("more").querySelectorAll("[data-flag]")];
   at("more").open = more.some((node) => node.value);
   if (state.has("for")) named("lint-profile", "for");
-  if (state.has("script")) at("source").value = await unpacked(state.get("script")).catch(() => "");
+  const text = state.has("script") ? await unpacked(state.get("script")).catch(() => "") : null;
+  if (text !== null) at("source").value = harmful.test(text) ? "" : text;
   showFields();
   showCommand();
   open(state.get("tab") === "check" ? "check" : "build");

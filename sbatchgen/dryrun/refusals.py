@@ -1,0 +1,52 @@
+"""Why Slurm would not take a script at all: what sbatch says of it, and what its cluster does not have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from sbatchgen.errors import Problem
+from sbatchgen.finding import Finding
+from sbatchgen.job.job import OLD_SLURM
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules import judge
+
+REFUSED = "sbatch refuses this script: "
+_SAID = re.compile(
+    r"^sbatch refuses the (?:script|job): |: (?:sbatch|Slurm|it) refuses (?:the script|the job|it)(?=,|$)"
+)
+_OF_FILE = ("SB101", "SB102")  # about the whole of it, which sbatch looks at first
+_OF_COMBINATION = "SB135"  # a warning where the command line of sbatch may give what is missing
+_FIT = ("placement", "demands")
+
+
+def refusal(script: JobScript) -> Finding | None:
+    """Return why sbatch refuses a script, in the words of the rule of lint, where that is certain.
+
+    Where no release is named, it is certain of what an old one refuses too.
+    """
+    said = script.sbatch.refusal
+    if said is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
+        return None
+    every = (
+        finding
+        for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))
+        for finding in judge.findings(rule, script)
+        if finding.rule in _OF_FILE or (said.line != 1 and said.line in (0, finding.place.line))
+    )
+    telling = [each for each in every if each.severity == "error" or each.rule == _OF_COMBINATION]
+    at = script.at(said.line or 1)
+    own = Finding("error", Problem(f'"{said.text}"', at.text, "see sbatch(1)"), rule="plan", place=at)
+    first = min(telling, key=lambda finding: finding.rule, default=own)
+    what = REFUSED + _SAID.sub("", first.problem.what)
+    return first._replace(severity="error", problem=first.problem._replace(what=what))
+
+
+def misfits(script: JobScript, *, nodes: int | None = None) -> list[Finding]:
+    """Return what a script asks for and its cluster does not have; `nodes`: in place of its own --nodes."""
+    if nodes:
+        asked = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
+        script = replace(script)
+        vars(script)["resources"] = asked
+    findings = (finding for rule in judge.rules(_FIT) for finding in judge.findings(rule, script))
+    return [finding for finding in findings if finding.about_fit and finding.severity == "error"]
