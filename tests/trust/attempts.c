@@ -1,4 +1,4 @@
-/* System calls that reach out of a sandbox, one after the other; argv[1]: the number of a process outside. */
+/* System calls that reach out of a sandbox, one after the other; arguments: a process outside, a port, and a socket's name. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -79,10 +79,12 @@ static long child_of(long flags) {
 int main(int count, char **words) {
     int other = count > 1 ? atoi(words[1]) : 1, port = count > 2 ? atoi(words[2]) : 9, number;
     long key;
+    char abstract[100] = "";
 
     to_unix("stream to a socket's path", "socket", 7, SOCK_STREAM);
     to_unix("packet to a socket's path", "packets", 8, SOCK_DGRAM);
-    to_unix("stream to a socket without a path", "\0sbatchgen-lab", 14, SOCK_STREAM);
+    if (count > 3) snprintf(abstract + 1, sizeof abstract - 1, "%s", words[3]);
+    to_unix("stream to a socket without a path", abstract, 1 + strlen(abstract + 1), SOCK_STREAM);
     to_port("stream to a port", port, SOCK_STREAM);
     to_port("packet to a port", port, SOCK_DGRAM);
     says("vsock", socket(40, SOCK_STREAM, 0));

@@ -94,8 +94,8 @@ def scripts(*, home: Path, job: Path, lab: Path, uid: int) -> dict[str, str]:
         "reads.slurm": _script(READS.values()),
         "calls.slurm": _script(
             [
-                "read -r other port _ <facts",
-                "./attempts $other $port",
+                "read -r other port name <facts",
+                "./attempts $other $port $name",
                 "renice 19 $other; kill -9 $other; prlimit --pid $other --nofile=9",
             ]
         ),

@@ -21,7 +21,6 @@ from typing import Any
 
 CHANGED = "changed"  # what attempts write
 KEY, SECRET = b"sbatchgen-lab", "secret-4711"
-ABSTRACT = b"\0sbatchgen-lab"
 SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - where the lab has its own
 _ADD_KEY, _KEYCTL = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
 _SESSION, _JOIN, _READ = -3, 1, 11  # of keyctl(2)
@@ -89,7 +88,11 @@ def main(folder: str, *command: str) -> None:
         socket.socket(socket.AF_UNIX, kind)
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_STREAM)
     )
-    for each, name in ((stream, "socket"), (datagrams, "packets"), (abstract, ABSTRACT)):
+    for each, name in (
+        (stream, "socket"),
+        (datagrams, "packets"),
+        (abstract, f"\0sbatchgen-lab-{os.getpid()}"),
+    ):
         each.bind(name)
     for each in (inet, stream, abstract):
         each.listen()
@@ -97,7 +100,9 @@ def main(folder: str, *command: str) -> None:
     pipe = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
     secret = _key(SECRET.encode())
     other = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
-    Path("facts").write_text(f"{other.pid} {inet.getsockname()[1]} {secret and 'key'}\n", encoding="ascii")
+    Path("facts").write_text(
+        f"{other.pid} {inet.getsockname()[1]} sbatchgen-lab-{os.getpid()}\n", encoding="ascii"
+    )
     shared = [Path(name) for name in SHARED if Path(name, "lab-secret").exists()]
     own = ("facts", "pipe", "socket", "packets")
     before, at = (_state(other.pid), *_of_kernel()), tree(Path(folder), *shared)
