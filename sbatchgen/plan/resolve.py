@@ -142,11 +142,7 @@ def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> st
 
 
 def _profile_layers(
-    profile: Document[Profile],
-    partition_name: str,
-    partition: Partition,
-    mode: Mode,
-    layers: Sequence[Layer],
+    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
 ) -> Iterator[Layer]:
     """The profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places

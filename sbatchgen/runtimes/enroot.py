@@ -97,10 +97,7 @@ class EnrootRuntime(ContainerRuntime):
     enter = _ENTER
     image_tools = (
         ImageTool(
-            "import",
-            ("enroot", "import", "--output"),
-            ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"),
-            _source,
+            "import", ("enroot", "import", "--output"), ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"), _source
         ),
     )
 

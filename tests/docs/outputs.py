@@ -17,7 +17,6 @@ from sbatchgen.dryrun.missing import Need
 from sbatchgen.dryrun.starts import Step
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Severity
-from tests.inputs.schema import DIALECT
 from sbatchgen.plan.origins import Setting
 from sbatchgen.rehearsal.outcome import Row
 from sbatchgen.render.trace import TemplateLine
@@ -32,6 +31,7 @@ from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import Reason
 from sbatchgen.slurm.room import Availability
 from sbatchgen.submit.trial import Trial
+from tests.inputs.schema import DIALECT
 
 Schema = dict[str, Any]
 _NOT_PRINTED = ("waits", "sharing", "takes")  # of a step of a plan

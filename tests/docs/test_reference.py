@@ -12,11 +12,11 @@ from sbatchgen import cli, errors
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
-from tests.inputs.schema import schema
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.page import FOLDER
 from tests.conftest import REPOSITORY, Command
 from tests.docs import reference
+from tests.inputs.schema import schema
 
 PAGES = reference.PAGES
 

@@ -14,9 +14,9 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
-from tests.inputs.schema import schema
 from sbatchgen.inputs.search import bundled
 from tests.conftest import REPOSITORY, Command
+from tests.inputs.schema import schema
 from tests.scripts import PROFILES
 
 KINDS: dict[str, type] = {"profile": Profile, "job": JobSpec}
