@@ -90,14 +90,7 @@ class Adoption:
 
 
 def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
-    """Adopt a script.
-
-    Args:
-        text: The script.
-        file: Its name.
-        user: The user's environment, for HOME and USER.
-        day: Today, as 2026-01-31.
-        folder: Where it would be submitted.
+    """Adopt a script that would be submitted in `folder`; `user` is the environment, for HOME and USER.
 
     Raises:
         DocumentError: sbatch refuses it, or it can't be read as bash.

@@ -169,11 +169,7 @@ def _up_to_exit(walked: Walk) -> Walk:
 
 
 def read_body(text: str) -> Body:
-    """Read a script as bash does, without running it.
-
-    Args:
-        text: The whole script, with its first line and its directives; bytes that are no UTF-8 as surrogates.
-    """
+    """Read a whole script as bash does, without running it; bytes that are no UTF-8 are surrogates."""
     language, flags = _language(text)
     source = ShellText(text if language in SHELLS else "")
     return Body(source, language, TOP, flags)
