@@ -51,9 +51,7 @@ class Adoption:
         lines: The outcome of each line that is not empty.
         mended: The findings of lint in the script that the rendered one does not have.
         left: The findings that the rendered script has as well.
-        notes: Other differences.
         job: The job YAML; "" if no job can be made of the script.
-        profile: The profile.
         rendered: The script that they render.
     """
 

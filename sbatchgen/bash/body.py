@@ -31,7 +31,6 @@ class Body:
     Attributes:
         source: The text; empty where the language is not a shell.
         language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
-        context: What surrounds it.
         flags: The options of the first line.
     """
 

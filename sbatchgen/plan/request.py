@@ -33,7 +33,6 @@ class Request(NamedTuple):
     """A plan, and what it takes to render it.
 
     Attributes:
-        plan: The plan.
         places: Where templates are looked for.
         profile_file: The file of its profile.
         profile_by: Who named the profile.
