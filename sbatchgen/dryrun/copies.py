@@ -1,4 +1,4 @@
-"""The user's own copies of what Linux lets nobody change in a sandbox: files of a project's group.
+"""The user's own copies of what can't be changed in a sandbox: files of a project's group.
 
 A layer takes what is changed with its owner and group, and refuses those that the sandbox does not know.
 Sources: user_namespaces(7): one user and one group are known in it; the kernel's overlayfs.rst.

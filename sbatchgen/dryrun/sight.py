@@ -43,12 +43,12 @@ class Sight:
     copies: dict[str, int] = field(default_factory=dict)
 
     def wider(self, paths: Iterable[str]) -> Sight:
-        """Return a sight of these paths too, as far as something is there that may be shown."""
-        found = dict.fromkeys(self.named)
+        """Return a sight of these paths too, where something is there that may be shown."""
+        folders = dict.fromkeys(self.named)
         for path in paths:
-            if len(found) < _MOST and (folder := self._holding(path, [*self.chosen, *found])):
-                found[folder] = None
-        return replace(self, named=tuple(found))
+            if len(folders) < _MOST and (folder := self._holding(path, [*self.chosen, *folders])):
+                folders[folder] = None
+        return replace(self, named=tuple(folders))
 
     def _holding(self, path: str, others: Sequence[str]) -> str:
         """Return the outermost folder that may be shown and holds a path; "" if it is shown, or not there."""
@@ -72,23 +72,23 @@ class Sight:
             for path in (*self.named, *self.chosen)
             for place in (path, *_mounts_below(path))
         }
-        found: dict[str, int] = {}
+        folders: dict[str, int] = {}
         with ExitStack() as stack:
             for path, chosen in sorted(places.items()):
                 if (number := _opened(path, self.home, chosen=chosen)) is None:
                     continue
                 stack.callback(os.close, number)
                 end = _real(number)
-                outer = [place for place in found if path.startswith(f"{place}/")]
-                is_link = any(_real(found[place]) + path[len(place) :] != end for place in outer)
-                found.setdefault(
+                outer = [place for place in folders if path.startswith(f"{place}/")]
+                is_link = any(_real(folders[place]) + path[len(place) :] != end for place in outer)
+                folders.setdefault(
                     end if is_link else os.path.normpath(path), number
                 )  # the outer one has the link
-            for path, number in found.items():
+            for path, number in folders.items():
                 if path not in self.copies and needs_copy(number, chosen=path in self.chosen):
                     self.copies[path] = self._copied(number)
-            own = {path: [self.copies[path]] for path in found if path in self.copies}
-            yield {path: [found[path], *own.get(path, ())] for path in sorted(found)}
+            own = {path: [self.copies[path]] for path in folders if path in self.copies}
+            yield {path: [folders[path], *own.get(path, ())] for path in sorted(folders)}
 
     def _copied(self, number: int) -> int:
         place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
@@ -197,7 +197,7 @@ def _mounts_below(path: str) -> list[str]:
 
 
 def _named(text: str, home: str, user: str) -> Iterator[str]:
-    """Yield the paths in a text, each as far as it has no variable but $HOME and $USER."""
+    """Yield the paths in a text, each up to its first variable but $HOME and $USER."""
     for name, value in (("HOME", home), ("USER", user)):
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Literal, NamedTuple, cast
@@ -27,8 +26,6 @@ from sbatchgen.sandbox import calls
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
 _LATE, _MOST, _OVERDUE = 20.0, 96 << 20, b"overdue"  # seconds until a report, its bytes, and in its place
-_LIMITS = ("", "time", "memory", "processes")
-_ELSEWHERE = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
 # Of /etc, what programs read and everybody may know.
 _ETC = """
@@ -106,7 +103,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         problem = says.rpartition("\n")[2] or f"it ended with {process.returncode}"
         if "overlay" not in problem:
             break
-    raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=_ELSEWHERE)
+    fix = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
+    raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=fix)
 
 
 def _read_until(process: subprocess.Popen[bytes], deadline: float) -> bytes:
@@ -130,7 +128,7 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
         for size, name in rows:
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        limit = _LIMITS[_LIMITS.index(limit)]
+        ("", "time", "memory", "processes").index(limit)  # else it is not true
         files.pop("", None)
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
     except ValueError:
@@ -152,7 +150,6 @@ def _program() -> str:
 
 
 def _memory_file(opened: ExitStack, data: bytes) -> int:
-    """Return a file in memory that holds the data."""
     number = os.memfd_create("sbatchgen")
     opened.callback(os.close, number)
     os.pwrite(number, data, 0)  # it is read from its start
@@ -172,7 +169,6 @@ def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, laye
 
 
 def _python(box: Box) -> str:
-    """Return the path of this Python in the sandbox: another one where something lies over it."""
     python = os.path.realpath(sys.executable)
     return f"{PLACE}/interpreter" if python in map(os.path.realpath, box.over) else python
 
@@ -180,8 +176,8 @@ def _python(box: Box) -> str:
 def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], list[int]]:
     """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
     if not (filtered := calls.program(trusts=box.trusts)):
-        raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}", fix=_ELSEWHERE)
-    numbers = [*chain(*box.shown.values()), _memory_file(opened, filtered)]
+        raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
+    numbers = [*(number for parts in box.shown.values() for number in parts), _memory_file(opened, filtered)]
     line = [_program(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     line += ["--unshare-cgroup-try", *["--unshare-net"] * (box.network != "machine"), "--cap-drop", "ALL"]
     line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]

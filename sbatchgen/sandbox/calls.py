@@ -36,16 +36,14 @@ def program(*, trusts: bool) -> bytes:
     """Return the filter, or nothing for an unknown machine; `trusts` allows AF_UNIX and memfd_create."""
     if os.uname().machine not in _MACHINES:
         return b""
-    architecture, (clone3, clone, ioctl, sockets), memory_file, refused, of_process = _MACHINES[
-        os.uname().machine
-    ]
+    machine, (clone3, clone, ioctl, sockets), memory, refused, of_process = _MACHINES[os.uname().machine]
     families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, *[socket.AF_UNIX] * trusts)
     code = [
-        *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)),
+        *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILL)),
         *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _UNKNOWN),
         *((_EQUAL, 0, 1, clone3), _UNKNOWN),  # its flags are out of sight: the C library takes clone
     ]
-    numbers = [*refused, *[memory_file] * (not trusts)]
+    numbers = [*refused, *[memory] * (not trusts)]
     code += [part for number in numbers for part in ((_EQUAL, 0, 1, number), _REFUSE)]
     known = [(_EQUAL, len(families) - number, 0, family) for number, family in enumerate(families)]
     for number, argument, judge in (

@@ -116,7 +116,7 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
 
 
 def measured(pids: Sequence[str], places: Sequence[str]) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether a program runs, and bytes of memory and files that nobody else has."""
+    """Return CPU seconds, whether a program runs, and the bytes of memory and files that it alone has."""
     times, runs, size = os.times(), False, 0
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
@@ -135,7 +135,7 @@ def measured(pids: Sequence[str], places: Sequence[str]) -> tuple[float, bool, i
 
 
 def read(name: str) -> str:
-    """Return what a file of the kernel says; "" of a process that has ended."""
+    """Return what a file of the kernel says, "" of a process that has ended."""
     try:
         with open(name, encoding="utf-8", errors="replace") as file:
             return file.read()
