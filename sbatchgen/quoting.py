@@ -96,3 +96,14 @@ def counted(count: int, noun: str) -> str:
 def first_names(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def numbers_as_text(numbers: Iterable[int]) -> str:
+    """Ascending numbers, as 0-9,12."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

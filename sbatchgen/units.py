@@ -106,8 +106,6 @@ class Count(int):
 class NodeRange(str):
     """Numbers of nodes: 4, 1-91, or 184- for 184 and more."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> NodeRange:
         """Numbers of 1 and above, the first one not above the last one."""
@@ -162,8 +160,6 @@ class Duration(int):
 class Moment(str):
     """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> Moment:
         """A date and a time of day as in ISO 8601."""
@@ -209,8 +205,6 @@ class Memory(int):
 class Text(str):
     """One line of text: a control character could start a new line of the script."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> Text:
         """Refuses control characters, broken UTF-8, and numbers of a thousand digits."""
@@ -225,8 +219,6 @@ class Text(str):
 
 class Weights(Text):
     """What a unit of each resource costs, as TRESBillingWeights of slurm.conf has it: CPU=1.0,Mem=0.25G."""
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Weights:
@@ -251,8 +243,6 @@ class Weights(Text):
 class Argument(str):
     """An argument of a command or the value of an environment variable; it may hold line breaks."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> Argument:
         """Refuses NUL and broken UTF-8."""
@@ -266,8 +256,6 @@ class Argument(str):
 class EnvValue(Argument):
     """The value of an environment variable, in which the job expands ${NAME}."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> EnvValue:
         """Refuses what `Argument` refuses, and a ${ that is not ${NAME}."""
@@ -280,8 +268,6 @@ class EnvValue(Argument):
 
 class LinePattern(Text):
     """A regular expression for lines of a trainer's log, with a group for each number: (?P<loss>...)."""
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> LinePattern:
@@ -298,8 +284,6 @@ class LinePattern(Text):
 class Release(Text):
     """A release of Slurm, as 24.05 or 24.05.3."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> Release:
         """One of those that are known here."""
@@ -310,8 +294,6 @@ class Release(Text):
 
 class ShellPath(Text):
     """A path in which the job expands ${NAME}, as ${USER} or ${SLURM_JOB_ID}."""
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> ShellPath:
@@ -338,8 +320,6 @@ class ShellPath(Text):
 
 class Citation(Text):
     """Lines of a file in a public repository, or the address of a page."""
-
-    __slots__ = ()
 
     LINES = (  # compiled when it is used
         r"(?a:(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
@@ -373,8 +353,6 @@ class Citation(Text):
 class JobName(Text):
     """A job name that can also name a folder and a log."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> JobName:
         """Refuses what would change a path: a slash, %, a backslash, and ${."""
@@ -391,8 +369,6 @@ class JobName(Text):
 
 class EnvName(Text):
     """The name of a variable of the environment."""
-
-    __slots__ = ()
 
     SCRIPT = frozenset(
         """
@@ -429,8 +405,6 @@ class EnvName(Text):
 class CpuList(Text):
     """Numbers of CPUs of a node, as 1-7,65-71."""
 
-    __slots__ = ()
-
     LAST = 8191  # Linux has no more CPUs (NR_CPUS)
 
     @classmethod
@@ -455,8 +429,6 @@ class CpuList(Text):
 class StepOption(Text):
     """The long name of an option of srun."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> StepOption:
         """Letters, digits, dashes and underscores, without the dashes in front."""
@@ -468,8 +440,6 @@ class StepOption(Text):
 class Resume(Text):
     """`auto` (resume from the newest checkpoint, if any), `off`, or a checkpoint."""
 
-    __slots__ = ()
-
     @classmethod
     def parse(cls, text: str) -> Resume:
         """Any path may be a checkpoint."""
@@ -480,8 +450,6 @@ class Resume(Text):
 
 class Gres(Text):
     """What `--gres` asks for on each node: name[:type][:count], comma separated."""
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Gres:

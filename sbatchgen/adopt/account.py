@@ -11,7 +11,7 @@ from sbatchgen.adopt.adoption import Adoption
 from sbatchgen.adopt.remarks import PLAIN, joined
 from sbatchgen.adopt.training import REST
 from sbatchgen.errors import DocumentError, SbatchgenError
-from sbatchgen.plan.sweep import numbers_as_text
+from sbatchgen.quoting import numbers_as_text
 
 _NUMBERS = 9  # columns
 

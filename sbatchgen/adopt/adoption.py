@@ -51,9 +51,7 @@ class Adoption:
         lines: The outcome of each line that is not empty.
         mended: The findings of lint in the script that the rendered one does not have.
         left: The findings that the rendered script has as well.
-        notes: Other differences.
         job: The job YAML; "" if no job can be made of the script.
-        profile: The profile.
         rendered: The script that they render.
     """
 
@@ -90,14 +88,7 @@ class Adoption:
 
 
 def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
-    """Adopt a script.
-
-    Args:
-        text: The script.
-        file: Its name.
-        user: The user's environment, for HOME and USER.
-        day: Today, as 2026-01-31.
-        folder: Where it would be submitted.
+    """Adopt a script that would be submitted in `folder`; `user` is the environment, for HOME and USER.
 
     Raises:
         DocumentError: sbatch refuses it, or it can't be read as bash.

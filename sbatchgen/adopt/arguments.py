@@ -30,14 +30,10 @@ def arguments(
 ) -> Iterator[tuple[Word, str | None]]:
     """Yield words with the string that a job has for each; None if it can't have one.
 
+    `in_task`: a shell in each task reads that string.
+
     {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's
     own arguments are left out.
-
-    Args:
-        draft: The job.
-        words: The words.
-        body: The script that holds them.
-        in_task: Whether that is a string, which a shell in each task reads.
     """
     for word in words:
         pieces = body.followed(word).pieces

@@ -27,7 +27,6 @@ class Draft:
     """The job and the profile so far.
 
     Attributes:
-        script: The script.
         environment: That of the user, for HOME and USER.
         outcomes: The outcomes of lines.
         remarks: These with their reasons.
@@ -43,7 +42,6 @@ class Draft:
         changed: The long names of the options that differ from the script's, and have a remark.
         folder: The folder of relative paths at the launch; None if it is known only when the job runs.
         secrets: The lines that hold passwords, tokens or keys.
-        notes: Other differences.
         unquoted: Variables in arguments that bash would split at blanks.
         made: Values that only the job knows, with the variables of arguments that get them.
     """

@@ -26,17 +26,8 @@ from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.enroot import OF_PYXIS
 
 # What the rendered srun does in any case, or what is the default.
-_SAME = (
-    *shape.COUNTS,
-    "cpus-per-task",
-    "environment",
-    "jobid",
-    "job-name",
-    "kill-on-bad-exit",
-    "quiet",
-    "verbose",
-    "wait",
-)
+_SAME_WORDS = "cpus-per-task environment jobid job-name kill-on-bad-exit quiet verbose wait"
+_SAME = (*shape.COUNTS, *_SAME_WORDS.split())
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
 _LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
 _OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")

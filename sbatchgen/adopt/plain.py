@@ -30,7 +30,6 @@ class Plain:
     """A script in plain words.
 
     Attributes:
-        script: The script.
         defaults: The variables whose defaults are filled in.
         optional: Words of launches that are left out, with what they are if a condition holds.
         prefix: Words before the program that starts Python, left out.

@@ -31,7 +31,6 @@ class Body:
     Attributes:
         source: The text; empty where the language is not a shell.
         language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
-        context: What surrounds it.
         flags: The options of the first line.
     """
 
@@ -169,11 +168,7 @@ def _up_to_exit(walked: Walk) -> Walk:
 
 
 def read_body(text: str) -> Body:
-    """Read a script as bash does, without running it.
-
-    Args:
-        text: The whole script, with its first line and its directives; bytes that are no UTF-8 as surrogates.
-    """
+    """Read a whole script as bash does, without running it; bytes that are no UTF-8 are surrogates."""
     language, flags = _language(text)
     source = ShellText(text if language in SHELLS else "")
     return Body(source, language, TOP, flags)

@@ -95,7 +95,6 @@ class Assignment(Placed):
         by: The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.
         exported: Whether this makes it a variable of the environment.
         prefix: Whether it holds for one command only.
-        context: What surrounds it.
         at: Where it starts, in characters from 0.
         end: Where it ends.
         source: The script that holds it.
@@ -145,7 +144,6 @@ class ShellOption(NamedTuple):
     Attributes:
         name: Its long name, such as "errexit".
         on: Whether it is set.
-        line: The line.
         context: What surrounds the command.
     """
 
@@ -167,7 +165,6 @@ class Command(Placed):
 
     Attributes:
         at: Where it starts, in characters from 0.
-        context: What surrounds it.
         pipe: The pipeline that it is a command of; None outside of one.
         stage: Its place in the pipeline, from 0.
         source: The script that holds it; of a trap's string, that string.

@@ -231,6 +231,7 @@ SYNTAX: dict[str, Syntax] = {
     "tune run": TORCHRUN,
     "composer": COMPOSER,
     **dict.fromkeys(MPI, MPIRUN),
+    **dict.fromkeys(("nohup", "poetry run", "pipenv run", "valgrind", "unbuffer"), Syntax()),
     **dict.fromkeys(
         (f"{name} {verb}" for name in ("apptainer", "singularity") for verb in ("exec", "run")), APPTAINER
     ),
@@ -252,7 +253,6 @@ SYNTAX: dict[str, Syntax] = {
         shorts=_letters("k=kill-after s=signal f=foreground p=preserve-status v=verbose"),
         operands=1,
     ),
-    "nohup": Syntax(),
     "stdbuf": Syntax(values=names("input output error"), shorts=_letters("i=input o=output e=error")),
     "nice": Syntax(values=names("adjustment"), shorts=_letters("n=adjustment")),
     "numactl": Syntax(
@@ -273,12 +273,8 @@ SYNTAX: dict[str, Syntax] = {
     "pixi run": Syntax(
         values=names("environment manifest-path platform"), shorts=_letters("e=environment m=manifest-path")
     ),
-    "poetry run": Syntax(),
     "pdm run": Syntax(values=names("project"), shorts=_letters("p=project")),
-    "pipenv run": Syntax(),
-    "mamba run": OF_CONDA,
-    "micromamba run": OF_CONDA,
-    "conda run": OF_CONDA,
+    **dict.fromkeys(("conda run", "mamba run", "micromamba run"), OF_CONDA),
     "uv run": Syntax(
         values=names(
             "with with-editable with-requirements python project extra no-extra group no-group only-group "
@@ -308,9 +304,7 @@ SYNTAX: dict[str, Syntax] = {
     "vtune": VTUNE,
     "amplxe-cl": VTUNE,
     "compute-sanitizer": Syntax(values=names("tool log-file save print-limit launch-timeout")),
-    "valgrind": Syntax(),
     "strace": Syntax(values=names("e o p s"), single=True),
-    "unbuffer": Syntax(),
     "perf stat": Syntax(values=names("event output repeat"), shorts=_letters("e=event o=output r=repeat")),
     "perf record": Syntax(
         values=names("event output count freq call-graph"), shorts=_letters("e=event o=output c=count F=freq")

@@ -20,10 +20,8 @@ class Walk:
 
     Attributes:
         source: The text.
-        commands: The commands.
         assignments: The assignments that are not part of a command.
         loops: The loops, and what surrounds each.
-        functions: The functions.
         end: Where the script ends, if that is before its text does.
     """
 

@@ -25,11 +25,6 @@ def answer(argv: Sequence[str], files: Mapping[str, bytes], *, site: str = "") -
     """Run a command in the current folder, which is the caller's to spend, and return what it printed.
 
     The command sees no environment, no Slurm and no files of the job but these.
-
-    Args:
-        argv: The command line without `sbatchgen`.
-        files: Files that the command line names, in the current folder; they are left there.
-        site: The folder of a site's profiles and templates, or "".
     """
     for name, data in files.items():
         Path(name).write_bytes(data)

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import (
-    FORMAT,
-    YES,
-    failure_of,
-    here,
-    note,
-    print_bytes,
-    put,
-    put_json,
-    report,
-    say,
-)
+from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_bytes, put, put_json, report, say
 from sbatchgen.errors import (
     CommandLineError,
     DocumentError,

@@ -49,11 +49,7 @@ SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
     help="Submit it there as a job of five minutes instead, which is stopped half way and starts again.",
 )
 @YES
-@click.option(
-    "--network",
-    is_flag=True,
-    help="Give the job this machine's network.",
-)
+@click.option("--network", is_flag=True, help="Give the job this machine's network.")
 @SEE
 @FORMAT
 @click.pass_obj

@@ -51,11 +51,7 @@ Choice = Callable[["Sweep"], Iterable[int]]
     help="A file of points: names in the first line, then a point a line.",
 )
 @click.option(
-    "--random",
-    "most",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Only N points, chosen at random.",
+    "--random", "most", metavar="N", type=click.IntRange(min=1), help="Only N points, chosen at random."
 )
 @click.option("--seed", metavar="N", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")

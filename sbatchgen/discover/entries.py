@@ -19,7 +19,6 @@ class Entry:
     """A key and its value, with comments; only comments if the key is empty.
 
     Attributes:
-        key: The key.
         value: YAML on one line; or, instead of it:
         items: Items of a list, with a line each.
         entries: Entries below the key.

@@ -48,11 +48,7 @@ def digest(lines: Sequence[str]) -> str:
 
 
 def compare(profile: Document[Profile], folder: Path) -> list[Comparison]:
-    """Compare each source of a profile with the checkouts of its documentation.
-
-    Args:
-        profile: The profile.
-        folder: A checkout, a bare repository, or a folder with several.
+    """Compare each source of a profile with the checkouts of its documentation in a folder, or that it is.
 
     Raises:
         DocumentError: There is no repository of them.

@@ -11,7 +11,7 @@ from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
 from sbatchgen.finding import Finding
-from sbatchgen.quoting import counted, word
+from sbatchgen.quoting import counted, numbers_as_text, word
 from sbatchgen.table import one_line
 
 _WIDTH = 110
@@ -171,11 +171,11 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
-    name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
+    name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers_as_text(ranks)}"
     on = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
     has: list[str] = []
     if first.gpus and len({process.gpus for process in group}) == 1:
-        has = ["GPU" if len(first.gpus) == 1 else "GPUs", _ranges(first.gpus)]
+        has = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
     elif first.gpus:
         has = ["one GPU each, by rank"]
     yield "  ", [f"{name} on", f"{on}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
@@ -246,16 +246,6 @@ def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
             line = " " * (len(indent) + 2)
         line += f"{text} "
     yield line.rstrip()
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def difference(old: DryRun, new: DryRun) -> str:

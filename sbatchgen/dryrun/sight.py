@@ -87,9 +87,8 @@ class Sight:
             for path, number in found.items():
                 if path not in self.copies and needs_copy(number, chosen=path in self.chosen):
                     self.copies[path] = self._copied(number)
-            yield {
-                path: [found[path], *[self.copies[path]] * (path in self.copies)] for path in sorted(found)
-            }
+            own = {path: [self.copies[path]] for path in found if path in self.copies}
+            yield {path: [found[path], *own.get(path, ())] for path in sorted(found)}
 
     def _copied(self, number: int) -> int:
         place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))

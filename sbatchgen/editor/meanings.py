@@ -8,25 +8,14 @@ from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.keys import keys_of
 from sbatchgen.sbatch.values import MAIL_EVENTS
 
+_DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
+_GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"
 WORDS = {
-    "distribution": (
-        "block",
-        "cyclic",
-        "plane=",
-        "arbitrary",
-        "block:block",
-        "block:cyclic",
-        "cyclic:cyclic",
-    ),
+    "distribution": tuple(_DISTRIBUTIONS.split()),
     "exclusive": ("user", "mcs", "topo"),
     "export": ("ALL", "NIL", "NONE"),
     "gpu-bind": ("closest", "none", "single:1", "verbose,"),
-    "gres-flags": (
-        "disable-binding",
-        "enforce-binding",
-        "one-task-per-sharing",
-        "multiple-tasks-per-sharing",
-    ),
+    "gres-flags": tuple(_GRES_FLAGS.split()),
     "hint": ("compute_bound", "memory_bound", "multithread", "nomultithread"),
     "kill-on-invalid-dep": ("no", "yes"),
     "mail-type": tuple(sorted(MAIL_EVENTS)),

@@ -67,13 +67,7 @@ def features(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def names_of(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
-    """Return the names of a kind that a profile and its partitions have; of these partitions, if there are.
-
-    Args:
-        profile: The profile.
-        kind: "accounts", "qos" or "features".
-        partitions: Names of partitions, which need not exist.
-    """
+    """Return the "accounts", "qos" or "features" of a profile and its partitions; or of these partitions."""
     parts: Mapping[Any, Partition] = profile.partitions
     chosen = [parts[name] for name in partitions if name in parts] or parts.values()
     names = (value for part in (profile, *chosen) for value in _KINDS[kind](part))

@@ -92,11 +92,7 @@ def _completion(name: str, shown: list[str], *, is_path: bool) -> Callable[..., 
 
 
 def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
-    """Return the layer of the command line, each value parsed by the type of its key.
-
-    Args:
-        args: The trainer's arguments.
-        given: Values of `parameters`, None or empty where a flag was not given.
+    """Return the layer of the command line, each value parsed by the type of its key; not those not given.
 
     Raises:
         CommandLineError: All that is wrong.

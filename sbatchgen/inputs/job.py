@@ -111,8 +111,7 @@ class _CommonKeys:
     )
     options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
     extra_options: Mapping[Text, Text] = described(
-        "Other options of sbatch, by their long names; true for one without a value.",
-        make=dict,
+        "Other options of sbatch, by their long names; true for one without a value.", make=dict
     )
     lint: LintSpec = described("Settings of lint.", make=LintSpec)
 

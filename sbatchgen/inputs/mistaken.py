@@ -50,10 +50,7 @@ _OF_SCRIPT["explain"] = _OF_SCRIPT["sweep"]
 def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
     """Return what is wrong with a file or folder for a command; None if nothing is, or it does not exist.
 
-    Args:
-        name: The file, as it was given.
-        wanted: What the command is for: "job", "script" or "profile".
-        verb: The command, as "review".
+    `wanted` is what the command is for: "job", "script" or "profile".
     """
     kind = _kind(Path(name))
     if kind in ("", wanted) or (

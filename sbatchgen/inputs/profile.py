@@ -75,8 +75,7 @@ class Partition(JobSettings, NodeFacts):
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
     gpu_cpus: tuple[CpuList, ...] = described(
-        "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.",
-        (),
+        "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.", ()
     )
     gpu_type: Text | None = described("Type of the GPUs, as a100.")
     gpus_typed: bool = described(

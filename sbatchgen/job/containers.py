@@ -64,13 +64,7 @@ def containers(
     launches: Iterable[Launch],
     place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
-    """All containers of a script.
-
-    Args:
-        options: Value and place of each option in its directives.
-        launches: What it starts.
-        place: Returns the place of a word or a command of its body.
-    """
+    """All containers of a script, in its directives and in what it starts."""
     apptainer = RUNTIMES["apptainer"].starts
     yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:

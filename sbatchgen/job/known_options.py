@@ -20,20 +20,11 @@ preserve-env prolog pty quit-on-interrupt relative send-libs slurmd-debug task-e
 treewidth unbuffered whole x11
 """
 SRUN_ONLY = frozenset(_OF_SRUN.split())
-RENAMED = {
-    "workdir": "chdir",
-    "share": "oversubscribe",
-    "mem_bind": "mem-bind",
-    "minnodes": "nodes",
-    "walltime": "time",
-    "queue": "partition",
-    "project": "account",
-    "name": "job-name",
-    "cpus": "cpus-per-task",
-    "memory": "mem",
-    "gpu": "gpus",
-    "email": "mail-user",
-}
+_RENAMED = """
+workdir=chdir share=oversubscribe mem_bind=mem-bind minnodes=nodes walltime=time queue=partition
+project=account name=job-name cpus=cpus-per-task memory=mem gpu=gpus email=mail-user
+"""
+RENAMED = dict(pair.split("=") for pair in _RENAMED.split())
 
 _OF_PYXIS = """
 container-entrypoint-log= container-env= container-image= container-mounts= container-name= container-save=

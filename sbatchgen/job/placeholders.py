@@ -53,12 +53,6 @@ def of_person(
 
     A variable that the script does not set, in place of a number, is for a program such as envsubst. People
     who believe that sbatch expands it set it.
-
-    Args:
-        directives: The lines that sbatch reads, by number.
-        uses: The options in them.
-        is_set: Says whether the script sets a variable.
-        slurm: The release of sbatch.
     """
     matches = dict(_blanks(directives, uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):

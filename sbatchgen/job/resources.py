@@ -19,15 +19,7 @@ def resources(
     nowhere: Place,
     default_partition: str | None,
 ) -> Resources:
-    """The resources of a script.
-
-    Args:
-        options: The use that counts of each option, by long name.
-        slurm: The release of Slurm that reads it.
-        at: Returns the place of an option.
-        nowhere: The place of what is not given.
-        default_partition: The partition of a job that names none.
-    """
+    """The resources of a script, from the use that counts of each option."""
     text = {name: use.value or "" for name, use in options.items()}
     least, most = _nodes(text.get("nodes"), slurm)
     return Resources(

@@ -98,12 +98,7 @@ class TrainerSource:
 
 
 def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
-    """Return what is known of a file or a module; None if it can't be read or is not Python.
-
-    Args:
-        trainer: As a job names it.
-        folder: The working folder of the job.
-    """
+    """Return what is known of a file or a module; None if it can't be read or is not Python."""
     is_file = trainer_is_file(trainer)
     parts = trainer.split(".")
     first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)

@@ -12,12 +12,7 @@ _PASSES = 10  # more than any chain of fixes needs; two that undo each other end
 
 
 def mended(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
-    """Return the script with every safe fix; one may make room for another, so it is read again.
-
-    Args:
-        data: The script.
-        findings: Returns the findings of a script.
-    """
+    """Return the script with every safe fix; one may make room for another, so it is read again."""
     for _ in range(_PASSES):
         new = edited(data, findings(data))
         if new == data:

@@ -118,14 +118,7 @@ def as_sarif(
     titles: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> str:
-    """SARIF 2.1.0, for code scanning.
-
-    Args:
-        located: The findings.
-        problems: Of files that can't be read.
-        titles: Of rules, by id.
-        pages: Those of rules, in Markdown.
-    """
+    """SARIF 2.1.0, for code scanning; `problems` are of files that can't be read."""
     used = sorted({each.finding.rule for each in located})
     texts = {"shortDescription": titles, "help": pages}
     rules = [

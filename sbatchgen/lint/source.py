@@ -82,10 +82,6 @@ def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator
     """Yield the files of these names, each once; of a folder, the scripts in it at any depth, by name.
 
     Run folders in it are left out, with the copies of scripts and code that they hold.
-
-    Args:
-        names: Files, folders, or - for stdin.
-        complain: Called with a problem for each folder that can't be read.
     """
     seen: set[str] = set()
     for name in names:

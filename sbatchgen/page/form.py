@@ -24,13 +24,7 @@ OWN_TRAINER = "train.py"  # of a form at first, where the centre's copy of the b
 
 
 def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
-    """Return all that the page knows.
-
-    Args:
-        profiles: Those of the page, by name; the first is shown first.
-        strings: The texts of the page.
-        has_code: Whether the folder of the bundled trainer at the centre is known.
-    """
+    """Return all that the page knows; of the profiles the first is shown first."""
     options = sorted(
         (option for option in parameters() if option.name not in _LEFT_OUT),
         key=lambda each: _rank(str(each.name)),

@@ -33,7 +33,6 @@ class Request(NamedTuple):
     """A plan, and what it takes to render it.
 
     Attributes:
-        plan: The plan.
         places: Where templates are looked for.
         profile_file: The file of its profile.
         profile_by: Who named the profile.
@@ -57,16 +56,9 @@ def read_request(
     check: Check,
     text: str | None = None,
 ) -> Request:
-    """The request of a command line.
+    """The request of a command line: of a mode or a job YAML, the values of `parameters`, and arguments.
 
-    Args:
-        job: A mode, or a job YAML.
-        args: The trainer's arguments.
-        given: Values of `parameters`, None or empty where a flag was not given.
-        environment: For SBATCHGEN_PROFILE and the search paths.
-        folder: The current folder.
-        check: The rules, by which a partition is chosen if the job names no partition.
-        text: What an editor has of the job YAML.
+    The rules of `check` choose a partition if the job names none; an editor has `text` as the job YAML.
 
     Raises:
         SbatchgenError: The command line or a file is wrong.

@@ -46,15 +46,7 @@ _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 def resolve(
     profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
 ) -> Plan:
-    """The plan of a job on a cluster.
-
-    Args:
-        profile: The cluster.
-        layers: sbatchgen.yaml, job and command line, the lowest first.
-        mode_name: The name of the job's mode, which the profile's defaults depend on.
-        name: The job's name unless a layer sets one.
-        chosen: The partition to run in, if the user has named no partition and the default one won't do.
-    """
+    """The plan of a job on a cluster; of the layers the last one wins."""
     cluster, mode = profile.value, MODES[mode_name]
     partition_name = chosen or _partition_name(cluster, layers, mode)
     partition = _partition(cluster, partition_name)
@@ -142,11 +134,7 @@ def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> st
 
 
 def _profile_layers(
-    profile: Document[Profile],
-    partition_name: str,
-    partition: Partition,
-    mode: Mode,
-    layers: Sequence[Layer],
+    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
 ) -> Iterator[Layer]:
     """The profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.quoting import numbers_as_text
 from sbatchgen.units import Argument
 
 if TYPE_CHECKING:
@@ -304,14 +305,3 @@ def parts(points: Iterable[int], most: int) -> list[SweepArray]:
         place = arrays.index(long)
         arrays[place : place + 1] = long.halves()
     return arrays
-
-
-def numbers_as_text(numbers: Iterable[int]) -> str:
-    """Ascending numbers, as 0-9,12."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -23,13 +23,6 @@ ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no r
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
     """Have a program make an image, which gets its name when it is whole.
 
-    Args:
-        tool: The program and its subcommand.
-        source: A URI, or what to build the image of.
-        target: The file to make.
-        force: Whether to replace one that is there.
-        note: Receives the command that is run.
-
     Raises:
         CommandLineError: There is no such source.
         DocumentError: The program is absent or failed, or the file is there already.

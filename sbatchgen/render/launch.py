@@ -18,13 +18,7 @@ FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled t
 
 
 def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
-    """The lines of the command, quoted for bash.
-
-    Args:
-        plan: The job.
-        exported: The variables that a container must get.
-        mounted: What the container sees, as `mounts` has it.
-    """
+    """The lines of the command, quoted for bash."""
     return (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan), *program(plan))
 
 

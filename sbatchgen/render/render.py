@@ -29,11 +29,7 @@ from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import WAIT_S, ContainerRuntime, absolute
 from sbatchgen.units import VARIABLE
 
-FILTERS = {
-    "sh": quoting.word,
-    "sh_join": quoting.words,
-    "path": quoting.path,
-}
+FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
 # The title above the command, by launcher; without one, the mode has it.
 TITLES = {
     "torchrun": "one torchrun on each node",

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from sbatchgen.plan.sweep import numbers_as_text
-from sbatchgen.quoting import counted, first_names
+from sbatchgen.quoting import counted, first_names, numbers_as_text
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
 from sbatchgen.table import one_line, table

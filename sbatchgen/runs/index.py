@@ -39,7 +39,6 @@ class Run(NamedTuple):
 
     Attributes:
         name: Its name, the job's name; with a number if another run has it.
-        folder: Its folder.
         shared: Whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}.
         created: Seconds since 1970.
     """

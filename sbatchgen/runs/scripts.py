@@ -29,7 +29,6 @@ class Submitted:
         job: The job's id; of a run without Slurm, the time of its start.
         time: When it was submitted, as in "2026-11-20 21:38".
         file: Where the script is.
-        script: The script.
     """
 
     job: str

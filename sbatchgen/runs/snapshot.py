@@ -106,12 +106,6 @@ def _changed(root: Path, seen: set[str]) -> bool:
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
     """Return the snapshot of the code in a folder; nothing is copied.
 
-    Args:
-        folder: The job's working folder.
-        place: The folder that will hold the snapshot.
-        named: Files and folders that git does not know, relative to the current folder.
-        package: The folder of the training package if that is to be copied too.
-
     Raises:
         DocumentError: git does not know the folder, or there is too much in it.
     """

@@ -84,13 +84,7 @@ def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
 
 
 def inspect_run_folder(plan: Plan, run_dir: Path, resume: str) -> tuple[Start | None, list[Finding]]:
-    """Return what the bundled trainer would do, and why that is useless or impossible.
-
-    Args:
-        plan: The job.
-        run_dir: Its run folder, as it is here.
-        resume: auto, off, or the checkpoint as it is here.
-    """
+    """Return what the bundled trainer would do, and why that is useless or impossible."""
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += [plan.mode.flag] if plan.mode.flag else []
     if plan.sweep:

@@ -35,7 +35,6 @@ class RunState:
     """A run as it is now.
 
     Attributes:
-        run: The run.
         jobs: Its jobs, the oldest first.
         now: What squeue says of the last one: a row, or several of an array; empty if it does not know it.
         progress: How far the training is; None if it has not begun, or writes nothing.

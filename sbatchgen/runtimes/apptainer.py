@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
 from sbatchgen.keys import described, record
-from sbatchgen.runtimes.base import (
-    ContainerRuntime,
-    ImageTool,
-    KeyFault,
-    Requirement,
-    RuntimeJob,
-    ScriptDraft,
-    ScriptLaunch,
-    container_keys,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
 
 if TYPE_CHECKING:
@@ -68,14 +59,14 @@ def _to_pull(source: str) -> str:
     return uri
 
 
-class ApptainerRuntime(ContainerRuntime):
+class ApptainerRuntime(base.ContainerRuntime):
     """See the module."""
 
     name = "apptainer"
     title = "Apptainer."
     Facts = Apptainer
-    keys = container_keys("binds")
-    requires = Requirement("image", "an image", "--image FILE.sif")
+    keys = base.container_keys("binds")
+    requires = base.Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
     starts = tuple(
         f"{program}{wrapper} {verb}"
@@ -86,11 +77,13 @@ class ApptainerRuntime(ContainerRuntime):
     image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
-        ImageTool(verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), uri, "singularity")
+        base.ImageTool(
+            verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), uri, "singularity"
+        )
         for verb, uri in (("pull", _to_pull), ("build", _source))
     )
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the lines of variables that must win over the image's own."""
         if job.runtime is not self:
             return {"twin_lines": (), "twins": "", "wrapper": False, "image_of_module": False}
@@ -103,19 +96,19 @@ class ApptainerRuntime(ContainerRuntime):
             "image_of_module": wrapper and not job.software.get("image"),
         }
 
-    def _prefixes(self, job: RuntimeJob) -> tuple[str, ...]:
+    def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
         """Return the beginnings of variables: Singularity knows its own alone, Apptainer takes two alike."""
         return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
 
-    def needs(self, facts: Any) -> Requirement | None:
+    def needs(self, facts: Any) -> base.Requirement | None:
         """Return the image, unless a module names it to a wrapper."""
         return None if _is_wrapper(facts) else self.requires
 
-    def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
+    def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
         """Keep Apptainer from evaluating the values of APPTAINERENV_ variables."""
         return tuple(f"{prefix}_NO_EVAL=1" for prefix in self._prefixes(job))
 
-    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `apptainer exec` with its mounts, or the wrapper with the variables that it reads."""
         facts, flag = job.facts, ""
         if job.mode.uses_gpus:
@@ -128,14 +121,14 @@ class ApptainerRuntime(ContainerRuntime):
         yield f'env SING_IMAGE="$IMAGE" SING_FLAGS="$SING_FLAGS{flags} --pwd $PWD --bind {binds}"'
         yield f"{facts.command} {facts.verb}"
 
-    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield a mount that a wrapper would split."""
         for bind in job.software.get("binds") or () if _is_wrapper(job.facts) else ():
             if re.search(r"\s", bind):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
-                yield KeyFault("binds", what, "mount a symbolic link with a plain name")
+                yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
 
-    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
+    def unsaved(self, job: base.RuntimeJob) -> base.KeyFault | None:
         """Return that the process which mounts a file may end before the trainer has saved."""
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
@@ -145,9 +138,9 @@ class ApptainerRuntime(ContainerRuntime):
         )
         what += "imports while it saves may be gone"
         fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
-        return KeyFault("image", what, fix)
+        return base.KeyFault("image", what, fix)
 
-    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""
         flags = {option.name for option in tool.given} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
@@ -168,7 +161,7 @@ class ApptainerRuntime(ContainerRuntime):
         return keys
 
 
-def _adopted_binds(draft: ScriptDraft, tool: "Tool") -> Iterator[str]:
+def _adopted_binds(draft: base.ScriptDraft, tool: "Tool") -> Iterator[str]:
     """Yield the bind mounts of an old script, and take over the other options."""
     for option in tool.given:
         if option.name == "bind":

@@ -5,18 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
-from sbatchgen.runtimes.base import (
-    Key,
-    KeyFault,
-    Requirement,
-    Runtime,
-    RuntimeJob,
-    ScriptDraft,
-    job_key,
-    lacking,
-    of_submission,
-    sourced,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
@@ -34,36 +23,38 @@ class Conda:
     env: ShellPath | None = described("The environment, by name or path.")
 
 
-ENV = job_key("Conda environment, by name or path.", metavar="NAME|PATH")
+ENV = base.job_key("Conda environment, by name or path.", metavar="NAME|PATH")
 
 
-class CondaRuntime(Runtime):
+class CondaRuntime(base.Runtime):
     """See the module."""
 
     name = "conda"
     title = "Conda."
     Facts = Conda
-    keys = (Key("conda_env", ShellPath | None, ENV, "env"),)
-    requires = Requirement("conda_env", "a conda environment", "--conda-env NAME")
+    keys = (base.Key("conda_env", ShellPath | None, ENV, "env"),)
+    requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
     part = "runtime/conda.sh.j2"
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the installation and the environment."""
         root = job.facts.root if job.runtime is self else None
         return {
             "conda_root": root or "",
-            "conda_env": of_submission(job.software.get("conda_env") or "", job),
+            "conda_env": base.of_submission(job.software.get("conda_env") or "", job),
         }
 
-    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+    def missing(
+        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
+    ) -> Iterator[base.KeyFault]:
         """Yield an environment that is given by its path and does not exist."""
         env = job.software.get("conda_env") or ShellPath("")
         if "/" in env:
-            yield from lacking(
+            yield from base.lacking(
                 "conda_env", env, here, "conda environment", f"conda create --prefix {env}, or name another"
             )
 
-    def activation(self, command: "Command", draft: ScriptDraft) -> dict[str, str] | None:
+    def activation(self, command: "Command", draft: base.ScriptDraft) -> dict[str, str] | None:
         """Recognise conda activate ENV, its shell hook, conda.sh, and `source ROOT/bin/activate ENV`."""
         words, body = command.words, draft.body
         if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
@@ -73,7 +64,7 @@ class CondaRuntime(Runtime):
             path = body.text_of(words[1])
             inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
             return _root(inner[0].strip('"'), _IN_BIN) if len(inner) == 3 and inner[1:] in _HOOKS else None
-        file, arguments = sourced(command, draft)
+        file, arguments = base.sourced(command, draft)
         if file.endswith(_IN_PROFILE) and not arguments:
             return _root(file, _IN_PROFILE)
         if file.rpartition("/")[2] != "activate" or (arguments != 1 and file != "activate"):

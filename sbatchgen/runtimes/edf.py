@@ -8,19 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
-from sbatchgen.runtimes.base import (
-    Key,
-    KeyFault,
-    Requirement,
-    Runtime,
-    RuntimeJob,
-    ScriptDraft,
-    ScriptLaunch,
-    absolute,
-    inside,
-    job_key,
-    lacking,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
@@ -37,49 +25,51 @@ class Edf:
     environment: ShellPath | None = described("The file, as ./train.toml, or a name in the search path.")
 
 
-EDF = job_key(
+EDF = base.job_key(
     "Environment of the CSCS container engine, a file or a name.", metavar="FILE|NAME", common=False
 )
 
 
-class EdfRuntime(Runtime):
+class EdfRuntime(base.Runtime):
     """See the module."""
 
     name = "edf"
     title = "The CSCS container engine."
     Facts = Edf
-    keys = (Key("edf", ShellPath | None, EDF, "environment"),)
-    requires = Requirement("edf", "an environment", "--edf ./FILE.toml")
+    keys = (base.Key("edf", ShellPath | None, EDF, "environment"),)
+    requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")
     part = "runtime/edf.sh.j2"
     srun_option = "environment"
     is_container = True
     needs_slurm = "is started by the container engine, a plugin of Slurm"
     wait_s = 600  # until each container is removed
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment, and whether it is a file."""
         edf = str(job.software.get("edf") or "")
-        return {"edf": absolute(edf, here) if "/" in edf else edf, "edf_is_file": "/" in edf}
+        return {"edf": base.absolute(edf, here) if "/" in edf else edf, "edf_is_file": "/" in edf}
 
-    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the option of srun; the EDF alone says what is mounted and where programs start."""
         yield '--environment="$EDF"'
-        yield from inside(job, exported)
+        yield from base.inside(job, exported)
 
-    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield a file that the engine takes for a name."""
         edf = str(job.software.get("edf") or "")
         if edf.endswith(".toml") and "/" not in edf:
             what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
-            yield KeyFault("edf", what, f"write ./{edf}, or the absolute path")
+            yield base.KeyFault("edf", what, f"write ./{edf}, or the absolute path")
 
-    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+    def missing(
+        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
+    ) -> Iterator[base.KeyFault]:
         """Yield a file that does not exist."""
         edf = job.software.get("edf") or ShellPath("")
         if "/" in edf:
-            yield from lacking("edf", edf, here, "environment", "name another")
+            yield from base.lacking("edf", edf, here, "environment", "name another")
 
-    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the environment."""
         option = tool.option("environment")
         if option and option.value and "/" not in option.value:

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
 from sbatchgen.keys import described, record
-from sbatchgen.runtimes.base import (
-    ContainerRuntime,
-    ImageTool,
-    KeyFault,
-    Requirement,
-    RuntimeJob,
-    ScriptDraft,
-    ScriptLaunch,
-    absolute,
-    container_keys,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
 
 if TYPE_CHECKING:
@@ -76,14 +66,14 @@ OF_PYXIS = (
 )
 
 
-class EnrootRuntime(ContainerRuntime):
+class EnrootRuntime(base.ContainerRuntime):
     """See the module."""
 
     name = "enroot"
     title = "Enroot, through pyxis."
     Facts = Enroot
-    keys = container_keys("mounts")
-    requires = Requirement("image", "an image", "--image FILE.sqsh")
+    keys = base.container_keys("mounts")
+    requires = base.Requirement("image", "an image", "--image FILE.sqsh")
     part = "runtime/image.sh.j2"
     srun_option = "container-image"
     needs_slurm = "is started by pyxis, a plugin of Slurm"
@@ -96,11 +86,8 @@ class EnrootRuntime(ContainerRuntime):
     wait_s = 600  # until the container is removed, which took 41 s with a small image
     enter = _ENTER
     image_tools = (
-        ImageTool(
-            "import",
-            ("enroot", "import", "--output"),
-            ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"),
-            _source,
+        base.ImageTool(
+            "import", ("enroot", "import", "--output"), ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"), _source
         ),
     )
 
@@ -108,18 +95,18 @@ class EnrootRuntime(ContainerRuntime):
         """Whether pyxis takes the image for a path."""
         return image.startswith(("/", ".", "${"))
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
         chosen, image = job.runtime is self, job.software.get("image") or ""
         gpus = chosen and self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
         caches = tuple(name for name in CACHES if name not in job.env)
         return {"pyxis": chosen, "gives_cuda": gpus, "caches": caches if chosen else ()}
 
-    def _on_nvidia(self, job: RuntimeJob) -> bool:
+    def _on_nvidia(self, job: base.RuntimeJob) -> bool:
         """Whether the job uses GPUs that the hook gives; those of AMD are devices in /dev."""
         return job.mode.uses_gpus and job.gpu_vendor == "nvidia"
 
-    def exports(self, job: RuntimeJob) -> dict[str, str]:
+    def exports(self, job: base.RuntimeJob) -> dict[str, str]:
         """Return what Enroot's hook reads; "all" would fail on a node without NVIDIA's tools."""
         exports = {}
         if not self.words(job):
@@ -128,7 +115,7 @@ class EnrootRuntime(ContainerRuntime):
             exports[CAPABILITIES] = "compute,utility"  # what its image sets is not known before it runs
         return exports
 
-    def words(self, job: RuntimeJob) -> dict[str, str]:
+    def words(self, job: base.RuntimeJob) -> dict[str, str]:
         """Return GPUs that only the command line of sbatch can ask for: the job itself asks for none."""
         known = (
             not job.mode.uses_gpus
@@ -139,37 +126,39 @@ class EnrootRuntime(ContainerRuntime):
         )
         return {} if known else {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'}
 
-    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the options of srun that pyxis adds."""
         folder = job.facts.workdir
-        workdir = quoting.path(absolute(folder, "PWD")) if folder else '"$PWD"'
+        workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'
         both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
         yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
         yield f'--container-mounts="{both}"'
         names = exported if folder else (*exported, "PWD")  # else that of the image
         yield f'--container-env="{",".join(names)}"'
 
-    def environment_changes(self, job: RuntimeJob) -> list[str]:
+    def environment_changes(self, job: base.RuntimeJob) -> list[str]:
         """Return a home for caches: that of the image can't be written."""
         own = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
         return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
 
-    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield an image file that pyxis takes for a registry address, or that is Apptainer's."""
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"
-            yield KeyFault("image", what, "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh")
+            yield base.KeyFault(
+                "image", what, "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh"
+            )
         if image.endswith(".sqsh") and not self.is_file(image):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
-            yield KeyFault("image", what, f"write ./{image}, or the absolute path")
+            yield base.KeyFault("image", what, f"write ./{image}, or the absolute path")
 
     def unmountable(self, path: str) -> str:
         """Return why pyxis can't mount a path."""
         special = _OF_BASH.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
 
-    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and working folder."""
         keys: dict[str, Any] = {}
         for option in tool.given:

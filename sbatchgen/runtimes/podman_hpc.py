@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
-from sbatchgen.runtimes.base import (
-    MASKS,
-    ContainerRuntime,
-    Requirement,
-    RuntimeJob,
-    ScriptDraft,
-    ScriptLaunch,
-    container_keys,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
 
 if TYPE_CHECKING:
@@ -39,14 +31,14 @@ class PodmanHpc:
     )
 
 
-class PodmanHpcRuntime(ContainerRuntime):
+class PodmanHpcRuntime(base.ContainerRuntime):
     """See the module."""
 
     name = "podman-hpc"
     title = "Podman-HPC."
     Facts = PodmanHpc
-    keys = container_keys("mounts")
-    requires = Requirement("image", "an image", "--image NAME")
+    keys = base.container_keys("mounts")
+    requires = base.Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
     starts = ("podman-hpc run",)
     finds_user_packages = False
@@ -57,17 +49,17 @@ class PodmanHpcRuntime(ContainerRuntime):
         """Return False: podman knows images by name."""
         return False
 
-    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
         flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
-        mask = MASKS[job.gpu_vendor][0]
+        mask = base.MASKS[job.gpu_vendor][0]
         yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
         both = (path if ":" in path else f"{path}:{path}" for path in mounted)
         yield from quoting.packed(f'--volume="{path}"' for path in both)
         yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
         yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
 
-    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and flags."""
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
-from sbatchgen.runtimes.base import (
-    ContainerRuntime,
-    KeyFault,
-    Requirement,
-    RuntimeJob,
-    ScriptDraft,
-    ScriptLaunch,
-    absolute,
-    container_keys,
-    inside,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
@@ -33,14 +23,14 @@ class Shifter:
     volumes: tuple[ShellPath, ...] = described("Mounts, SRC:DST.", ())
 
 
-class ShifterRuntime(ContainerRuntime):
+class ShifterRuntime(base.ContainerRuntime):
     """See the module."""
 
     name = "shifter"
     title = "Shifter."
     Facts = Shifter
-    keys = container_keys("volumes")
-    requires = Requirement("image", "an image", "--image NAME")
+    keys = base.container_keys("volumes")
+    requires = base.Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
     starts = ("shifter",)
     mounts_own = False  # the site's file systems are there
@@ -51,30 +41,30 @@ class ShifterRuntime(ContainerRuntime):
         """Return False: Shifter knows images by name."""
         return False
 
-    def directives(self, job: RuntimeJob) -> Mapping[str, str]:
+    def directives(self, job: base.RuntimeJob) -> Mapping[str, str]:
         """Return the image: Shifter prepares it on all nodes before the script starts."""
         image = job.software.get("image")
         return {"image": str(image)} if image else {}
 
-    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `shifter` with the mounts that are asked for: the site mounts its own file systems."""
-        binds = [quoting.path(absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
+        binds = [quoting.path(base.absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
         both = (f'--volume="{path if ":" in path else f"{path}:{path}"}"' for path in binds)
         yield from quoting.packed(["shifter", *both])
-        yield from inside(job, exported)
+        yield from base.inside(job, exported)
 
-    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield an image that is not a name: sbatch expands no variable."""
         image = str(job.software.get("image") or "")
         if image.startswith(("/", ".", "$")) or "${" in image:
             what = f"'{image}' is not the name of an image of Shifter"
-            yield KeyFault("image", what, "write it as `shifterimg images` shows it")
+            yield base.KeyFault("image", what, "write it as `shifterimg images` shows it")
 
     def unmountable(self, path: str) -> str:
         """Return why Shifter can't mount a path."""
         return "Shifter would split it at the semicolon" if ";" in path else ""
 
-    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image and volumes; a directive may have them, too."""
         asked = draft.job.get("extra_options", {})
         keys: dict[str, Any] = {"image": asked.pop("image", None)}

@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
-from sbatchgen.runtimes.base import (
-    SUBMIT_DIR,
-    Key,
-    KeyFault,
-    Requirement,
-    Runtime,
-    RuntimeJob,
-    ScriptDraft,
-    ScriptLaunch,
-    absolute,
-    job_key,
-    lacking,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
@@ -35,43 +23,45 @@ class Uv:
     project: ShellPath | None = described("The folder with pyproject.toml and .venv.")
 
 
-PROJECT = job_key("Project of uv, the folder with pyproject.toml.", metavar="PATH", common=False)
+PROJECT = base.job_key("Project of uv, the folder with pyproject.toml.", metavar="PATH", common=False)
 
 
-class UvRuntime(Runtime):
+class UvRuntime(base.Runtime):
     """See the module."""
 
     name = "uv"
     title = "A project of uv."
     Facts = Uv
-    keys = (Key("uv_project", ShellPath | None, PROJECT, "project"),)
-    requires = Requirement("uv_project", "a project", "--uv-project PATH")
+    keys = (base.Key("uv_project", ShellPath | None, PROJECT, "project"),)
+    requires = base.Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
     starts = ("uv run",)
     may_use_modules = True
     finds_user_packages = False
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the project's folder."""
-        return {"uv_project": absolute(job.software.get("uv_project") or "", here)}
+        return {"uv_project": base.absolute(job.software.get("uv_project") or "", here)}
 
-    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `uv run`, which changes neither the environment nor uv.lock."""
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
-    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+    def missing(
+        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
+    ) -> Iterator[base.KeyFault]:
         """Yield a project that does not exist, or has no environment."""
         path = job.software.get("uv_project")
         project = here(path) if path else None
         if path:
-            yield from lacking("uv_project", path, here, "uv project", "name another")
+            yield from base.lacking("uv_project", path, here, "uv project", "name another")
         if project and project.is_dir() and not (project / ".venv").exists():
             fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
-            yield KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
+            yield base.KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
 
-    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""
-        project: str | None = "." if draft.folder == SUBMIT_DIR else draft.folder or "${PWD}"
+        project: str | None = "." if draft.folder == base.SUBMIT_DIR else draft.folder or "${PWD}"
         for option in tool.given:
             if option.name in ("project", "directory"):
                 project = draft.option_path(tool, option, file=True)

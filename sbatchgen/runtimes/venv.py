@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
-from sbatchgen.runtimes.base import (
-    Key,
-    KeyFault,
-    Requirement,
-    Runtime,
-    RuntimeJob,
-    ScriptDraft,
-    absolute,
-    job_key,
-    lacking,
-    sourced,
-)
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
@@ -32,35 +21,37 @@ class Venv:
     activate: bool = described("Source bin/activate, where a site has put more into it, as modules.", False)
 
 
-PATH = job_key("Virtual environment.", metavar="PATH")
+PATH = base.job_key("Virtual environment.", metavar="PATH")
 
 
-class VenvRuntime(Runtime):
+class VenvRuntime(base.Runtime):
     """See the module."""
 
     name = "venv"
     title = "A virtual environment."
     Facts = Venv
-    keys = (Key("venv", ShellPath | None, PATH, "path"),)
-    requires = Requirement("venv", "a virtual environment", "--venv PATH")
+    keys = (base.Key("venv", ShellPath | None, PATH, "path"),)
+    requires = base.Requirement("venv", "a virtual environment", "--venv PATH")
     part = "runtime/venv.sh.j2"
     may_use_modules = True
     finds_user_packages = False
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment's folder."""
         activate = job.runtime is self and job.facts.activate
-        return {"venv": absolute(job.software.get("venv") or "", here), "venv_activate": activate}
+        return {"venv": base.absolute(job.software.get("venv") or "", here), "venv_activate": activate}
 
-    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+    def missing(
+        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
+    ) -> Iterator[base.KeyFault]:
         """Yield an environment that does not exist, in a folder that does."""
         if path := job.software.get("venv"):
             fix = f"python3 -m venv {word(str(here(path)))}, or name another"
-            yield from lacking("venv", path, here, "virtual environment", fix)
+            yield from base.lacking("venv", path, here, "virtual environment", fix)
 
-    def activation(self, command: "Command", draft: ScriptDraft) -> dict[str, str] | None:
+    def activation(self, command: "Command", draft: base.ScriptDraft) -> dict[str, str] | None:
         """Recognise `source PATH/bin/activate`."""
-        file, arguments = sourced(command, draft)
+        file, arguments = base.sourced(command, draft)
         path = file.removesuffix("/bin/activate")
         return {"path": path} if path != file and not arguments else None
 

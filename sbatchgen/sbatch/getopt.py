@@ -70,13 +70,7 @@ def counting(before: Option | None, use: Option, slurm: str) -> Option:
 
 
 def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False) -> Iterator[Option | Stop]:
-    """Yield the options in these words, and a Stop where getopt stops.
-
-    Args:
-        words: The words.
-        table: The options by long name.
-        on: Whether to read on after the word at which it stops.
-    """
+    """Yield the options in these words, and a Stop where getopt stops; `on`: read on after that word."""
     shorts = {spec.short: spec for spec in table.values() if spec.short}
     at = 0
     while at < len(words):

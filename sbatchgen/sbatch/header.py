@@ -50,7 +50,6 @@ class Token:
 
     Attributes:
         text: The argument.
-        line: Its line.
         column: Where in the line it starts.
         end: The column after it.
     """

@@ -63,12 +63,7 @@ class Script:
 
 
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
-    """Read a script as sbatch does.
-
-    Args:
-        text: The script.
-        slurm: The release of Slurm, 20.11 to 26.05.
-        plugin_options: Options that the site's plugins add.
+    """Read a script as this release of sbatch does, with the options that the site's plugins add.
 
     Raises:
         ValueError: The release is not known here.

@@ -68,11 +68,8 @@ def accounting(
 ) -> list[SlurmJob] | None:
     """Return these jobs of the user; None if there is no database, or it does not answer.
 
-    Args:
-        jobs: The ids and the key of the submission of each: jobs of others may have had the same id.
-        since: The jobs were there after that time; of a requeued job only its last run counts.
-        environment: What sacct sees.
-        cluster: Their cluster; "" for that of this machine.
+    Each job is given with the key of its submission: jobs of others may have had the same id. Jobs that ended
+    before `since` are left out, and of a requeued job only its last run counts.
 
     Raises:
         SlurmError: sacct can't be started, or fails in another way.

@@ -24,7 +24,6 @@ class NodeGres:
     Attributes:
         name: As gpu, shard, mps.
         type: As a100; "" if it has none.
-        count: How many.
         consumed: Whether jobs use them up; with `no_consume` any number of jobs may have them.
         indexes: Which GPUs of the node are in use; of shards before 23.11, on which GPUs some are.
         per_gpu: Of what is shared, as shards, since 23.11: how many are in use and how many there are on each

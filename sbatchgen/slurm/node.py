@@ -34,7 +34,6 @@ class SlurmNode:
     """A node as the controller knows it; memory is in MiB.
 
     Attributes:
-        name: Its name.
         partitions: Those that it is in.
         state: As "IDLE", "MIXED", "ALLOCATED" or "DOWN", without its flags.
         flags: As "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN", "RESERVED".

@@ -26,7 +26,6 @@ class SlurmPartition:
     """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set".
 
     Attributes:
-        name: Its name.
         state: "up", "down", "drain" or "inactive".
         default, hidden: Whether it takes jobs that name none, and whether Slurm shows it without --all.
         node_list: Its nodes: "n[1-4]"; "" if it has none.

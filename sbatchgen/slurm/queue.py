@@ -45,13 +45,11 @@ class SlurmJob:
         id: As Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0".
         job: The id of the job, or of the whole array.
         task: The task: "3", "[5-9%2]" for those that wait, or "" if the job is not an array.
-        state: Its state.
         reason: Why it waits, or how it ended, as reason.py explains it; "None" without one. To sacct: why it
             waited last, also after it has started and ended.
         start, end: When, in local time; of a job that waits or runs, what Slurm expects. None if not known.
         used_s: How long it has run.
         limit_s: Its time limit; None if it has none, or it is not known.
-        nodes: How many.
         node_list: Which: "n[1-4]"; "" before nodes are allocated.
         exit_code, signal: How its script ended; 0 and 0 before that.
         restarts: How often it was requeued; known to squeue only.

@@ -16,7 +16,6 @@ class SlurmReservation:
     """A reservation as the controller knows it.
 
     Attributes:
-        name: Its name.
         nodes: Its nodes: "n[1-4]"; "" if it has none, as one of licences.
         partition: The partition that its nodes were taken from; "" if it names none.
         end: When it ends, as 2026-01-31T12:00:00+01:00; "" if it has no end.

@@ -25,7 +25,6 @@ class Availability:
     """The nodes of a partition on which a job could start now.
 
     Attributes:
-        partition: In which partition.
         wanted: How many nodes it demands.
         nodes: The nodes with room for it.
         lacking: What other nodes of the partition lack, and which.

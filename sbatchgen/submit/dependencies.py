@@ -18,12 +18,7 @@ from sbatchgen.sbatch.array import indices
 
 
 def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
-    """Return the options of sbatch for the next job.
-
-    Args:
-        before: The ids of the jobs before it.
-        dependency: What the first job waits for, or "".
-    """
+    """Return the options of sbatch for the job after these; the first one waits for `dependency`."""
     if not before:
         return (f"--dependency={dependency}",) if dependency else ()
     first = dependency if "?" not in dependency else ""  # "any of" and "all of" can't be mixed: sbatch(1)

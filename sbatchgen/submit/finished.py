@@ -30,14 +30,6 @@ def of_script(
 ) -> Submission:
     """Return the submission of a finished script; of a job's options only `--profile` goes with it.
 
-    Args:
-        path: The script.
-        given: The options of a job.
-        args: Arguments of a trainer.
-        environment: For SBATCHGEN_PROFILE and the search paths.
-        folder: The current folder.
-        keep_env: Whether sbatch will see SBATCH_* of the environment.
-
     Raises:
         CommandLineError: Other options of a job were given: the script has its own.
         DocumentError: It can't be read.

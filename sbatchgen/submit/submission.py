@@ -22,7 +22,6 @@ class Submission:
         script: Its bytes.
         name: The name of its file.
         asked: Its options by long name.
-        log_folders: The folders of its logs.
         run_dir: Its run folder, or the part of its path that is known; None for a finished script.
         local: Whether bash runs it here.
         jobs: How many jobs of it continue one training, one after the other.

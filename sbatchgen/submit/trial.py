@@ -41,7 +41,6 @@ class Trial:
         job: A mode, or the file of a job.
         runtime: The runtime; "" for that of the job.
         partition: The partition; "" for that of the job.
-        outcome: What came out.
         problems: Why it is not ok.
     """
 
