@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import marshal
 import math
@@ -146,10 +147,9 @@ def rehearse(
         ended = run(
             [sys.executable, "-m", "sbatchgen.rehearsal.controller", f"{PLACE}/play.json"], batch, box
         )
-    lines = ended.files.get("out", "").splitlines()
     return Rehearsal(
         plan=plan,
-        starts=tuple(json.loads(line) for line in lines if line.startswith("{")),
+        starts=tuple(_starts(ended.files.get("out", ""))),
         processes=processes_of(plan),
         unproven=(*unproven, *_of_machine(plan, network=network)),
         seconds=ended.seconds,
@@ -157,6 +157,14 @@ def rehearse(
         limit=ended.limit,
         failure=ended.files.get("err", "").strip(),
     )
+
+
+def _starts(out: str) -> Iterator[dict[str, Any]]:
+    """Yield what the controller reports; the trainer may have added lines."""
+    for line in out.splitlines():
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
 
 
 def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:

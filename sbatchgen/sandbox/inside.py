@@ -102,7 +102,7 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
         if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
             return -signal.SIGKILL, "processes", most
-        seconds, runs, memory = measured(pids, places)
+        seconds, runs, memory = measured(pids, places, limits["memory"])
         most = max(most, memory)
         if runs or seconds > computed:
             computed, computed_at = seconds, now
@@ -115,23 +115,22 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
 
-def measured(pids: Sequence[str], places: Sequence[str]) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether a program runs, and the bytes of memory and files that it alone has."""
-    times, runs, size = os.times(), False, 0
+def measured(pids: Sequence[str], places: Sequence[str], most: int) -> tuple[float, bool, int]:
+    """Return CPU seconds, whether a program runs, and bytes; above `most`, those that are shared count once."""
+    times, runs, sizes, size = os.times(), False, {}, 0
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
-        fields, pages = (
-            read(f"/proc/{name}/stat").rpartition(")")[2].split(),
-            read(f"/proc/{name}/statm").split(),
-        )
-        if fields and pages:  # proc_pid_stat(5)
+        if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
             runs = runs or fields[0] in "RD"
-            size += (int(pages[1]) - int(pages[2])) * _PAGE
+            sizes[name] = int(fields[21]) * _PAGE
     for about in map(os.statvfs, places):
         blocks, files = about.f_blocks - about.f_bfree, about.f_files - about.f_ffree
         size += blocks * about.f_frsize + files * _INODE
-    return ticks / _TICKS, runs, size
+    for name in sizes if sum(sizes.values()) + size > most else ():
+        parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
+        sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
+    return ticks / _TICKS, runs, sum(sizes.values()) + size
 
 
 def read(name: str) -> str:

@@ -120,6 +120,15 @@ raise RuntimeError("all attempts made")
     assert "has no network" in what["said"]
 
 
+@pytest.mark.parametrize("line", ["{broken", "[" * 9000, '{"act": '])
+def test_what_a_trainer_adds_to_the_report_is_no_traceback(victim: User, line: str) -> None:
+    trainer = f"open('/run/plan/out', 'a').write({line!r} + chr(10)); raise RuntimeError('damaged')"
+    (victim.home / "job/trainer.py").write_text(trainer)
+    what = watched(victim, "bash", "-c", TRAINER.replace("LAB", str(victim.lab)))
+    assert "Traceback" not in what["said"]
+    assert "start  failed" in what["said"]
+
+
 @pytest.mark.parametrize(
     "hog",
     [
