@@ -116,7 +116,7 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
 
 
 def measured(pids: Sequence[str], places: Sequence[str], most: int) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether a program runs, and bytes; above `most`, those that are shared count once."""
+    """Return CPU seconds, whether a program runs, and bytes: above `most`, shared ones count once."""
     times, runs, sizes, size = os.times(), False, {}, 0
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:

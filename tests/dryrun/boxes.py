@@ -87,7 +87,7 @@ def main() -> None:
     before = tree(Path(folder))
     number = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     box = Box(
-        home="/home/nobody",
+        home="/home/someone",
         hostname="node1",
         folder=folder,
         shown={folder: [number]},

@@ -17,7 +17,7 @@ from tests.dryrun.boxes import PLACES, Place, boxed, home
 from tests.dryrun.plans import HEAD, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
-BOX = Box(home="/home/nobody", hostname="node1", folder="/usr")
+BOX = Box(home="/home/someone", hostname="node1", folder="/usr")
 
 
 @pytest.fixture(params=PLACES)
@@ -82,7 +82,7 @@ def test_no_descriptor_of_the_machine_is_open(folder: Path, place: Place) -> Non
 
 def test_home_and_temporary_folders_are_empty_and_its_own(folder: Path, place: Place) -> None:
     done = boxed(
-        "ls -A /tmp /var/tmp /dev/shm /home/nobody; echo x >/tmp/file; cat /tmp/file; ls /run",
+        "ls -A /tmp /var/tmp /dev/shm /home/someone; echo x >/tmp/file; cat /tmp/file; ls /run",
         folder,
         place,
     )
