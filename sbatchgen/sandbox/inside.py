@@ -79,7 +79,7 @@ def become(task: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_DFL)
     for kind, most in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
-        (resource.RLIMIT_AS, limits["each"]),  # the last: this process may have more
+        (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["each"]),  # the last: it has more
     ):  # fmt: skip
         hard = resource.getrlimit(kind)[1]
         if most and (hard == resource.RLIM_INFINITY or most < hard):
