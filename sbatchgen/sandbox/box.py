@@ -164,7 +164,7 @@ def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, laye
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
         "files": {**folders, f"{PLACE}/python": (os.fsencode(_python(box)), 0o644), **box.files},
-        "place": PLACE, "tasks": 8 * box.limits.processes * counts,
+        "place": PLACE, "tasks": (2, 16)[box.trusts] * box.limits.processes * counts,
         "in_memory": ["/", *[*box.shown][:layers]],  # all layers are on one file system
     }  # fmt: skip
     loader = SourceFileLoader("inside", str(Path(__file__).with_name("inside.py")))
