@@ -70,6 +70,7 @@ class Failure:
         cause: Its name in failures.yaml; "own-words" of an error of the script or the trainer.
         rank: Its relation to others.
         means: What it is, in plain words.
+        fix: What to do.
         ended: How the job ended, if that shows it: "TIMEOUT 0:15".
         line: The first line of the log that shows it, from 1; 0 without one, or if lines are not counted.
         says: That line.
