@@ -104,15 +104,12 @@ def failures(
 ) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
+    Slurm's state, exit code and signal are `ended`, "FAILED 1:0", or ""; each line of the log has its
+    number. The commands to type name `run`.
+
     A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
     as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
     starts of the job.
-
-    Args:
-        ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not say.
-        log: The lines of the log, each with its number.
-        run: The name of the run, for the commands to type.
-        has_gpus: Whether the job has asked for GPUs; None if that is not known.
     """
     by_cause: dict[str, Failure] = {}
     for known in causes():
