@@ -16,11 +16,11 @@ from sbatchgen.plan.sweep import (
     Sweep,
     SweepArray,
     grid,
-    numbers_as_text,
     parse_points,
     parts,
     read_points,
 )
+from sbatchgen.quoting import numbers_as_text
 from sbatchgen.sbatch.array import indices
 from sbatchgen.units import Resume, ShellPath
 from tests.scripts import plan, script
