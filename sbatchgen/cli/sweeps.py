@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import YES, completed_runs, here, note
 from sbatchgen.cli.runs import states_of
-from sbatchgen.cli.submit import (
-    DRY_RUN,
-    SNAPSHOT,
-    SNAPSHOT_FILE,
-    agreed,
-    last_record,
-    show_submitted,
-    snapshot_of,
-)
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
@@ -55,10 +47,10 @@ Choice = Callable[["Sweep"], Iterable[int]]
 )
 @click.option("--seed", metavar="N", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
-@SNAPSHOT
-@SNAPSHOT_FILE
+@submit.SNAPSHOT
+@submit.SNAPSHOT_FILE
 @YES
-@DRY_RUN
+@submit.DRY_RUN
 @click.pass_obj
 def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
     """Train a job with many values of its arguments.
@@ -80,7 +72,7 @@ def run_sweep(
         name: job_options.pop(name)
         for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
     }
-    options["snapshot"] = snapshot_of(job_options)
+    options["snapshot"] = submit.snapshot_of(job_options)
     points = _points(options)
     chosen = list(choice(points) if choice else range(len(points.points)))
     if not chosen:
@@ -142,7 +134,7 @@ def _submit(
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
-    if not agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
+    if not submit.agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
         return
     index = sbatch.open_index(os.environ, note)
     runs: list[SubmittedRun] = []
@@ -155,7 +147,7 @@ def _submit(
             sweep_arrays.submit(reserved, arrays, options["throttle"], send, runs)
     finally:
         if runs:
-            show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
+            submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -192,7 +184,7 @@ def resubmit(
         and (point.number in named if only else point.state != points.DONE)
         and (not failed or point.state in (points.FAILED, points.STOPPED))
     ]
-    last = last_record(state.run)
+    last = submit.last_record(state.run)
 
     def choice(now: Sweep) -> list[int]:
         if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):

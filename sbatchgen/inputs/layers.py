@@ -78,12 +78,8 @@ def settings_layer(
 ) -> Layer:
     """Return the settings of a profile or a partition under flat keys: "network.port_base" -> 20000.
 
-    Args:
-        level: Whose settings they are.
-        record: The record that holds them.
-        places: The places of the profile's values.
-        below: The key that holds the record, with a dot at its end.
-        defaults: Whether values that are not written count, too.
+    `below` is the key that holds the record, with a dot at its end; `defaults`: values that are not written
+    count.
     """
     values: dict[str, Any] = {}
     where: dict[str, str] = {}

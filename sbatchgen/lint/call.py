@@ -138,24 +138,10 @@ def run(
     ask_shellcheck: bool | None,
     plan: bool = False,
 ) -> Outcome:
-    """Lint files.
+    """Lint files, folders and - for stdin, as the options of `sbatchgen lint` ask for it.
 
-    Args:
-        names: Files, folders, or - for stdin.
-        environment: For SBATCHGEN_PROFILE and the search paths.
-        folder: The current folder.
-        style: Colours a text by a severity.
-        profile: The cluster, by name or file.
-        slurm: The release of Slurm; by default the profile's.
-        form: text, json, sarif or github.
-        select: Rules that are wanted, by the starts of their ids; by default all but the pedantic.
-        disable: Rules that are not.
-        pedantic: Whether pedantic rules are wanted too.
-        strict: Whether warnings fail too.
-        fail_on: The least severity of a finding that fails.
-        mend: "fix" to change the files, "diff" to show the change only, or "".
-        plan: Whether to run each script in a sandbox, and report on what it would start.
-        ask_shellcheck: Whether to run it; None for up to shellcheck.FILES files where it is installed.
+    `style` colours a text by a severity; `mend` is "fix", "diff" or ""; `ask_shellcheck` may be None, for
+    up to shellcheck.FILES files where it is installed.
 
     Raises:
         CommandLineError: A flag's value makes no sense.

@@ -49,14 +49,10 @@ _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at mos
 def render(
     plan: Plan, *, code: Path, rerun: Sequence[str], folders: Sequence[Path], cache: Path | None = None
 ) -> str:
-    """The script.
+    """The script, from the first template found in the folders, the bundled ones last.
 
-    Args:
-        plan: What to run and where.
-        code: Folder that holds the bundled package `training`.
-        rerun: The command that renders it again, for the script's first comment.
-        folders: Folders of templates, in the order of the search, the bundled ones last.
-        cache: Folder for compiled templates; to compile them is a third of the time.
+    `code` holds the bundled package `training`; `rerun` is the command of the first comment. The cache is for
+    compiled templates: to compile them is a third of the time.
 
     Raises:
         DocumentError: A template is missing or broken.

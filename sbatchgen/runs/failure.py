@@ -70,6 +70,7 @@ class Failure:
         cause: Its name in failures.yaml; "own-words" of an error of the script or the trainer.
         rank: Its relation to others.
         means: What it is, in plain words.
+        fix: What to do.
         ended: How the job ended, if that shows it: "TIMEOUT 0:15".
         line: The first line of the log that shows it, from 1; 0 without one, or if lines are not counted.
         says: That line.
@@ -103,15 +104,12 @@ def failures(
 ) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
+    Slurm's state, exit code and signal are `ended`, "FAILED 1:0", or ""; each line of the log has its
+    number. The commands to type name `run`.
+
     A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
     as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
     starts of the job.
-
-    Args:
-        ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not say.
-        log: The lines of the log, each with its number.
-        run: The name of the run, for the commands to type.
-        has_gpus: Whether the job has asked for GPUs; None if that is not known.
     """
     by_cause: dict[str, Failure] = {}
     for known in causes():

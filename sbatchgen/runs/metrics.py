@@ -39,14 +39,7 @@ def read_events(folder: Path) -> Iterator[dict[str, Any]]:
 def log_events(
     folder: Path, kept: Sequence[Record] | None = None, task: str = "", *, from_end: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the events in the logs of a run, the oldest first; nothing if it prints none.
-
-    Args:
-        folder: The run folder; that of a point of a sweep too.
-        kept: The records of the run, if they have been read.
-        task: The point or the task that these records have in this folder.
-        from_end: Whether the end of the newest log is enough.
-    """
+    """Return the events in the logs of a run, the oldest first; nothing if it prints none."""
     kept = records(folder) if kept is None else kept
     if not kept and not task and folder.name.isdecimal():
         kept, task = records(folder.parent), folder.name

@@ -77,6 +77,8 @@ class GpuNode:
     """A node with its GPUs.
 
     Attributes:
+        node: The node.
+        gpus: Its GPUs.
         numbered: Whether Slurm says which of them are taken, not only how many.
     """
 
@@ -92,10 +94,12 @@ class GpuCount:
     Attributes:
         type: As a100; "" if it has none.
         partitions: Those that nodes with such GPUs are in.
+        total: All of them.
         in_use: Those that jobs have whole.
         shared: Those of which jobs have shards.
         free: Those that jobs may take now.
         unavailable: The others, on nodes that take no jobs.
+        shards: All shards.
         shards_free: Those that jobs may take now, on all GPUs.
         shards_on_one: The most of them that are on one GPU, as those of a job must be.
     """

@@ -23,6 +23,7 @@ class Reason:
         name: Slurm's own words; in reasons.yaml a pattern of them.
         kind: "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known.
         means: The same in plain words.
+        fix: What to do.
     """
 
     name: str

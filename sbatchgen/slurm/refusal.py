@@ -36,6 +36,7 @@ class Refusal:
         says: Slurm's own words.
         means: The same in plain words; "" if refusals.yaml does not know the text.
         options: The options of the job that may be at fault.
+        fix: What to do.
     """
 
     says: str
@@ -57,6 +58,7 @@ class Answer:
     Attributes:
         accepted: Whether Slurm would accept the job.
         says: Its own words.
+        warnings: Its warnings.
         start: When the job would start, as Slurm prints it, if all running jobs used up their time.
         nodes: Where it would start.
         refusals: Why Slurm would refuse the job.

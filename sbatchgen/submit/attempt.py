@@ -65,14 +65,9 @@ def ask(
 ) -> Accepted:
     """Run sbatch, retrying until it is known whether the job exists.
 
-    Args:
-        sbatch: The command; its last word is the script, in a folder of its own: see `slurm.submission_key`.
-        environment: What sbatch sees.
-        refused: The error for an answer of sbatch that refuses the job.
-        note: Prints why this takes long.
-        arguments: Those of the script.
-        clusters: Where it may be submitted to, as --clusters has it; "" for the cluster of this machine.
-        lock: A descriptor of a lock that sbatch holds until it has ended.
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.submission_key`. An answer
+    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until
+    it has ended.
 
     Raises:
         LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.

@@ -92,10 +92,8 @@ def pack_of(name: str, places: Places) -> Pack:
 def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Trial]:
     """Try each job; each profile is judged itself before its jobs are.
 
-    Args:
-        pack: What is tried.
-        given: Flags of a job, for what a profile leaves to its users, as an account.
-        live: Whether the Slurm of this machine is asked.
+    Flags are given for what a profile leaves to its users, as an account; `live` asks the Slurm of this
+    machine.
     """
     for name, file in pack.profiles.items():
         try:
