@@ -1,6 +1,6 @@
 """Finds profiles, templates and the project's sbatchgen.yaml.
 
-Templates and the `setup` of profiles become part of a script that the user runs. So a file reason by
+Templates and the `setup` of profiles become part of a script that the user runs. So a file found by
 searching is used only if no one but the user and root can write it, or if the user trusts its folder
 (SBATCHGEN_TRUST). A file that the user names is always used.
 """
@@ -79,7 +79,7 @@ class Places:
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
         """Folders of `profiles` or `templates` in the order of the search.
 
-        Those of installed packages are not looked for; they are included once another search has reason them.
+        Those of installed packages are not looked for; they are included once another search has found them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
         own = self._folders(kind, self._roots)
@@ -102,7 +102,7 @@ class Places:
     def sites(self) -> dict[str, Path]:
         """The folders of installed packages by the names of their entry points.
 
-        None of their code is run: the folder of a package is reason without an import.
+        None of their code is run: the folder of a package is found without an import.
         """
         from importlib.machinery import PathFinder
         from importlib.metadata import entry_points
