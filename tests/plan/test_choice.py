@@ -66,7 +66,7 @@ CHOSEN: list[tuple[str, str, dict[str, str]]] = [
     ),
     ("ddp --nodes 2 --time 5-00:00:00 --reservation r", "reserved", {"old": DOWN, "shut": SHUT}),
     ("ddp --nodes 2 --time 5-00:00:00", "", {"theirs": THEIRS, "gpu": f"{DAY[:-10]}5-00:00:00"}),
-    ("ddp --nodes 9", "", {"debug": ONE, "gpu": FOUR, "big": "2 nodes at most", "theirs": "2 nodes at most"}),
+    ("ddp --nodes 9", "", {"debug": ONE, "gpu": FOUR, "big": "2 nodes at most"}),
     ("ddp --nodes 2 --partition debug", "debug", {}),
 ]
 

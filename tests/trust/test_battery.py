@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.fixtures import _need
+from tests.cluster.fixtures import VISIBLE, _need
 from tests.conftest import REPOSITORY
 from tests.dryrun.plans import needs_sandbox
 
@@ -95,7 +95,12 @@ def furnish(user: User) -> User:
 
 def watched(user: User, *command: object) -> dict[str, Any]:
     """What reached things outside while a user ran a command in the job's folder, and what it printed."""
-    own = [f"mount -t tmpfs none {folder}; echo {SECRET} >{folder}/lab-secret" for folder in SHARED]
+    below = tuple(f"{folder}/" for folder in SHARED)
+    covered = sorted(path for path in VISIBLE if str(path).startswith(below))  # outer ones first
+    own = [f"exec {number}<{path}" for number, path in enumerate(covered, 5)]  # as of a checkout below /tmp
+    own += [f"mount -t tmpfs none {folder}; echo {SECRET} >{folder}/lab-secret" for folder in SHARED]
+    for number, path in enumerate(covered, 5):
+        own.append(f"mkdir -p {path}; mount -c --bind /proc/self/fd/{number} {path}; exec {number}<&-")
     own += [f"chmod 1777 {' '.join(SHARED)}", f"install -d -o {user.uid} -m 700 /run/user/{user.uid}"]
     own += [f"cp /run/lab-secret /run/user/{user.uid}/; chown {user.uid} /run/*/*/lab-secret"]
     secrets = {"LAB_TOKEN": SECRET, "SSH_AUTH_SOCK": str(user.home / "job/socket"), "MANPATH": "/"}
