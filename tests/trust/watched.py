@@ -32,7 +32,9 @@ def tree(*roots: Path) -> dict[str, Any]:
 
 
 def _below(root: Path) -> Iterator[Path]:
+    device = root.lstat().st_dev
     for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if Path(folder, name).lstat().st_dev == device]  # no checkout
         yield from (Path(folder, name) for name in (*folders, *names))
 
 
@@ -99,7 +101,8 @@ def main(folder: str, *command: str) -> None:
     os.mkfifo("pipe", 0o666)
     pipe = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
     secret = _key(SECRET.encode())
-    other = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
+    null = subprocess.DEVNULL  # so that no one waits for it where this program fails
+    other = subprocess.Popen(["sleep", "infinity"], start_new_session=True, stdout=null, stderr=null)
     Path("facts").write_text(
         f"{other.pid} {inet.getsockname()[1]} sbatchgen-lab-{os.getpid()}\n", encoding="ascii"
     )
