@@ -5,6 +5,7 @@ No folder has secrets, or sockets of other programs.
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import re
@@ -59,18 +60,18 @@ class Sight:
         parts = (end if is_inside else os.path.normpath(path)).split("/")[1:]
         for count in range(min(2, len(parts)), len(parts) + 1):
             folder = "/" + "/".join(parts[:count])
-            if (number := _opened(folder, self.home, chosen=False)) is not None:
-                os.close(number)
+            if _is_shown(folder, self.home, chosen=False):
                 return folder
         return ""
 
     @contextmanager
     def opened(self) -> Iterator[dict[str, list[int]]]:
         """Give descriptors of each folder that is shown and of its copy, by path; also of mounts below."""
+        mounts = _mounts()
         places = {
             place: path in self.chosen
             for path in (*self.named, *self.chosen)
-            for place in (path, *_mounts_below(path))
+            for place in (path, *_below(path, mounts))
         }
         folders: dict[str, int] = {}
         with ExitStack() as stack:
@@ -111,7 +112,7 @@ def sight_of(
         home: The user's home folder.
         user: The user's name.
     """
-    own = Sight(home, tuple(path for path in chosen if _may_choose(path, home)), kept)
+    own = Sight(home, tuple(path for path in chosen if _is_shown(path, home, chosen=True)), kept)
     links = [target for folder in own.chosen for target in _links(folder)]
     return own.wider([workdir, *links, *_named(text, home, user)])
 
@@ -132,8 +133,8 @@ def _real(number: int) -> str:
     return os.readlink(f"/proc/self/fd/{number}")
 
 
-def _may_choose(path: str, home: str) -> bool:
-    number = _opened(path, home, chosen=True)
+def _is_shown(path: str, home: str, *, chosen: bool) -> bool:
+    number = _opened(path, home, chosen=chosen)
     if number is not None:
         os.close(number)
     return number is not None
@@ -173,6 +174,7 @@ def _is_open(path: str) -> bool:
     return all(about.st_uid == 0 or about.st_mode & 0o1 for about in above)
 
 
+@functools.cache  # it may be asked of a server
 def _home_of_user() -> str:
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_dir
@@ -187,13 +189,16 @@ def _is_in_one(path: str, places: Iterable[str]) -> bool:
     return any(_is_in(path, place) for place in places)
 
 
-def _mounts_below(path: str) -> list[str]:
-    """Return the paths of the mounts below a folder, which a layer over it would hide."""
+def _mounts() -> list[str]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         rows = [line.split() for line in file]
-    places = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), row[4]) for row in rows]
+    return sorted(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), row[4]) for row in rows)
+
+
+def _below(path: str, mounts: Sequence[str]) -> list[str]:
+    """Return the paths of the mounts below a folder, which a layer over it would hide."""
     start = os.path.realpath(path)
-    return [path + place[len(start) :] for place in sorted(places) if place.startswith(f"{start}/")][:_MOST]
+    return [path + place[len(start) :] for place in mounts if place.startswith(f"{start}/")][:_MOST]
 
 
 def _named(text: str, home: str, user: str) -> Iterator[str]:

@@ -196,7 +196,7 @@ def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], lis
         numbers.append(_memory_file(opened, data))
         line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
     line += [word for path, folder in box.kept.items() for word in ("--bind", folder, path)]
-    line += ["--ro-bind", os.path.realpath(sys.executable), _python(box), "--", _python(box)]
+    line += ["--ro-bind", os.path.realpath(sys.executable), python := _python(box), "--", python]
     return [*line, "-I", "-S", "-c", _START], numbers
 
 
