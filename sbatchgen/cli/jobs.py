@@ -223,7 +223,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
     plans = [
-        plan_of(script, os.environ, here(), of, nodes=nodes, see=how["see"]) for script, of, nodes in jobs
+        plan_of(script, os.environ, here(), inputs, nodes=nodes, see=how["see"])
+        for script, inputs, nodes in jobs
     ]
     if diff:
         put(visible(screen.difference(plans[0][0], plans[1][0])), nl=False)

@@ -25,19 +25,19 @@ def refusal(script: JobScript) -> Finding | None:
 
     Where no release is named, it is certain of what an old one refuses too.
     """
-    said = script.sbatch.refusal
-    if said is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
+    message = script.sbatch.refusal
+    if message is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
         return None
     every = (
         finding
         for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))
         for finding in judge.findings(rule, script)
-        if finding.rule in _OF_FILE or (said.line != 1 and said.line in (0, finding.place.line))
+        if finding.rule in _OF_FILE or (message.line != 1 and message.line in (0, finding.place.line))
     )
     telling = [each for each in every if each.severity == "error" or each.rule == _OF_COMBINATION]
-    at = script.at(said.line or 1)
-    own = Finding("error", Problem(f'"{said.text}"', at.text, "see sbatch(1)"), rule="plan", place=at)
-    first = min(telling, key=lambda finding: finding.rule, default=own)
+    at = script.at(message.line or 1)
+    fallback = Finding("error", Problem(f'"{message.text}"', at.text, "see sbatch(1)"), rule="plan", place=at)
+    first = min(telling, key=lambda finding: finding.rule, default=fallback)
     what = REFUSED + _SAID.sub("", first.problem.what)
     return first._replace(severity="error", problem=first.problem._replace(what=what))
 

@@ -97,15 +97,21 @@ def of_script(job: Resources, request: Allocation, again: Sequence[str]) -> Star
     return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(again)))
 
 
-def as_text(of: Starts) -> str:
+def as_text(starts: Starts) -> str:
     """Return it in at most six lines."""
-    rows = [(_span("node", row.first, row.last), ", ".join(_parts(row, of.tasks))) for row in of.nodes]
-    if of.command:
+    rows = [
+        (_span("node", row.first, row.last), ", ".join(_parts(row, starts.tasks))) for row in starts.nodes
+    ]
+    if starts.command:
         lines = textwrap.wrap(
-            one_line(of.command), _WIDTH, max_lines=2, placeholder=" ...", break_on_hyphens=False
+            one_line(starts.command), _WIDTH, max_lines=2, placeholder=" ...", break_on_hyphens=False
         )
         rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
-    note = f"{of.plan} shows what {'else ' if of.command else ''}the script starts\n" if of.plan else ""
+    note = (
+        f"{starts.plan} shows what {'else ' if starts.command else ''}the script starts\n"
+        if starts.plan
+        else ""
+    )
     return table(rows) + note
 
 
