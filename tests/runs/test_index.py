@@ -140,15 +140,20 @@ def test_eight_processes_write_at_once(tmp_path: Path) -> None:
     assert set(Counter(run.name for run in index.runs()).values()) == {1}
 
 
-def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
-    file, index = tmp_path / "runs.jsonl", Index(tmp_path / "runs.jsonl")
+def begin_two(index: Index, place: Path) -> None:
+    """Begin two runs, each with its record."""
     for key in ("0a", "0b"):
-        folder = tmp_path / "runs" / key
+        folder = place / "runs" / key
         folder.mkdir(parents=True)
         about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
         record.keep(folder, about)
         index.begin(key, folder, key, shared=False)
         index.accepted(key, "7")
+
+
+def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
+    file, index = tmp_path / "runs.jsonl", Index(tmp_path / "runs.jsonl")
+    begin_two(index, tmp_path)
     whole = file.read_bytes()
     for at in range(0, len(whole) - 1, 7):
         data = bytearray(whole)
@@ -199,13 +204,7 @@ def test_an_index_of_another_shape_is_made_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = place({"XDG_STATE_HOME": str(tmp_path)})
     index = Index(file)
-    for key in ("0a", "0b"):
-        folder = tmp_path / "runs" / key
-        folder.mkdir(parents=True)
-        about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
-        record.keep(folder, about)
-        index.begin(key, folder, key, shared=False)
-        index.accepted(key, "7")
+    begin_two(index, tmp_path)
     whole = json.loads(file.read_bytes().partition(b"\n")[2])
     tried = 0
     for number, facts in enumerate(mutations(whole)):
