@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -279,10 +280,10 @@ def flags_of(script: JobScript) -> list[str]:
 @functools.cache
 def _stand_ins() -> dict[str, tuple[bytes, int]]:
     """Return the programs that run in the sandbox; step.py also compiled, as it starts often."""
+    loader = SourceFileLoader("step", str(_HERE / "step.py"))
     files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
-    code = compile(files["step.py"][0], "step.py", "exec", dont_inherit=True)
     unchecked = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: it is not compared with the source
-    compiled = importlib.util.MAGIC_NUMBER + unchecked + marshal.dumps(code)
+    compiled = importlib.util.MAGIC_NUMBER + unchecked + marshal.dumps(loader.get_code("step"))
     files[f"__pycache__/step.{sys.implementation.cache_tag}.pyc"] = (compiled, 0o644)
     return {f"{PLACE}/{name}": file for name, file in files.items()}
 

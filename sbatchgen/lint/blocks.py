@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -107,6 +106,8 @@ def _indent(line: str) -> int:
 
 def _of_html(text: str) -> Iterator[CodeBlock]:
     """Yield what is preformatted, without its tags."""
+    import html
+
     for match in _PRE.finditer(text):
         lines = [html.unescape(_TAG.sub("", line)) for line in match["text"].split("\n")]
         yield _block(lines, text.count("\n", 0, match.start("text")) + 1, [0] * len(lines))

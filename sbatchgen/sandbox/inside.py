@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
+import _ctypes
 import os
 import resource
-import signal
 import stat
 import time
 
-TYPE_CHECKING = False  # loading typing takes longer than all the rest
+TYPE_CHECKING = False  # loading typing, ctypes, or enum by signal takes longer than all the rest
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Sequence
     from typing import Any
+else:
+    import _signal as signal
 
 _SHOWN, _RECORDS, _ALL = 1 << 20, 4000, 64 << 20  # bytes of a file, files, and bytes of all that are reported
 _POLL_S, _LEFT_S = 0.02, 2.0  # between two looks, and for what the program has left
@@ -24,13 +26,13 @@ def main(task: dict[str, Any]) -> None:
     """Run the program of a task; write to stdout a head with sizes and names of files, and these."""
     os.write(1, b"+")  # it has begun
     os.closerange(3, 1 << 20)  # folders of the machine, from which .. leads out
-    ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)  # so that no program of the user reaches it below /proc
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    _ctypes.call_function(prctl, (_DUMPABLE, 0, 0, 0, 0))  # so that no program reaches it below /proc
     os.umask(0o022)
     for name, what in task["files"].items():
         make(name, what)
     waiting, started = os.pipe()  # closed once the program has begun: until then the memory is this one's
-    program = os.fork()
-    if program == 0:
+    if not (program := os.fork()):
         try:
             become(task)
         finally:
@@ -48,10 +50,8 @@ def main(task: dict[str, Any]) -> None:
     files = contents(task["place"])
     head = [f"{status if status >= 0 else 128 - status} {memory} {limit}"]
     head += [f"{len(data)} {name}" for name, data in files.items()]
-    for data in ("\n".join([*head, "", ""]).encode(), *files.values()):
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(1, rest) :]
+    with open(1, "wb") as report:
+        report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
 
 
 def make(name: str, what: tuple[bytes, int] | str | None) -> None:
