@@ -1,5 +1,6 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
-# make test   format, lint, types, words and all tests; jobs on a real Slurm where root and the packages are there
+# make test   format, lint, types, words and tests; jobs on a real Slurm where root and the packages are there
+# make proofs what make test leaves out: long trainings, a browser, and jobs on a second Slurm
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make page-tests   the tests of `sbatchgen page`: Node.js with npm, and Chromium
@@ -21,10 +22,10 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test test-fast test-oldest check clean sid page-packages page-tests modules old-python release
+.PHONY: smoke-gpu demo docs test proofs test-fast test-oldest check clean sid page-packages page-tests modules old-python release
 
-# Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
-# another Slurm are a part of their own (tests/conftest.py).
+# Test files are shared out among so many processes, the longest first: more than cores, since jobs wait. Tests on
+# another Slurm are a part of their own. `make test PYTEST_ADDOPTS=--update-durations` measures them again.
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/dryrun/test_memory.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
@@ -101,7 +102,10 @@ old-python:
 
 test: check
 	$(BIN)/python -m compileall -q sbatchgen training
-	$(PYTEST)
+	$(PYTEST) -m 'not proof'
+
+proofs: $(VENV)/.test
+	$(PYTEST) -m proof
 
 test-fast: $(VENV)/.test
 	$(BIN)/ruff format --check .

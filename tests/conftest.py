@@ -25,18 +25,16 @@ pytest_plugins = ["tests.cluster.fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
 SLOW_FIXTURES = {"controller_factory", "later_root", "real_slurm", "slurm_root", "trained"}
-# Files and folders that begin, so that the processes which share the files end at about the same time. The longest
-# is first, but no three with a Slurm whose jobs train run at once. Of a file, each Slurm's tests are a part of their own.
 LATER = "26.05"
-SLOWEST = f"""
-    jobs/test_survival.py jobs/test_chains.py jobs/test_own_trainer.py jobs/test_survival.py@{LATER}
-    jobs/test_tutorials.py jobs/test_jobs.py jobs/test_containers.py jobs/test_chains.py@{LATER}
-    jobs/test_engines.py training/test_starts.py jobs/test_jobs.py@{LATER} training/test_moments.py training/test_runs.py
-    jobs/test_apptainer.py jobs/test_containers.py@{LATER} runs/test_start.py runs/test_start.py@{LATER}
-    rules/test_proofs.py rules/test_proofs.py@{LATER}
-    page/test_walks.py page/test_identity.py docs/test_own.py docs/test_pages.py test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
-    training runs docs rules lint
-""".split()
+DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that the longest begin
+# Long trainings, tutorials and what runs in a browser; all that needs another Slurm is a proof too.
+PROOFS = frozenset(
+    f"tests/{file}"
+    for file in """
+    docs/test_own.py jobs/test_tutorials.py page/test_identity.py page/test_walks.py training/test_moments.py
+    training/test_seen.py training/test_starts.py
+    """.split()
+)
 HOMES = itertools.count()
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
@@ -49,8 +47,9 @@ def commands_of(group: click.Group) -> dict[str, click.Command]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes the golden scripts."""
+    """Add the options that write what tests compare with."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden again, and fail")
+    parser.addoption("--update-durations", action="store_true", help="write tests/durations.json again")
 
 
 def pytest_configure() -> None:
@@ -70,18 +69,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a real Slurm or a training as slow, and put the slowest files first."""
+    """Mark what needs a real Slurm or a training as slow, and proofs; put the longest parts first."""
     for item in items:
         if isinstance(item, pytest.Function) and SLOW_FIXTURES & set(item.fixturenames):
             item.add_marker("slow")
-    places = {name: number for number, name in enumerate(SLOWEST)}
-
-    def place(item: pytest.Item) -> int:
-        file, _, later = part(item.nodeid).removeprefix("tests/").partition("@")
-        names = (f"{file}@{later}", file, str(Path(file).parent))
-        return next((places[name] for name in names if name in places), len(places))
-
-    items.sort(key=place)
+        file, _, later = part(item.nodeid).partition("@")
+        if later or file in PROOFS:
+            item.add_marker("proof")
+    durations = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -durations.get(part(item.nodeid), 0))
 
 
 def pytest_collection_finish() -> None:
@@ -115,6 +111,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     for reason, tests in Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped).items():
         terminalreporter.write_line(f"{reason} ({tests} tests)")
+    if terminalreporter.config.getoption("update_durations"):
+        every = [report for reports in terminalreporter.stats.values() for report in reports]
+        measured = Counter[str]()
+        for report in every:
+            if hasattr(report, "duration"):
+                measured[part(report.nodeid)] += report.duration
+        durations = json.loads(DURATIONS.read_text()) | {name: round(each) for name, each in measured.items()}
+        DURATIONS.write_text(json.dumps(dict(sorted(durations.items())), indent=0) + "\n")
 
 
 @dataclass(frozen=True)

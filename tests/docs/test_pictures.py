@@ -81,7 +81,9 @@ def test_the_picture_of_a_plan_shows_what_is_printed(
     command: Command, folder: Path, request: pytest.FixtureRequest
 ) -> None:
     (folder / "job.slurm").write_text(PLANNED.replace("/scratch", ABSENT))
-    printed = command("plan", "job.slurm").out.replace(str(folder), "/home/me/job").replace(ABSENT, "/scratch")
+    printed = (
+        command("plan", "job.slurm").out.replace(str(folder), "/home/me/job").replace(ABSENT, "/scratch")
+    )
     compare("plan", terminal("plan", "sbatchgen", typed("sbatchgen plan job.slurm", printed)), request)
 
 
