@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import click
 import pytest
 
 from sbatchgen.cli import main
+from tests import leftovers
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
@@ -56,7 +58,12 @@ def pytest_configure() -> None:
     """Let programs of the tests receive SIGHUP under nohup, and SIGINT in the background of a shell.
 
     What is ignored here would be ignored there. Programs that are started get the default back.
+    What is left of them when this process ends, in any way, another process ends.
     """
+    ending = [sys.executable, str(REPOSITORY / "tests/leftovers.py"), str(os.getpid())]
+    silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    os.posix_spawn(sys.executable, ending, {}, file_actions=silent, setsid=True)
+    os.environ[leftovers.NAME] = str(os.getpid())
     with contextlib.suppress(ModuleNotFoundError):  # as in the environment of make test-oldest
         import hypothesis
 
