@@ -4,7 +4,9 @@
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make page-tests   the tests of `sbatchgen page`: Node.js with npm, and Chromium
-# make release   a wheel, an sdist and sbatchgen.pyz in dist, each tried in an empty folder; the release note
+# make changelog   what the next release changes, from the files in changes/
+# make release   a wheel, an sdist and sbatchgen.pyz in dist, each tried in an empty folder; the release note.
+#                VERSION=0.3.0: of a new version, with a commit before and a tag after it
 # make smoke-gpu   try the training package on the GPUs of this machine; a table for a report; 77 if there is no GPU
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
@@ -22,7 +24,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test proofs test-fast test-oldest check clean sid page-packages page-tests modules old-python release
+.PHONY: smoke-gpu demo docs test proofs test-fast test-oldest check clean sid page-packages page-tests modules old-python changelog release
 
 # Test files are shared out among so many processes, the longest first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own. `make test PYTEST_ADDOPTS=--update-durations` measures them again.
@@ -30,7 +32,7 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/dryrun/test_memory.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
-PROSE = README.md CHANGELOG.md CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests
+PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
@@ -112,8 +114,13 @@ test-fast: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(PYTEST) -m 'not slow' $(TRAINS:%=--ignore %)
 
+changelog: $(VENV)/.test
+	@$(BIN)/python -m towncrier build --draft --version Unreleased
+
 release: $(VENV)/.test
+	$(if $(VERSION),$(BIN)/python -m release.version $(VERSION))
 	$(BIN)/python -m release.build
+	$(if $(VERSION),git tag v$(VERSION))
 
 test-oldest: $(VENV_OLDEST)/.test
 	$(BIN_OLDEST)/python -m pytest tests/training tests/dryrun/test_memory.py

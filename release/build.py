@@ -41,10 +41,8 @@ PLANNED = (["plan", "job.slurm"], "job.slurm: 1 node; 1 step")  # with the bubbl
 
 def main() -> None:
     """Build, check and describe the release."""
-    version = re.findall(r'__version__ = "(.+)"', (ROOT / "sbatchgen/__init__.py").read_text())[0]
-    note = changelog_entry((ROOT / "CHANGELOG.md").read_text(), version)
-    if changed := run("git", "status", "--porcelain"):
-        sys.exit(f"error: the checkout has changes\n{changed}  fix: commit them")
+    note = changelog_entry((ROOT / "CHANGELOG.md").read_text(), version_of_checkout())
+    stop_if_changed()
     shutil.rmtree(DIST, ignore_errors=True)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(DIST))
     wheel, sdist = next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))
@@ -60,15 +58,25 @@ def main() -> None:
         print(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
 
 
+def version_of_checkout() -> str:
+    """Return the version in sbatchgen/__init__.py."""
+    text = (ROOT / "sbatchgen/__init__.py").read_text()
+    return str(re.findall(r'__version__ = "(.+)"', text)[0])
+
+
+def stop_if_changed() -> None:
+    """End if the checkout has changes that are not committed."""
+    if changed := run("git", "status", "--porcelain"):
+        sys.exit(f"error: the checkout has changes\n{changed}  fix: commit them")
+
+
 def changelog_entry(text: str, version: str) -> str:
     """Return what the changelog says of a version."""
     match = re.search(
         rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
     )
     if match is None:
-        sys.exit(
-            f"error: no entry for {version}\n  at:  CHANGELOG.md\n  fix: add ## [{version}] - YYYY-MM-DD"
-        )
+        sys.exit(f"error: no entry for {version}\n  at:  CHANGELOG.md\n  fix: make release VERSION={version}")
     return match[0].rstrip() + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from sbatchgen.errors import Problem
 
@@ -40,6 +40,16 @@ class Edit(NamedTuple):
     text: str
 
 
+class ShortFinding(TypedDict):
+    """A finding without its place in a script."""
+
+    severity: Severity
+    rule: str
+    what: str
+    at: str
+    fix: str
+
+
 class Finding(NamedTuple):
     """What a check says.
 
@@ -64,6 +74,7 @@ class Finding(NamedTuple):
     pedantic: bool = False
     why_not: str = ""
 
-    def as_object(self) -> dict[str, str]:
+    def as_object(self) -> ShortFinding:
         """Return what the JSON of a review or a check has of it."""
-        return {"severity": self.severity, "rule": self.rule, **self.problem._asdict()}
+        what, at, fix = self.problem
+        return {"severity": self.severity, "rule": self.rule, "what": what, "at": at, "fix": fix}

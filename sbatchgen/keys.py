@@ -17,7 +17,8 @@ def described(help_text: str, default: Any = None, *, make: Any = None, **more: 
         default: Its default.
         make: Makes a default that can't be shared.
         more: Of a key that is also a flag: `group` in the help, `common` if the short help shows it,
-            `metavar`, and `flag` if it has another name. `key` if YAML has another name than Python.
+            `metavar`, `flag` if it has another name, and `values`: the kind of names that a profile has for
+            it, see `completion.names_of`. `key` if YAML has another name than Python.
     """
     metadata = {"help": help_text, **more}
     return (

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = "sbatchgen training tests benchmarks examples docs README.md CONTRIBUTING.md CHANGELOG.md"
+FOLDERS = "sbatchgen training tests benchmarks examples docs changes README.md CONTRIBUTING.md CHANGELOG.md"
 # values.md is generated; others hold such words on purpose
 NOT_READ = tuple(
     "tests/fixtures/ tests/golden/ tests/words.py tests/test_words.py docs/about/values.md".split()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,20 +40,6 @@ def as_text(adoption: Adoption) -> str:
 
 def _spans(lines: Iterable[int]) -> str:
     return numbers_as_text(sorted(lines)).replace(",", ", ")
-
-
-def as_json(adoption: Adoption) -> str:
-    """Return the same for tools."""
-    content = {
-        "script": adoption.script,
-        "lines": {str(number): outcome for number, outcome in adoption.lines.items()},
-        "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.what} for row in adoption.rows],
-        "mended": sorted({finding.rule for finding in adoption.mended}),
-        "as_before": sorted({finding.rule for finding in adoption.left}),
-        "notes": list(adoption.notes),
-        "files": adoption.files,
-    }
-    return json.dumps(content, indent=2)
 
 
 def as_yaml(adoption: Adoption) -> str:

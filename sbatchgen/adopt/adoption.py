@@ -15,7 +15,7 @@ from sbatchgen.adopt import documents, invocation, preamble, proof, slurm_option
 from sbatchgen.adopt.block import blocks
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.plain import Plain, plain
-from sbatchgen.adopt.remarks import AccountRow, Remark, joined
+from sbatchgen.adopt.remarks import AccountRow, Outcome, Remark, joined
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import bundled
@@ -58,7 +58,7 @@ class Adoption:
     script: str
     name: str
     remarks: Sequence[Remark]
-    lines: Mapping[int, str]
+    lines: Mapping[int, Outcome]
     mended: Sequence[Finding] = ()
     left: Sequence[Finding] = ()
     notes: Sequence[str] = ()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import FORMAT, put, redraw, report
+from sbatchgen.cli.output import FORMAT, put, put_json, redraw, report
 from sbatchgen.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
@@ -83,7 +83,9 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
     chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
     having = gpu_nodes(chosen, os.environ)
     if form == "json":
-        put(screen.as_json(counts(having), having), nl=False)
+        from sbatchgen.outputs.cluster import gpus_output
+
+        put_json(gpus_output(counts(having), having))
     else:
         text = screen.by_node(having) if by_node else screen.as_table(counts(having), having)
         put(visible(text), nl=False)
@@ -109,9 +111,9 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
         name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
         fix = f"known: {', '.join(partition.name for partition in known)}"
         raise FitError.of(f"this cluster has no {name}", at=str(plan.origin("options.partition")), fix=fix)
-    text = (
-        screen.room_as_json(availabilities)
-        if form == "json"
-        else visible(screen.room_as_text(availabilities))
-    )
-    put(text, nl=False)
+    if form == "json":
+        from sbatchgen.outputs.cluster import RoomOutput
+
+        put_json(RoomOutput(partitions=availabilities))
+    else:
+        put(visible(screen.room_as_text(availabilities)), nl=False)

@@ -176,12 +176,12 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     script = render_request(request) if traced else None
     places = trace_request(request, script) if script is not None else []
     if form == "json":
-        text = screen.explanation_as_json(values, script, places)
-    elif script is not None:
-        text = screen.blame(script, places, here())
+        from sbatchgen.outputs.jobs import explain_output
+
+        put_json(explain_output(values, script, places))
     else:
-        text = screen.explanation(values)
-    put(visible(text), nl=False)
+        text = screen.explanation(values) if script is None else screen.blame(script, places, here())
+        put(visible(text), nl=False)
     report(findings)
 
 
@@ -233,7 +233,9 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     refused = refusal(script)
     findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *of_plan]
     if form == "json":
-        put_json(**screen.as_json(done, findings, refused))
+        from sbatchgen.outputs.jobs import plan_output
+
+        put_json(plan_output(done, findings, refused))
         failure = failure_of(findings)
         sys.exit(failure.exit_status if failure else 0)
     put(visible(screen.as_text(done, refused, process=how["process"])))

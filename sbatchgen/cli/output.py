@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
@@ -115,11 +115,11 @@ FORMAT = click.option(
 )
 
 
-def put_json(**fields: Any) -> None:
-    """Print a JSON document; an incompatible change of any that is printed so raises `schema`."""
-    import json
+def put_json(output: object, stream: TextIO | None = None) -> None:
+    """Print an output of `sbatchgen.outputs`, or a record."""
+    from sbatchgen.outputs.document import document
 
-    put(json.dumps({"schema": 1, **fields}, indent=2))
+    put(document(output), stream, nl=False)
 
 
 def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
@@ -140,11 +140,11 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
 
 def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     """Print a review, on a terminal in colour."""
-    from sbatchgen.review.screen import as_json, as_text, coloured
+    from sbatchgen.review.screen import as_text, coloured
 
     warn_of_left_out()  # before the question whether to submit
     if form == "json":
-        put(as_json(shown), stream, nl=False)
+        put_json(shown, stream)
         return
     text = visible(as_text(shown, here()))
     in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from datetime import date
 
     from sbatchgen.discover.cluster import LiveCluster
+    from sbatchgen.inputs.profile import FactSource
+    from sbatchgen.outputs.profiles import ListedProfile, SourcesOutput
 
 
 @click.group()
@@ -45,7 +47,9 @@ def profile_list(form: str) -> None:
 
     listed = [*_listed()]
     if form == "json":
-        put_json(profiles=listed)
+        from sbatchgen.outputs.profiles import ProfilesOutput
+
+        put_json(ProfilesOutput(profiles=listed))
         return
     sites: dict[str, list[str]] = {}
     for each in listed:
@@ -58,20 +62,30 @@ def profile_list(form: str) -> None:
         put(visible("\n".join([site, *sites[site]] if site else sites[site])))
 
 
-def _listed() -> Iterator[dict[str, Any]]:
+def _listed() -> Iterator[ListedProfile]:
     """Yield what is listed of each profile; `broken` says why it can't be used."""
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
 
-    keys, seen = ("site", "scheduler", "checked", "description", "url"), set[str]()
+    seen = set[str]()
     for name, file in Places(here(), os.environ).profiles():
-        about = {"name": name, "file": str(file), "used": name not in seen, "broken": ""}
-        seen.add(name)
+        own, broken = None, ""
         try:
             own = read_document(file, Profile).value
-            yield about | {key: getattr(own, key) or "" for key in keys}
         except SbatchgenError as error:
-            yield about | dict.fromkeys(keys, "") | {"broken": str(error)}
+            broken = str(error)
+        yield {
+            "name": name,
+            "file": str(file),
+            "used": name not in seen,
+            "broken": broken,
+            "site": (own and own.site) or "",
+            "scheduler": own.scheduler if own else "",
+            "checked": (own and own.checked) or "",
+            "description": (own and own.description) or "",
+            "url": (own and own.url) or "",
+        }
+        seen.add(name)
 
 
 def _age(checked: str, today: date) -> str:
@@ -97,7 +111,9 @@ def profile_show(name: str, form: str) -> None:
 
     file = Places(here(), os.environ).profile(name)
     if form == "json":
-        put_json(file=str(file), profile=as_data(read_document(file, Profile).value))
+        from sbatchgen.outputs.profiles import ProfileOutput
+
+        put_json(ProfileOutput(file=str(file), profile=as_data(read_document(file, Profile).value)))
     else:
         print_bytes(read_file(file, MAX_BYTES))
 
@@ -215,8 +231,10 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     if form == "text":
         report(every)
         return
-    objects = {name: [finding.as_object() for finding in own] for name, own in reported.items()}
-    put_json(profiles=[{"name": name, "findings": own} for name, own in objects.items()])
+    from sbatchgen.outputs.profiles import ChecksOutput
+
+    checked = reported.items()
+    put_json(ChecksOutput(profiles=[{"name": name, "findings": own} for name, own in checked]))
     if failure := failure_of(every):
         sys.exit(failure.exit_status)
 
@@ -249,10 +267,7 @@ def profile_sources(name: str, *, folder: str | None, form: str) -> None:
     sources = own.value.sources
     if folder is None:
         if form == "json":
-            put_json(
-                name=name,
-                sources=[{"keys": each.keys, "url": each.at.url, "state": None} for each in sources],
-            )
+            put_json(_sources(name, dict.fromkeys(sources)))
         else:
             put(visible(table((", ".join(each.keys), each.at.url) for each in sources)), nl=False)
         return
@@ -260,15 +275,17 @@ def profile_sources(name: str, *, folder: str | None, form: str) -> None:
 
     compared = compare(own, Path(folder))
     if form == "json":
-        rows = [(each.source, each.state.value) for each in compared]
-        put_json(
-            name=name, sources=[{"keys": of.keys, "url": of.at.url, "state": state} for of, state in rows]
-        )
+        put_json(_sources(name, {each.source: each.state.value for each in compared}))
     else:
         counts = Counter(each.state for each in compared)
         states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
         put(visible(f"{name}: {states or 'no sources'}"))
     report(each.finding for each in compared if each.finding)
+
+
+def _sources(name: str, states: Mapping[FactSource, str | None]) -> SourcesOutput:
+    rows = states.items()
+    return {"name": name, "sources": [{"keys": of.keys, "url": of.at.url, "state": now} for of, now in rows]}
 
 
 @profile.command("test")
@@ -292,7 +309,9 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
         pack = trial.pack_of(name, Places(here(), os.environ))
         tried += trial.trials(pack, {"settings": settings}, live=live)
     if form == "json":
-        put_json(tried=[trial.as_object(each) for each in tried])
+        from sbatchgen.outputs.profiles import TrialsOutput
+
+        put_json(TrialsOutput(tried=tried))
     else:
         put(visible(trial.table(tried)), nl=False)
     by_problem: dict[Problem, list[str]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from sbatchgen.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sbatchgen.outputs.jobs import RehearseOutput
     from sbatchgen.rehearsal.outcome import Row
 
 SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
@@ -82,7 +82,7 @@ def rehearse(
 
     if cluster:
         tried = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
-        _show(tried, form)
+        _show(tried, {"rows": tried}, form)
         sys.exit(any(row.outcome == "failed" for row in tried))
     request = request_of(job, args, job_options)
     report(check(request.plan))
@@ -92,19 +92,19 @@ def rehearse(
         tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
     tried = list(rows(done))
-    facts = {"unproven": dict(done.unproven), "seconds": round(done.seconds, 1), "memory_bytes": done.memory}
-    _show(tried, form, **facts)
+    output: RehearseOutput = {"rows": tried, "unproven": dict(done.unproven)}
+    _show(tried, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
     if form == "text":
         put(f"took {done.seconds:.0f} s, at most {gibibytes(done.memory)} of memory\n\nNot shown:")
         put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
     sys.exit(any(row.outcome == "failed" for row in tried))
 
 
-def _show(tried: Sequence[Row], form: str, **facts: Any) -> None:
+def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
     from sbatchgen.table import one_line, table
 
     if form == "json":
-        put_json(rows=[dataclasses.asdict(row) for row in tried], **facts)
+        put_json(output)
         return
     shown: set[str] = set()
     lines = table((row.what, row.outcome, one_line(row.detail)) for row in tried).split("\n")

@@ -21,6 +21,7 @@ from sbatchgen.cli.output import (
     note,
     print_bytes,
     put,
+    put_json,
     put_log,
     redraw,
     say,
@@ -135,7 +136,9 @@ def _show_status(
     runs = [find_run(index, name) for name in names] or index.runs(since=since)
     states, problems = run_states(index, os.environ, runs)
     if form == "json":
-        put(overview.as_json(states, [problem.what for problem in problems]), nl=False)
+        from sbatchgen.outputs.runs import status_output
+
+        put_json(status_output(states, [problem.what for problem in problems]))
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
         logs = [str(path) for path in job_log.find_logs(kept[-1])] if kept else []
@@ -276,7 +279,10 @@ def report(run: str, *, form: str) -> None:
 
     (state,), problems = states_of([run])
     made = cost.make_report(state, os.environ)
-    put(cost.as_json(made) if form == "json" else cost.as_text(made), nl=False)
+    if form == "json":
+        put_json(made)
+    else:
+        put(cost.as_text(made), nl=False)
     for problem in [*(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
@@ -317,7 +323,12 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
     (state,), problems = states_of([run])
     made = diagnosis.diagnose(state, os.environ, task)
-    put(diagnosis.as_json(made) if form == "json" else diagnosis.as_text(made), nl=False)
+    if form == "json":
+        from sbatchgen.outputs.runs import diagnose_output
+
+        put_json(diagnose_output(made))
+    else:
+        put(diagnosis.as_text(made), nl=False)
     for problem in dict.fromkeys([*problems, *made.problems]):
         say(problem, "warning")
 

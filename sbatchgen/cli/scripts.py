@@ -115,7 +115,9 @@ def lint(
     from sbatchgen.lint import call
 
     if form == "json" and (rules or explain):
-        put_json(rules=call.rules_as_objects(explain))
+        from sbatchgen.outputs.scripts import RulesOutput
+
+        put_json(RulesOutput(rules=call.rule_texts(explain)))
         return
     if rules:
         put(call.table(), nl=False)
@@ -188,7 +190,9 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         folder=here(),
     )
     if form == "json":
-        put(account.as_json(adoption))
+        from sbatchgen.outputs.scripts import adopt_output
+
+        put_json(adopt_output(adoption))
     else:
         note(account.as_text(adoption).rstrip("\n"))
     if not adoption.job or (adoption.lost and not partly):

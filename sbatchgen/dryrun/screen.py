@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -31,36 +30,6 @@ _HIDDEN = (
 )
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
-
-
-def as_json(done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None) -> dict[str, Any]:
-    """Return the fields of the JSON document of a plan; `refusal`: why sbatch refuses the script."""
-    return {
-        "script": done.script.file,
-        "refusal": refusal.problem.what if refusal else "",
-        "nodes": list(done.grant.nodes),
-        "gpus_per_node": done.grant.gpus,
-        "cpus_per_node": list(done.grant.cpus),
-        "steps": [_step(step) for step in done.steps],
-        "needed": [need._asdict() for need in done.needed],
-        "findings": [finding.as_object() for finding in findings],
-        "exit": done.ended.status,
-        "limit": done.ended.limit,
-    }
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "line": step.line,
-        "command": list(step.command),
-        "background": step.background,
-        "tasks": step.tasks,
-        "refusal": step.refusal,
-        "processes": [
-            asdict(process) | {"argv": list(process.argv), "gpus": list(process.gpus)}
-            for process in step.processes
-        ],
-    }
 
 
 def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:

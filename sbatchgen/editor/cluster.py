@@ -11,10 +11,12 @@ from typing import Any
 
 from sbatchgen.inputs.completion import names_of
 from sbatchgen.inputs.document import Document, as_data
+from sbatchgen.inputs.options import VALUES
 from sbatchgen.inputs.profile import Partition, Profile, Qos
 from sbatchgen.inputs.search import short
 from sbatchgen.keys import keys_of
 from sbatchgen.quoting import first_names, visible
+from sbatchgen.units import Text
 
 MOST = 8  # partitions of which a limit is shown
 _GPUS = "gpus_per_node|gpu_types?|gpu_type_required|gpus_typed|gpu_memory|shards_per_gpu|cpus_per_gpu"
@@ -56,7 +58,6 @@ _OF_CLUSTER = {
     "segment": "limits.topology",
     "switches": "limits.topology|limits.switch_nodes",
 }
-_CHOICES = {"account": "accounts", "constraint": "features", "prefer": "features", "qos": "qos"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +103,6 @@ class ClusterFacts:
     def names(self, option: str, partitions: Iterable[str] = ()) -> dict[str, str]:
         """Return the values that an option may have here, each with what it is."""
         profile = self.profile
-        if option == "partition":
-            return {str(name): self._in_short(part) for name, part in profile.partitions.items()}
         if option in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
             gpus = {
                 f"{kind}:{n}".removeprefix(":"): f"{part}: {n} a node"
@@ -111,15 +110,16 @@ class ClusterFacts:
                 for kind, n in facts.whole_gpus.items()
             }
             return {f"gpu:{name}": text for name, text in gpus.items()} if option == "gres" else gpus
-        if option == "reservation":
-            return dict.fromkeys(map(str, profile.reservations), "reservation")
-        if option == "licenses":
-            return {str(name): f"{number} licenses" for name, number in (profile.licenses or {}).items()}
-        if option not in _CHOICES:
-            return {}
-        kind = _CHOICES[option]
-        known = names_of(profile, kind, partitions)
-        return {name: self._of_qos(name) if kind == "qos" else "" for name in known}
+        kind = VALUES.get("constraint" if option == "prefer" else option)
+        return {name: self._about(kind, name) for name in names_of(profile, kind, partitions)} if kind else {}
+
+    def _about(self, kind: str, name: str) -> str:
+        """What a name of a kind stands for, in a few words."""
+        if kind == "partitions":
+            return self._in_short(self.profile.partitions[Text(name)])
+        if kind == "licenses":
+            return f"{(self.profile.licenses or {})[Text(name)]} licenses"
+        return self._of_qos(name) if kind == "qos" else ""
 
     def source(self, key: str) -> str:
         """Return the page that says the value of a key: of the source that names it most closely."""

@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
 _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
-_COMPLETED = {
-    "profile": completion.profiles,
-    "partition": completion.partitions,
-    "account": completion.accounts,
-    "qos": completion.qos,
-    "constraint": completion.features,
-}
 
 
 class JobOption(click.Option):
@@ -75,12 +68,12 @@ def _option(field: Field[Any], key: str) -> JobOption:
         metavar=None if kind is bool else metavar,
         is_flag=kind is bool,
         multiple=get_origin(kind) in (tuple, Mapping),
-        shell_complete=_completion(field.name, metavar.split("|"), is_path=kind is ShellPath),
+        shell_complete=_completion(about.get("values"), metavar.split("|"), is_path=kind is ShellPath),
     )
 
 
-def _completion(name: str, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
-    """Return what completes a flag: a function of its own, the words of its metavar, or names of files."""
+def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
+    """Return what completes a flag: values of a kind, the words of its metavar, or names of files."""
     words = [word for word in shown if word.islower()]
     others = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
 
@@ -88,7 +81,9 @@ def _completion(name: str, shown: list[str], *, is_path: bool) -> Callable[..., 
         near = completion.offered(words, incomplete)
         return near or (others(ctx, param, incomplete) if others else [])
 
-    return _COMPLETED.get(name) or (complete if words else others)
+    if values:
+        return completion.profiles if values == "profiles" else completion.of_profile(values)
+    return complete if words else others
 
 
 def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:

@@ -37,7 +37,9 @@ class LintSpec:
 class _CommonKeys:
     """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
 
-    profile: Text | None = described("Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True)
+    profile: Text | None = described(
+        "Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True, values="profiles"
+    )
     mode: ModeName | None = described("Which processes the job starts.")
     launcher: Launcher | None = described("How the processes of mode ddp start.", group="Launch", common=True)
     runtime: RuntimeName | None = described(

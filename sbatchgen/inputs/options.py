@@ -20,10 +20,12 @@ class SbatchOptions:
         "What a requeue does to the log: append or truncate.", metavar="append|truncate"
     )
     chdir: ShellPath | None = described("Working folder of the job.")
-    account: Text | None = described("Account to charge.", common=True)
-    partition: Text | None = described("Partition, or several separated by commas.", common=True)
-    qos: Text | None = described("Quality of service.", common=True)
-    reservation: Text | None = described("Reservation to use.")
+    account: Text | None = described("Account to charge.", common=True, values="accounts")
+    partition: Text | None = described(
+        "Partition, or several separated by commas.", common=True, values="partitions"
+    )
+    qos: Text | None = described("Quality of service.", common=True, values="qos")
+    reservation: Text | None = described("Reservation to use.", values="reservations")
     wckey: Text | None = described("Workload characterization key.")
     comment: Text | None = described("Comment; some sites use it for accounting.")
     nodes: int | None = described("Number of nodes.", common=True)
@@ -39,11 +41,11 @@ class SbatchOptions:
     mem_per_gpu: Memory | None = described("Memory per GPU.")
     tmp: Memory | None = described("Local disk per node.")
     exclusive: bool | None = described("Whole nodes, not shared with other jobs.")
-    constraint: Text | None = described("Features that the nodes must have.")
+    constraint: Text | None = described("Features that the nodes must have.", values="features")
     nodelist: Text | None = described("Nodes to run on.")
     exclude: Text | None = described("Nodes not to run on.")
     switches: Text | None = described("Maximum number of leaf switches, count[@time].")
-    licenses: Text | None = described("Licenses, name[:count].")
+    licenses: Text | None = described("Licenses, name[:count].", values="licenses")
     distribution: Text | None = described("How tasks are distributed over nodes.")
     hint: Text | None = described("Use of cores and threads, as nomultithread.")
     time: Duration | None = described("Time limit, HH:MM:SS or D-HH:MM:SS.", common=True)
@@ -63,5 +65,11 @@ class SbatchOptions:
 # The names as sbatch has them.
 LONG_NAMES = {option.name: option.name.replace("_", "-") for option in fields(SbatchOptions)}
 NAMES = tuple(LONG_NAMES)
+# What a profile has that an option names, as completion and editors offer it.
+VALUES = {
+    LONG_NAMES[option.name]: option.metadata["values"]
+    for option in fields(SbatchOptions)
+    if "values" in option.metadata
+}
 GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 POSITIVE = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task")

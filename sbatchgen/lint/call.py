@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from sbatchgen import table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
-from sbatchgen.finding import Finding
+from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, formats, shellcheck
 from sbatchgen.lint.linter import rules
@@ -73,6 +73,16 @@ class Task:
     plans: Mapping[str, str] | None = None
 
 
+class RuleText(NamedTuple):
+    """A rule with its page, in Markdown."""
+
+    rule: str
+    severity: Severity
+    pedantic: bool
+    title: str
+    page: str
+
+
 def explanation(names: Sequence[str]) -> str:
     """Return the pages of rules, in Markdown.
 
@@ -98,18 +108,11 @@ def _named(names: Sequence[str]) -> list[str]:
     return wanted
 
 
-def rules_as_objects(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rules with their pages as objects of JSON: those that --explain names, or all."""
-    known, texts = rules(), pages()
+def rule_texts(names: Sequence[str]) -> list[RuleText]:
+    """Return rules with their pages: those that --explain names, or all."""
+    known, texts = [rules()[name] for name in _named(names) or rules()], pages()
     return [
-        {
-            "rule": name,
-            "severity": known[name].severity,
-            "pedantic": known[name].pedantic,
-            "title": known[name].title,
-            "page": texts[name].text,
-        }
-        for name in _named(names) or known
+        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, texts[rule.id].text) for rule in known
     ]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from sbatchgen import __version__
 from sbatchgen.errors import Problem
-from sbatchgen.finding import Edit, Finding
+from sbatchgen.finding import Edit, Finding, Severity
 from sbatchgen.quoting import first_names, visible
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -66,12 +66,35 @@ def _flat(text: str) -> str:
     return visible(text.replace("\t", " "))
 
 
+class EditOutput(TypedDict):
+    """A change of a line."""
+
+    line: int
+    column: int
+    end_column: int
+    text: str
+
+
+class FindingOutput(TypedDict):
+    """A finding as `lint --format json` prints it."""
+
+    file: str
+    line: int
+    column: int
+    end_column: int
+    rule: str
+    severity: Severity
+    message: str
+    fix: str
+    edits: Sequence[EditOutput]
+
+
 def as_json(located: Iterable[Located]) -> str:
-    """A list of objects: file, line, column, end_column, rule, severity, message, fix, edits."""
+    """Return a list of FindingOutput."""
     return json.dumps([_object(each.file, each.finding) for each in located], indent=2) + "\n"
 
 
-def _object(file: str, finding: Finding) -> dict[str, Any]:
+def _object(file: str, finding: Finding) -> FindingOutput:
     return {
         "file": _sound(file),
         "line": finding.place.line,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from sbatchgen.quoting import counted, first_names, numbers_as_text
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
 from sbatchgen.table import one_line, table
 
-SCHEMA = 1
 MOST_NAMES = 8  # of nodes in a line
 NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
 
@@ -93,12 +90,6 @@ def room_as_text(rooms: Sequence[Availability]) -> str:
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 
 
-def room_as_json(rooms: Sequence[Availability]) -> str:
-    """`partitions`: the room in each, with `starts`."""
-    partitions = [asdict(room) | {"starts": room.starts} for room in rooms]
-    return f"{json.dumps({'schema': SCHEMA, 'partitions': partitions}, indent=2)}\n"
-
-
 def _room(room: Availability) -> Iterator[str]:
     where = f"partition {room.partition}"
     nodes = counted(room.wanted, "node")
@@ -113,24 +104,3 @@ def _room(room: Availability) -> Iterator[str]:
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if room.not_seen:
         yield f"not looked at: {', '.join(room.not_seen)}"
-
-
-def as_json(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
-    """`types` and `nodes`; a GPU's `shards_used` is null where it is only known that some are in use."""
-    fields = {
-        "schema": SCHEMA,
-        "types": [asdict(count) for count in counts],
-        "nodes": [
-            {
-                "name": entry.node.name,
-                "state": entry.node.state,
-                "flags": sorted(entry.node.flags),
-                "unavailable": unavailable(entry.node),
-                "reason": entry.node.reason,
-                "partitions": entry.node.partitions,
-                "gpus": [asdict(gpu) | {"free": gpu.free} for gpu in entry.gpus],
-            }
-            for entry in nodes
-        ],
-    }
-    return f"{json.dumps(fields, indent=2)}\n"

@@ -1,6 +1,6 @@
 """Plan -> what a person should see before it is submitted: what is asked for, its cost, unexpected values.
 
-The fields of these dataclasses are what `--format json` prints; an incompatible change raises SCHEMA.
+The fields of these dataclasses are what `--format json` prints.
 None stands for what is not known or does not apply.
 """
 
@@ -27,7 +27,6 @@ from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
 from sbatchgen.slurm.refusal import Answer
 
-SCHEMA = 1
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
 _POINT = re.compile(r"    \d+\) (?:param|point_args)=\(")
 
@@ -102,7 +101,6 @@ class Review:
         slurm: What the live Slurm says, if it was asked.
     """
 
-    schema: int = SCHEMA
     job: JobSummary | None = None
     cluster: Cluster | None = None
     request: Allocation | None = None

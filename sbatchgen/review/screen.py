@@ -1,11 +1,9 @@
-"""A review as plain text, on a terminal with colours, and as JSON."""
+"""A review as plain text, and on a terminal with colours."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from sbatchgen.finding import Finding
@@ -15,7 +13,7 @@ from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review import starts
 from sbatchgen.review.allocation import Allocation, Amount, Cost
-from sbatchgen.review.review import SCHEMA, Cluster, JobSummary, Review, lines_of
+from sbatchgen.review.review import Cluster, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
@@ -31,12 +29,6 @@ _STYLES = (
     (r"(?m)^  -(?!-\w).*", "31"),
 )
 _SAME = re.compile(r"(?m)^(?!\|).+")  # a line of the script that neither the job nor the profile decides
-
-
-def as_json(review: Review) -> str:
-    """The fields of Review, with a finding as severity, rule, what, at and fix."""
-    findings = [finding.as_object() for finding in review.findings]
-    return f"{json.dumps(asdict(review) | {'findings': findings}, indent=2)}\n"
 
 
 def as_text(review: Review, folder: Path) -> str:
@@ -257,15 +249,3 @@ def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
         (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)
         for number, (line, place) in lines
     )
-
-
-def explanation_as_json(
-    settings: Iterable[Setting], script: str | None, places: Sequence[TemplateLine]
-) -> str:
-    """Return `schema`, `settings` (as Setting) and, if asked for, `lines` (text, file, line, block)."""
-    lines = [
-        {"text": text, **asdict(place), "file": str(place.file)}
-        for text, place in zip(lines_of(script or ""), places, strict=True)
-    ]
-    fields = {"schema": SCHEMA, "settings": list(map(asdict, settings))}
-    return f"{json.dumps(fields | ({'lines': lines} if script is not None else {}), indent=2)}\n"

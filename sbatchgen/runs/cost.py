@@ -6,10 +6,9 @@ Slurm's database has what it has seen of jobs; more of a training is in its own 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted, visible
@@ -20,7 +19,6 @@ from sbatchgen.runs.usage import run_usage
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
 
-SCHEMA = 1
 UNKNOWN = "-"
 TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
 MARGIN, CPU_MARGIN = 1.25, 1.5  # of what is asked for next time over what was used; CPUs were so on average
@@ -220,11 +218,6 @@ def as_text(report: Report) -> str:
         [f"{UNKNOWN} {text}" for text in _missing(report)],
     ]
     return visible("\n\n".join("\n".join(part) for part in parts if part)) + "\n"
-
-
-def as_json(report: Report) -> str:
-    """Return the same for programs; an incompatible change raises SCHEMA."""
-    return json.dumps({"schema": SCHEMA, **asdict(report)}, indent=2) + "\n"
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:

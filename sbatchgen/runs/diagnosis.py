@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
@@ -30,7 +29,6 @@ from sbatchgen.slurm.reason import reason
 from sbatchgen.slurm.submission_key import key_of
 from sbatchgen.table import one_line
 
-SCHEMA = 1
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
 MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
@@ -266,11 +264,3 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 def _place(path: str, line: int) -> str:
     return f"{path}:{line}" if line else path
-
-
-def as_json(diagnosis: Diagnosis) -> str:
-    """Return the same for programs; an incompatible change raises SCHEMA."""
-    problems = [problem.what for problem in diagnosis.problems]
-    lines = [{"line": number, "says": text} for number, text in diagnosis.lines]
-    fields = asdict(diagnosis) | {"lines": lines, "problems": problems}
-    return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"

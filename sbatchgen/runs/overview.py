@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
 
 from sbatchgen.quoting import numbers_as_text
 from sbatchgen.runs import own_trainer
 from sbatchgen.runs.index import RunJob
-from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
+from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
-from sbatchgen.slurm.reason import reason
 from sbatchgen.table import one_line, table
 
-SCHEMA = 1
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 MOST_POINTS = 20  # of a sweep, on the page of its run
 
@@ -106,43 +100,6 @@ def _some(numbers: Sequence[int]) -> str:
     """Return numbers, as 0-9,12; not all where they are many."""
     text = numbers_as_text(numbers)
     return text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
-
-
-def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
-    """Return the same for programs; an incompatible change raises SCHEMA."""
-    fields = {"schema": SCHEMA, "time": time.time(), "problems": list(problems)}
-    runs = [
-        {
-            "name": state.run.name,
-            "folder": str(state.run.folder),
-            "jobs": [{name: getattr(job, name) for name in RunJob._fields[2:]} for job in state.jobs],
-            "queue": list(map(_queued, state.now)),
-            "training": asdict(state.progress) if state.progress else None,
-            "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
-        }
-        for state in states
-    ]
-    return json.dumps(fields | {"runs": runs}, indent=2) + "\n"
-
-
-def _point(sweep: SweepState, point: Point) -> dict[str, Any]:
-    fields = asdict(point)
-    training = fields.pop("progress")
-    return {**fields, "values": dict(zip(sweep.names, point.values, strict=True)), "training": training}
-
-
-def _queued(row: SlurmJob) -> dict[str, Any]:
-    why = reason(row.reason, row.id)
-    return {
-        "id": row.id,
-        "state": row.state.name,
-        "reason": row.reason,
-        "kind": why.kind,
-        "means": why.means,
-        "start": row.start.isoformat() if row.start else None,
-        "end": row.end.isoformat() if row.end else None,
-        **{name: getattr(row, name) for name in ("used_s", "limit_s", "nodes", "node_list", "restarts")},
-    }
 
 
 def duration(seconds: int) -> str:

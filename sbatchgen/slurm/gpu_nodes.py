@@ -53,6 +53,7 @@ class Gpu:
         taken: Whether a job has all of it.
         shards: Into how many it may be cut; 0 where GPUs are not shared.
         shards_used: How many of them jobs have; None where it is only known that some are in use.
+        free: Whether a job may take all of it.
     """
 
     index: int
@@ -60,11 +61,7 @@ class Gpu:
     taken: bool
     shards: int = 0
     shards_used: int | None = 0
-
-    @property
-    def free(self) -> bool:
-        """Whether a job may take all of it."""
-        return not self.taken and self.shards_used == 0
+    free: bool = True
 
     @property
     def shards_free(self) -> int:
@@ -160,8 +157,9 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
             places = {index: (node.name, index) for index in having}
             shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
     gpus = (
-        Gpu(index, kind, index in taken, shards[index], shards_used.get(index, 0))
+        Gpu(index, kind, index in taken, shards[index], used, free=index not in taken and used == 0)
         for index, kind in enumerate(types)
+        for used in [shards_used.get(index, 0)]
     )
     return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in used))
 

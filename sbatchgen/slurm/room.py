@@ -29,18 +29,15 @@ class Availability:
         nodes: The nodes with room for it.
         lacking: What other nodes of the partition lack, and which.
         not_seen: Its options that may hold it back and were not looked at.
+        starts: Whether there is room.
     """
 
     partition: str
     wanted: int
     nodes: tuple[str, ...]
     lacking: Mapping[str, tuple[str, ...]]
-    not_seen: tuple[str, ...] = ()
-
-    @property
-    def starts(self) -> bool:
-        """Whether there is room."""
-        return len(self.nodes) >= self.wanted
+    not_seen: tuple[str, ...]
+    starts: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +111,7 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
         nodes=tuple(free),
         lacking={what: tuple(names) for what, names in lacking.items()},
         not_seen=tuple(f"--{option}" for option in not_seen),
+        starts=len(free) >= wanted,
     )
 
 

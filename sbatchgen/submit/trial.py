@@ -162,11 +162,6 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
     return replace(trial, outcome=outcome, problems=tuple(row.problem for row in answer.refusals))
 
 
-def as_object(trial: Trial) -> dict[str, Any]:
-    """Return a trial as an object of JSON."""
-    return vars(trial) | {"problems": [problem._asdict() for problem in trial.problems]}
-
-
 def _errors(findings: Sequence[Finding]) -> tuple[Problem, ...]:
     return tuple(finding.problem for finding in findings if finding.severity == "error")
 

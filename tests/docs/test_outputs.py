@@ -10,9 +10,9 @@ import click
 import jsonschema
 import pytest
 
+from release.schemas import schemas
 from sbatchgen.cli import cli
 from tests.conftest import REPOSITORY, Command, commands_of
-from tests.docs.outputs import schemas
 
 PAGE = REPOSITORY / "docs/reference/json.md"
 FOLDER = REPOSITORY / "schemas/output"

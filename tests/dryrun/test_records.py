@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,8 @@ from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartRecord, read, steps
 from sbatchgen.dryrun.step import number_of
+from sbatchgen.outputs.document import document
+from sbatchgen.outputs.jobs import plan_output
 from tests.dryrun.plans import needs_sandbox, planned
 
 SCRIPT = """#!/bin/bash
@@ -82,7 +83,7 @@ def test_a_forged_record_fails_no_plan(done: DryRun, seed: int) -> None:
         every = (*findings(of, of), *downloads(of))
         assert screen.as_text(of)
         assert screen.as_text(of, process=1)
-        assert json.dumps(screen.as_json(of, every))
+        assert document(plan_output(of, every))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
+from release.schemas import DIALECT
 from sbatchgen.inputs.document import is_required
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of, without_none
 from sbatchgen.units import Count, Duration, Memory, Port
 
-DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
 TITLES = {"profile": "A cluster, as sbatchgen knows it", "job": "A job of sbatchgen, or its sbatchgen.yaml"}
 _RECORDS: dict[str, type] = {"profile": Profile, "job": JobSpec}
 # YAML makes numbers and booleans of what the reader takes for text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -16,7 +17,12 @@ from pathlib import Path
 import click
 import pytest
 
+from sbatchgen.editor.cluster import ClusterFacts
 from sbatchgen.inputs import completion
+from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.options import VALUES, SbatchOptions
+from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.keys import keys_of, without_none
 from tests.conftest import Command
 
 HEAD = "name: x\nurl: x\nchecked: 2026-01-01\n"
@@ -67,6 +73,8 @@ SITE = (
 options: {account: all, qos: normal}
 qos: {long: {}}
 user: {name: me, accounts: {mine: [normal]}}
+licenses: {matlab: 5}
+reservations: {course: {}}
 partitions:
   gpu: {accounts: [lab], qos: [fast], features: [a100, nvlink], shapes: [{features: [h100]}]}
   cpu: {accounts: [other], features: [avx]}
@@ -117,6 +125,32 @@ def test_each_value_that_a_list_has_is_offered(folder: Path, words: str, offered
     (folder / "job.yaml").write_text("mode: ddp\nprofile: ./site.yaml\n")
     (folder / "sbatchgen.yaml").write_text("profile: ./site.yaml\n")
     assert completed(f"sbatchgen {words}", folder) == offered.split()
+
+
+# Options of which a profile has facts of the same name, and which are not completed.
+NOT_COMPLETED = {
+    "gpus_per_node": "a number of the profile",
+    "gres": "bash takes the colon in gpu:a100:4 for the end of a word",
+}
+
+
+def test_each_option_whose_names_a_profile_has_is_completed() -> None:
+    known = {*keys_of(Profile), *keys_of(Partition)}
+    named = {
+        option.name
+        for option in dataclasses.fields(SbatchOptions)
+        if {option.name, f"{option.name}s"} & known and without_none(option.type) not in (int, bool)
+    }
+    assert named - {name.replace("-", "_") for name in VALUES} == {*NOT_COMPLETED}
+
+
+@pytest.mark.parametrize("option", VALUES)
+def test_a_shell_and_an_editor_offer_the_same_names(folder: Path, option: str) -> None:
+    (folder / "site.yaml").write_text(SITE)
+    cluster = ClusterFacts(document=read_document(folder / "site.yaml", Profile), folder=folder)
+    offered = completed(f"sbatchgen render ddp --profile ./site.yaml --{option} ", folder)
+    assert offered == [*cluster.names(option)]
+    assert offered
 
 
 HARMFUL = (

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sbatchgen.modes import MODES
+from sbatchgen.modes import MODES, Mode
 from tests.scripts import PROFILES, errors, plan, script
+from training.config import parse
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -19,6 +20,11 @@ def test_a_new_mode_works_on_every_profile(profile: str, monkeypatch: pytest.Mon
     assert (fsdp.nodes, fsdp.launcher) == (ddp.nodes, ddp.launcher)
     assert fsdp.nproc_per_node >= ddp.nproc_per_node
     assert "--fsdp" in script(fsdp)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=lambda mode: mode.name)
+def test_the_bundled_trainer_has_the_flag_of_each_mode(mode: Mode) -> None:
+    assert parse(mode.flag.split()) != parse([]) or not mode.flag
 
 
 @pytest.mark.parametrize(

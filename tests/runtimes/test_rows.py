@@ -8,6 +8,7 @@ import pytest
 
 from sbatchgen.bash.tools import SYNTAX
 from sbatchgen.inputs.job import JobSpec
+from sbatchgen.page import form
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts, Runtime
 from tests.conftest import REPOSITORY
@@ -16,6 +17,8 @@ from tests.scripts import NEEDS, plan, script
 PAGE = (REPOSITORY / "docs/how-to/use-containers.md").read_text()
 EXAMPLE = (REPOSITORY / "docs/reference/profile-example.yaml").read_text()
 SECTIONS = {"venv": "A virtual environment", "conda": "Conda", "apptainer": "Apptainer", "enroot": "Enroot"}
+# Keys that the page has not among its first fields, and why.
+NOT_ON_THE_PAGE = {"prefix": "a wrapper of the site, which its profile names"}
 each = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=str)
 
 
@@ -37,6 +40,22 @@ def test_what_it_requires_is_a_key_of_jobs_and_of_profiles(runtime: Runtime) -> 
     assert runtime.requires.key in {key.name for key in runtime.keys}
     assert f"\n  {runtime.name}:" in EXAMPLE
     assert isinstance(plan("cpu", "local", runtime=runtime.name).facts, runtime.Facts)
+
+
+@each
+def test_the_page_offers_it_with_the_key_that_it_requires(runtime: Runtime) -> None:
+    fields = {field["name"]: field for field in form.model({}, {}, has_code=False)["fields"]}
+    assert runtime.name in fields["runtime"]["choices"]
+    key = runtime.requires and runtime.requires.key
+    if key is None or key in NOT_ON_THE_PAGE:
+        return
+    assert fields[key]["main"]
+    assert runtime.name in fields[key]["runtimes"]
+
+
+def test_the_page_leaves_out_no_key_without_need() -> None:
+    assert {*NOT_ON_THE_PAGE} <= {runtime.requires.key for runtime in RUNTIMES.values() if runtime.requires}
+    assert not {*NOT_ON_THE_PAGE} & {*form.MAIN}
 
 
 @each

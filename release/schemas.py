@@ -1,0 +1,115 @@
+"""The schema of what each command prints with --format json, made from the types of `sbatchgen.outputs`.
+
+A record's docstring describes its fields. `pytest --update-golden tests/docs` writes the schemas.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from sbatchgen.finding import Finding
+from sbatchgen.lint.formats import FindingOutput
+from sbatchgen.outputs import cluster, jobs, profiles, runs, scripts
+from sbatchgen.outputs.document import fields_of
+from sbatchgen.review.review import Review
+from sbatchgen.runs.cost import Report
+
+DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
+OUTPUTS = {
+    "adopt": scripts.AdoptOutput,
+    "diagnose": runs.DiagnoseOutput,
+    "explain": jobs.ExplainOutput,
+    "gpus": cluster.GpusOutput,
+    "gpus for": cluster.RoomOutput,
+    "lint": Sequence[FindingOutput],
+    "lint rules": scripts.RulesOutput,
+    "plan": jobs.PlanOutput,
+    "rehearse": jobs.RehearseOutput,
+    "profile check": profiles.ChecksOutput,
+    "profile list": profiles.ProfilesOutput,
+    "profile show": profiles.ProfileOutput,
+    "profile sources": profiles.SourcesOutput,
+    "profile test": profiles.TrialsOutput,
+    "report": Report,
+    "review": Review,
+    "status": runs.StatusOutput,
+}
+Schema = dict[str, Any]
+_PRIMITIVES = {
+    str: "string",
+    Path: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+
+
+def schemas() -> dict[str, Schema]:
+    """The schema of each command's output by the words that ask for it."""
+    return {name: _whole(name, output) for name, output in OUTPUTS.items()}
+
+
+def _whole(name: str, output: Any) -> Schema:
+    records: dict[str, Schema] = {}
+    root = _schema(output, records)
+    if "$ref" in root:
+        root = records.pop(root["$ref"].rpartition("/")[2])
+    if "properties" in root:  # of a document; lint prints a list
+        root["properties"] = {"schema": {"type": "integer"}, **root["properties"]}
+        root["required"] = ["schema", *root["required"]]
+    title = f"What sbatchgen {name} --format json prints"
+    return {"$schema": DIALECT, "title": title, **root, "definitions": dict(sorted(records.items()))}
+
+
+def _schema(kind: Any, records: dict[str, Schema]) -> Schema:  # noqa: C901, PLR0911 - a line for each kind
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Finding:
+        return _schema(get_type_hints(Finding.as_object)["return"], records)
+    if is_typeddict(kind):
+        return _object(kind, records)
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_schema(each, records) for each in arguments]}
+    if kind in _PRIMITIVES:
+        return {"type": _PRIMITIVES[kind]}
+    if origin is Literal:
+        return {"enum": [*arguments]}
+    if origin is not None and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(arguments[1], records)}
+    if origin is tuple and Ellipsis not in arguments:
+        return {"type": "array", "items": [_schema(each, records) for each in arguments]}
+    if origin is not None and issubclass(origin, (Sequence, tuple)):
+        return {"type": "array", "items": _schema(arguments[0], records)}
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        name = kind.__name__
+        if name not in records:
+            records[name] = {}  # a record may hold others like it
+            records[name] = _object(kind, records)
+        return {"$ref": f"#/definitions/{name}"}
+    if kind is not Any:
+        raise TypeError(kind)
+    return {}
+
+
+def _object(record: Any, records: dict[str, Schema]) -> Schema:
+    texts, hints = _described(record.__doc__ or ""), get_type_hints(record)
+    names = [*hints] if is_typeddict(record) else fields_of(record)
+    keys = {}
+    for name in names:
+        value = _schema(hints[name], records)
+        said = {"description": texts[name]} if name in texts else {}
+        keys[name] = said | ({"allOf": [value]} if said and "$ref" in value else value)
+    required = [name for name in names if name in getattr(record, "__required_keys__", names)]
+    return {"type": "object", "properties": keys, "required": required, "additionalProperties": False}
+
+
+def _described(about: str) -> dict[str, str]:
+    """What a docstring says of attributes."""
+    parts = re.split(r"(?m)^ {8}(\w+(?:, \w+)*): ", about.partition("Attributes:\n")[2])
+    pairs = zip(parts[1::2], parts[2::2], strict=True)
+    return {name: " ".join(text.split()) for names, text in pairs for name in names.split(", ")}

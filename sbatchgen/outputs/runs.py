@@ -1,0 +1,134 @@
+"""What `status` and `diagnose` print; `report` prints a Report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from sbatchgen.runs.diagnosis import Diagnosis
+from sbatchgen.runs.failure import Failure
+from sbatchgen.runs.index import RunJob
+from sbatchgen.runs.points import Point, SweepState
+from sbatchgen.runs.progress import Progress
+from sbatchgen.runs.status import RunState
+from sbatchgen.slurm.queue import SlurmJob
+from sbatchgen.slurm.reason import Kind, reason
+
+
+class _Queued(TypedDict):
+    id: str
+    reason: str
+    used_s: int
+    limit_s: int | None
+    nodes: int
+    node_list: str
+    restarts: int
+    state: str
+    kind: Kind | None
+    means: str
+    start: str | None
+    end: str | None
+
+
+class _Point(TypedDict):
+    number: int
+    values: Mapping[str, str]
+    state: str
+    says: str
+    live: bool
+    training: Progress | None
+
+
+class _Run(TypedDict):
+    name: str
+    folder: str
+    jobs: Sequence[RunJob]
+    queue: Sequence[_Queued]
+    training: Progress | None
+    points: Sequence[_Point] | None
+
+
+class StatusOutput(TypedDict):
+    """What `status` prints."""
+
+    time: float
+    problems: Sequence[str]
+    runs: Sequence[_Run]
+
+
+class _LogLine(TypedDict):
+    line: int
+    says: str
+
+
+class DiagnoseOutput(TypedDict):
+    """What `diagnose` prints."""
+
+    run: str
+    failed: bool
+    says: str
+    fix: str
+    log: str
+    causes: Sequence[Failure]
+    lines: Sequence[_LogLine]
+    problems: Sequence[str]
+
+
+def status_output(states: Sequence[RunState], problems: Sequence[str]) -> StatusOutput:
+    """Return runs as they are now."""
+    return {"time": time.time(), "problems": problems, "runs": [_run(state) for state in states]}
+
+
+def _run(state: RunState) -> _Run:
+    return {
+        "name": state.run.name,
+        "folder": str(state.run.folder),
+        "jobs": state.jobs,
+        "queue": [_queued(row) for row in state.now],
+        "training": state.progress,
+        "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
+    }
+
+
+def _queued(row: SlurmJob) -> _Queued:
+    why = reason(row.reason, row.id)
+    return {
+        "id": row.id,
+        "state": row.state.name,
+        "reason": row.reason,
+        "kind": why.kind,
+        "means": why.means,
+        "start": row.start.isoformat() if row.start else None,
+        "end": row.end.isoformat() if row.end else None,
+        "used_s": row.used_s,
+        "limit_s": row.limit_s,
+        "nodes": row.nodes,
+        "node_list": row.node_list,
+        "restarts": row.restarts,
+    }
+
+
+def _point(sweep: SweepState, point: Point) -> _Point:
+    return {
+        "number": point.number,
+        "values": dict(zip(sweep.names, point.values, strict=True)),
+        "state": point.state,
+        "says": point.says,
+        "live": point.live,
+        "training": point.progress,
+    }
+
+
+def diagnose_output(diagnosis: Diagnosis) -> DiagnoseOutput:
+    """Return why a run has failed."""
+    return {
+        "run": diagnosis.run,
+        "failed": diagnosis.failed,
+        "says": diagnosis.says,
+        "fix": diagnosis.fix,
+        "log": diagnosis.log,
+        "causes": diagnosis.causes,
+        "lines": [{"line": number, "says": text} for number, text in diagnosis.lines],
+        "problems": [problem.what for problem in diagnosis.problems],
+    }
