@@ -30,7 +30,6 @@ from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import Reason
 from sbatchgen.slurm.room import Availability
-from sbatchgen.submit.trial import Trial
 from tests.inputs.schema import DIALECT
 
 Schema = dict[str, Any]
@@ -123,7 +122,6 @@ def _outputs() -> dict[str, Any]:
         "profile show": numbered | {"file": str, "profile": Mapping[str, Any]},
         "profile sources": numbered
         | {"name": str, "sources": [{"keys": [str], "url": str, "state": str | None}]},
-        "profile test": numbered | {"tried": [_fields(Trial)]},
         "report": numbered | _fields(Report),
         "review": _fields(Review) | {"findings": [finding]},
         "status": numbered | {"time": float, "problems": [str], "runs": [run]},

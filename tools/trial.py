@@ -1,17 +1,24 @@
 """A site's pack tried out: every job that its profiles can have, rendered, linted, and shown to Slurm.
 
+    python -m tools.trial PACK|PROFILE...
+
 PACK/profiles/*.yaml    PACK/templates/    PACK/jobs/*.yaml
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from sbatchgen import table as tables
-from sbatchgen.errors import Problem, SbatchgenError
+from sbatchgen.cli import main
+from sbatchgen.cli.output import here, put
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
@@ -21,6 +28,7 @@ from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
 from sbatchgen.plan.request import Request, read_request
+from sbatchgen.quoting import first_names, visible
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
@@ -65,6 +73,36 @@ class Pack:
     profiles: Mapping[str, Path]
     jobs: Sequence[Path]
     places: Places
+
+
+@click.command("python -m tools.trial")
+@click.argument("names", nargs=-1, required=True, metavar="PACK|PROFILE...")
+@click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for a job: options.account=abc."
+)
+def cli(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...]) -> None:
+    """Try every job of profiles, or of a site's pack.
+
+    Renders and lints each mode with each runtime in each partition, and the pack's jobs. PACK is a folder
+    with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
+    5 if Slurm refuses one, else 0.
+    """
+    places = Places(here(), os.environ)
+    tried = [
+        trial for name in names for trial in trials(pack_of(name, places), {"settings": settings}, live=live)
+    ]
+    put(visible(table(tried)), nl=False)
+    by_problem: dict[Problem, list[str]] = {}
+    for trial in tried:
+        for problem in trial.problems if trial.outcome in ("error", "refused") else ():
+            parts = (trial.profile, trial.job, trial.runtime, trial.partition)
+            by_problem.setdefault(problem, []).append(" ".join(filter(None, parts)))
+    problems = [row._replace(what=f"{first_names(jobs, 1)}: {row.what}") for row, jobs in by_problem.items()]
+    if any(trial.outcome == "error" for trial in tried):
+        raise DocumentError(problems)
+    if problems:
+        raise SlurmError(problems)
 
 
 def pack_of(name: str, places: Places) -> Pack:
@@ -162,11 +200,6 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
     return replace(trial, outcome=outcome, problems=tuple(row.problem for row in answer.refusals))
 
 
-def as_object(trial: Trial) -> dict[str, Any]:
-    """Return a trial as an object of JSON."""
-    return vars(trial) | {"problems": [problem._asdict() for problem in trial.problems]}
-
-
 def _errors(findings: Sequence[Finding]) -> tuple[Problem, ...]:
     return tuple(finding.problem for finding in findings if finding.severity == "error")
 
@@ -183,3 +216,7 @@ def table(tried: Sequence[Trial]) -> str:
             others.append((trial.profile, f"{trial.job}: {shown}"))
     lines = [(*place, *(modes.get(mode, "") for mode in MODES)) for place, modes in rows.items()]
     return tables.table([("profile", "runtime", "partition", *MODES), *lines]) + tables.table(others)
+
+
+if __name__ == "__main__":
+    main(program=cli)
