@@ -32,6 +32,7 @@ from sbatchgen.quoting import first_names, visible
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.base import Runtime
 from sbatchgen.slurm.refusal import asked_by
 from sbatchgen.submit.sbatch import ask_slurm
 
@@ -167,8 +168,15 @@ def _having(runtime: str, profile: Profile) -> Iterator[str]:
     for name, partition in profile.partitions.items() or [("", profile)]:
         used = partition.runtime or profile.runtime or "host"
         facts = [settings.facts(RUNTIMES[runtime]) for settings in (profile, partition)]
-        if runtime == used or any(map(RUNTIMES[runtime].is_ready, facts)):
+        if runtime == used or any(_is_ready(RUNTIMES[runtime], of_runtime) for of_runtime in facts):
             yield str(name)
+
+
+def _is_ready(runtime: Runtime, facts: Any) -> bool:
+    """Whether a profile brings what a runtime requires; it brings nothing for one without keys, the host."""
+    if needed := runtime.needs(facts):
+        return any(getattr(facts, key.fact) for key in runtime.keys if key.name == needed.key)
+    return bool(runtime.keys)
 
 
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
