@@ -143,9 +143,9 @@ def _next_number(kind: str) -> int:
 
 
 def _place(environment: Options, words: list[str]) -> str:
-    """What names a step of srun in each run of the script; Landlock's sandbox has another folder in each."""
+    """What names a step of srun in each run of the script."""
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    return " ".join([environment.get("__plan_count", "0"), line, *words]).replace(BIN, "")
+    return " ".join([environment.get("__plan_count", "0"), line, *words])
 
 
 def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
