@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.inputs.completion import names_of
+from sbatchgen.inputs.completion import NAMED, names_of
 from sbatchgen.inputs.document import Document, as_data
 from sbatchgen.inputs.profile import Partition, Profile, Qos
 from sbatchgen.inputs.search import short
@@ -56,7 +56,6 @@ _OF_CLUSTER = {
     "segment": "limits.topology",
     "switches": "limits.topology|limits.switch_nodes",
 }
-_CHOICES = {"account": "accounts", "constraint": "features", "prefer": "features", "qos": "qos"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +114,8 @@ class ClusterFacts:
             return dict.fromkeys(map(str, profile.reservations), "reservation")
         if option == "licenses":
             return {str(name): f"{number} licenses" for name, number in (profile.licenses or {}).items()}
-        if option not in _CHOICES:
-            return {}
-        kind = _CHOICES[option]
-        known = names_of(profile, kind, partitions)
-        return {name: self._of_qos(name) if kind == "qos" else "" for name in known}
+        known = names_of(profile, option, partitions) if option in NAMED else ()
+        return {name: self._of_qos(name) if option == "qos" else "" for name in known}
 
     def source(self, key: str) -> str:
         """Return the page that says the value of a key: of the source that names it most closely."""

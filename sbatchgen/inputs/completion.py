@@ -46,31 +46,21 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return items
 
 
-def partitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete partitions of the profile."""
-    return _of_profile(ctx, incomplete, lambda profile: profile.partitions)
+def of_profile(option: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete an option with what the profile has for it; with --partition, what this partition has."""
+    named = str(ctx.params.get("partition") or "").split(",")
+    with contextlib.suppress(SbatchgenError):
+        profile = _profile(ctx)
+        names = profile.partitions if option == "partition" else names_of(profile, option, named)
+        return offered(names, incomplete)
+    return []
 
 
-def accounts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete accounts that the profile names."""
-    return _of_parts(ctx, incomplete, "accounts")
-
-
-def qos(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete qualities of service that the profile names."""
-    return _of_parts(ctx, incomplete, "qos")
-
-
-def features(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete features of the nodes."""
-    return _of_parts(ctx, incomplete, "features")
-
-
-def names_of(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
-    """Return the "accounts", "qos" or "features" of a profile and its partitions; or of these partitions."""
+def names_of(profile: Profile, option: str, partitions: Iterable[str] = ()) -> list[str]:
+    """Return what an option of NAMED may name, of a profile and its partitions; or of these partitions."""
     parts: Mapping[Any, Partition] = profile.partitions
     chosen = [parts[name] for name in partitions if name in parts] or parts.values()
-    names = (value for part in (profile, *chosen) for value in _KINDS[kind](part))
+    names = (value for part in (profile, *chosen) for value in NAMED[option](part))
     return [*dict.fromkeys(str(name) for name in names if name)]
 
 
@@ -86,10 +76,11 @@ def _features_of(part: Any) -> Iterator[str | None]:
         yield from getattr(kind, "features", None) or ()
 
 
-_KINDS: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
-    "accounts": _accounts_of,
+NAMED: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
+    "account": _accounts_of,
+    "constraint": _features_of,
+    "prefer": _features_of,
     "qos": lambda part: (part.options.qos, *part.qos),
-    "features": _features_of,
 }
 
 
@@ -130,19 +121,6 @@ def _folders(above: str, start: str, end: float) -> Iterator[str]:
                 return
             if entry.name.startswith(start) and entry.is_dir():
                 yield above + entry.name
-
-
-def _of_parts(ctx: click.Context, incomplete: str, kind: str) -> list[str]:
-    """Return what the profile and its partitions have of a kind; with --partition, only this one."""
-    named = str(ctx.params.get("partition") or "").split(",")
-    return _of_profile(ctx, incomplete, lambda profile: names_of(profile, kind, named))
-
-
-def _of_profile(ctx: click.Context, incomplete: str, values: Callable[[Profile], Iterable[str]]) -> list[str]:
-    """Return what the profile has of a kind, each once."""
-    with contextlib.suppress(SbatchgenError):
-        return offered(values(_profile(ctx)), incomplete)
-    return []
 
 
 def _profile(ctx: click.Context) -> Profile:

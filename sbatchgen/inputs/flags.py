@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
 _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
-_COMPLETED = {
+_COMPLETED: Mapping[str, Callable[..., Any]] = {
     "profile": completion.profiles,
-    "partition": completion.partitions,
-    "account": completion.accounts,
-    "qos": completion.qos,
-    "constraint": completion.features,
+    **{name: functools.partial(completion.of_profile, name) for name in ("partition", *completion.NAMED)},
 }
 
 

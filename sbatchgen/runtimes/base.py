@@ -44,10 +44,6 @@ if TYPE_CHECKING:
             """Whether Slurm runs it."""
 
         @property
-        def nodes(self) -> int:
-            """Number of nodes."""
-
-        @property
         def gpu_vendor(self) -> str:
             """Who made the GPUs: nvidia or amd."""
 
