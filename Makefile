@@ -32,7 +32,7 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/dryrun/test_memory.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
-PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests
+PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests tools
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:

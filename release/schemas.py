@@ -34,7 +34,6 @@ OUTPUTS = {
     "profile list": profiles.ProfilesOutput,
     "profile show": profiles.ProfileOutput,
     "profile sources": profiles.SourcesOutput,
-    "profile test": profiles.TrialsOutput,
     "report": Report,
     "review": Review,
     "status": runs.StatusOutput,

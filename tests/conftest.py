@@ -20,7 +20,7 @@ from typing import Any
 import click
 import pytest
 
-from sbatchgen.cli import main
+from sbatchgen.cli import cli, main
 from tests import leftovers
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -171,9 +171,9 @@ def _written(stream: io.TextIOWrapper[io.BytesIO]) -> str:
 
 @pytest.fixture
 def command(folder: Path) -> Command:
-    """Runs `sbatchgen ARGS` in an empty folder, in this process."""
+    """Runs `sbatchgen ARGS`, or another program, in an empty folder, in this process."""
 
-    def run(*args: str) -> Result:
+    def run(*args: str, program: click.Command = cli) -> Result:
         # As a process has them: text that has no form in UTF-8 fails here too, and bytes pass.
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
         with (
@@ -181,7 +181,7 @@ def command(folder: Path) -> Command:
             contextlib.redirect_stderr(err),
             pytest.raises(SystemExit) as ended,
         ):
-            main(args)
+            main(args, program)
         code = ended.value.code
         result = Result(code if isinstance(code, int) else 1, _written(out), _written(err))
         fit_the_schema(args, result.out)

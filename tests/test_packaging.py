@@ -111,6 +111,8 @@ def test_an_installed_command_renders_in_an_empty_folder(
     outside = "import importlib.util as u; assert u.find_spec('training') is None"
     run(str(python), "-c", outside, cwd=empty)
     assert list(empty.iterdir()) == []
+    drawing = ("data", "mnist", "--to", "data", "--synthetic", "--train", "2", "--test", "1")
+    assert "2 training and 1 test images" in run(command, *drawing, cwd=empty)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,6 @@ COMMANDS = {
     "adopt": ("adopt", "old.slurm", "--to", "new"),
     "list": ("profile", "list"),
     "check": ("profile", "check", "./here.yaml", "msu"),
-    "test": ("profile", "test", "./here.yaml"),
     "show": ("profile", "show", "./here.yaml"),
     "sources": ("profile", "sources", "./here.yaml"),
     "data": ("data", "mnist", "--to", "data", "--synthetic", "--train", "5", "--test", "5"),

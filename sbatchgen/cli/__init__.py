@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -78,19 +78,12 @@ class Commands(click.Group):
         ctx.obj = tuple(args[cut + 1 :])
         return super().parse_args(ctx, args[:cut])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, then warn of files that its search ignored."""
-        try:
-            return super().invoke(ctx)
-        finally:
-            warn_of_left_out()
 
-
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit; docs/reference/exit-status.md lists the statuses."""
+def main(argv: Sequence[str] | None = None, program: click.Command | None = None) -> NoReturn:
+    """Run a program, by default sbatchgen, and exit; docs/reference/exit-status.md lists the statuses."""
     _prepare_streams()
     try:
-        status = _run(list(sys.argv[1:] if argv is None else argv))
+        status = _run(program or cli, list(sys.argv[1:] if argv is None else argv))
     except click.exceptions.Exit as end:  # --help
         status = end.exit_code
     except (KeyboardInterrupt, click.Abort):
@@ -123,8 +116,11 @@ def _flush() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _run(argv: list[str]) -> int:
-    """Return the exit status of a command. click's own `main` would treat a broken pipe as a bug."""
+def _run(program: click.Command, argv: list[str]) -> int:
+    """Run a program, then warn of files that its search ignored; return its exit status.
+
+    click's own `main` would treat a broken pipe as a bug.
+    """
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
 
@@ -133,10 +129,12 @@ def _run(argv: list[str]) -> int:
             return shell_complete(cli, {}, "sbatchgen", COMPLETE, instruction)
         return 1
     try:
-        with cli.make_context("sbatchgen", argv) as context:
-            cli.invoke(context)
+        with program.make_context(program.name, argv) as context:
+            program.invoke(context)
     except SystemExit as end:
         return int(end.code or 0)
+    finally:
+        warn_of_left_out()
     return 0
 
 
@@ -176,7 +174,7 @@ def _report_os_error(error: OSError) -> int:
     return DocumentError.exit_status
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("sbatchgen", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="sbatchgen %(version)s")
 def cli() -> None:
     """Write, review, submit and watch sbatch scripts of PyTorch jobs on Slurm GPU clusters.

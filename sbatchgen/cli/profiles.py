@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,21 +14,18 @@ from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_byte
 from sbatchgen.errors import (
     CommandLineError,
     DocumentError,
-    Problem,
     SbatchgenError,
-    SlurmError,
     did_you_mean,
 )
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.quoting import first_names, visible
+from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from datetime import date
 
     from sbatchgen.discover.cluster import LiveCluster
-    from sbatchgen.inputs.profile import FactSource
-    from sbatchgen.outputs.profiles import ListedProfile, SourcesOutput
+    from sbatchgen.outputs.profiles import ListedProfile
 
 
 @click.group()
@@ -241,89 +238,21 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 
 @profile.command("sources")
 @click.argument("name", shell_complete=completion.profiles)
-@click.option(
-    "--check",
-    "folder",
-    metavar="DIR",
-    type=click.Path(),
-    help="Compare them with checkouts of the documentation.",
-)
 @FORMAT
-def profile_sources(name: str, *, folder: str | None, form: str) -> None:
-    """Show where the facts of a profile are documented.
-
-    NAME is a name or a file. DIR is a git checkout of the documentation, a bare repository, or a folder with
-    several; its newest commit counts. Exit status: 3 if cited lines changed, else 0.
-    """
-    from collections import Counter
-    from pathlib import Path
-
+def profile_sources(name: str, *, form: str) -> None:
+    """Show where the facts of a profile are documented."""
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
     from sbatchgen.table import table
 
-    own = read_document(Places(here(), os.environ).profile(name), Profile)
-    sources = own.value.sources
-    if folder is None:
-        if form == "json":
-            put_json(_sources(name, dict.fromkeys(sources)))
-        else:
-            put(visible(table((", ".join(each.keys), each.at.url) for each in sources)), nl=False)
-        return
-    from sbatchgen.discover.sources import SourceState, compare
-
-    compared = compare(own, Path(folder))
+    sources = read_document(Places(here(), os.environ).profile(name), Profile).value.sources
     if form == "json":
-        put_json(_sources(name, {each.source: each.state.value for each in compared}))
+        from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
+
+        rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
+        put_json(SourcesOutput(name=name, sources=rows))
     else:
-        counts = Counter(each.state for each in compared)
-        states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
-        put(visible(f"{name}: {states or 'no sources'}"))
-    report(each.finding for each in compared if each.finding)
-
-
-def _sources(name: str, states: Mapping[FactSource, str | None]) -> SourcesOutput:
-    rows = states.items()
-    return {"name": name, "sources": [{"keys": of.keys, "url": of.at.url, "state": now} for of, now in rows]}
-
-
-@profile.command("test")
-@click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...", shell_complete=completion.profiles)
-@click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for a job: options.account=abc."
-)
-@FORMAT
-def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...], form: str) -> None:
-    """Try every job of profiles, or of a site's pack.
-
-    Renders and lints each mode with each runtime in each partition, and the pack's jobs. PACK is a folder
-    with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
-    5 if Slurm refuses one, else 0.
-    """
-    from sbatchgen.submit import trial
-
-    tried: list[trial.Trial] = []
-    for name in names:
-        pack = trial.pack_of(name, Places(here(), os.environ))
-        tried += trial.trials(pack, {"settings": settings}, live=live)
-    if form == "json":
-        from sbatchgen.outputs.profiles import TrialsOutput
-
-        put_json(TrialsOutput(tried=tried))
-    else:
-        put(visible(trial.table(tried)), nl=False)
-    by_problem: dict[Problem, list[str]] = {}
-    for job in tried:
-        for problem in job.problems if job.outcome in ("error", "refused") else ():
-            parts = (job.profile, job.job, job.runtime, job.partition)
-            by_problem.setdefault(problem, []).append(" ".join(filter(None, parts)))
-    problems = [row._replace(what=f"{first_names(jobs, 1)}: {row.what}") for row, jobs in by_problem.items()]
-    if any(job.outcome == "error" for job in tried):
-        raise DocumentError(problems)
-    if problems:
-        raise SlurmError(problems)
+        put(visible(table((", ".join(source.keys), source.at.url) for source in sources)), nl=False)
 
 
 def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -6,8 +6,8 @@ Source: jobs on Slurm 22.05 and 26.05 (tests/dryrun); sbatch(1), OUTPUT ENVIRONM
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 
+from sbatchgen.dryrun.step import GPU_VARIABLES, counts, node_list
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
@@ -17,7 +17,6 @@ STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
 _MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # the GPUs of a node
 _LATER = "23.02"
 _SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a job has
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +117,7 @@ def _cpus_of_node(asked: Resources, script: JobScript, gpus: int) -> int:
 
 
 def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
-    first, nodes = held.nodes[0], node_list(held.nodes)
+    first, nodes = held.nodes[0], node_list([*held.nodes], [*held.nodes])
     asked = script.resources
     per_node = asked.ntasks_per_node if script.release < _SPREADING else None
     of = {
@@ -196,7 +195,7 @@ def _of_gpus(asked: Resources, gpus: int) -> dict[str, str]:
     if not gpus:
         return {}
     numbers = ",".join(map(str, range(gpus)))
-    of = dict.fromkeys((*_GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
+    of = dict.fromkeys((*GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
     if asked.gpus_per_node:
         of["SLURM_GPUS_PER_NODE"] = _typed(asked.gpus_per_node)
     if asked.gpus:
@@ -222,16 +221,3 @@ def _of_array(script: JobScript) -> dict[str, str]:
 
 def _typed(amounts: Amounts) -> str:
     return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in amounts)
-
-
-def counts(numbers: tuple[int, ...]) -> str:
-    """Return numbers as Slurm writes them: 4(x2),3."""
-    runs = [(number, len(list(run))) for number, run in groupby(numbers)]
-    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
-
-
-def node_list(names: tuple[str, ...]) -> str:
-    """Return names that are numbered one after the other as Slurm writes them: node[1-4]."""
-    if len(names) == 1:
-        return names[0]
-    return f"node[{names[0].removeprefix('node')}-{names[-1].removeprefix('node')}]"

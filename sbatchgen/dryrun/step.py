@@ -8,9 +8,11 @@ from __future__ import annotations
 import marshal
 import os
 import sys
+from itertools import groupby
 
 TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _HERE, PLACE = os.path.dirname(__file__), "/run/plan"
@@ -143,9 +145,9 @@ def _next_number(kind: str) -> int:
 
 
 def _place(environment: Options, words: list[str]) -> str:
-    """What names a step of srun in each run of the script; Landlock's sandbox has another folder in each."""
+    """What names a step of srun in each run of the script."""
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    return " ".join([environment.get("__plan_count", "0"), line, *words]).replace(BIN, "")
+    return " ".join([environment.get("__plan_count", "0"), line, *words])
 
 
 def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
@@ -287,9 +289,9 @@ def variables(
         "SLURM_NNODES": str(len(names)),
         "SLURM_STEP_NUM_TASKS": str(len(tasks)),
         "SLURM_STEP_NUM_NODES": str(len(names)),
-        "SLURM_STEP_NODELIST": _listed(names, job),
-        "SLURM_TASKS_PER_NODE": _counts(on),
-        "SLURM_STEP_TASKS_PER_NODE": _counts(on),
+        "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
+        "SLURM_TASKS_PER_NODE": counts(on),
+        "SLURM_STEP_TASKS_PER_NODE": counts(on),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{umask():04o}",
     }
@@ -490,20 +492,17 @@ def number_of(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
-def _counts(numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] == number:
-            runs[-1][1] += 1
-        else:
-            runs.append([number, 1])
+def counts(numbers: Iterable[int]) -> str:
+    """Return numbers as Slurm writes them: 4(x2),3."""
+    runs = [(number, len([*run])) for number, run in groupby(numbers)]
     return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
 
 
-def _listed(names: list[str], job: dict[str, Any]) -> str:
+def node_list(names: list[str], nodes: list[str]) -> str:
+    """Return names of some of a job's nodes as Slurm writes them: node[1-4]."""
     if len(names) == 1:
         return names[0]
-    first = job["nodes"].index(names[0])
-    if names == job["nodes"][first : first + len(names)]:
+    first = nodes.index(names[0])
+    if names == nodes[first : first + len(names)]:
         return f"node[{names[0][4:]}-{names[-1][4:]}]"
     return "node[" + ",".join(name[4:] for name in names) + "]"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from sbatchgen.finding import Finding
-from sbatchgen.submit.trial import Trial
 
 
 class ListedProfile(TypedDict):
@@ -48,11 +47,10 @@ class ChecksOutput(TypedDict):
 
 
 class SourceOutput(TypedDict):
-    """Where keys are documented; `state`: what became of the cited lines, if that was asked."""
+    """Where keys are documented."""
 
     keys: Sequence[str]
     url: str
-    state: str | None
 
 
 class SourcesOutput(TypedDict):
@@ -60,9 +58,3 @@ class SourcesOutput(TypedDict):
 
     name: str
     sources: Sequence[SourceOutput]
-
-
-class TrialsOutput(TypedDict):
-    """What `profile test` prints."""
-
-    tried: Sequence[Trial]

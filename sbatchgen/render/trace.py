@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import jinja2
 from jinja2.ext import Extension
@@ -24,9 +23,9 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
 from sbatchgen.render.render import environment_of, fill, finish
 
-# Neither a value nor a script can hold a NUL. Between two of them is the number of a mark: a place, or the
-# name of a block that begins here; nothing where a block ends.
-_MARK = re.compile(r"\0(\d*)\0")
+# Neither a value nor a script can hold a NUL. Between two of them is a mark: "text LINE FILE",
+# "value LINE FILE", "block NAME" where a block begins, or nothing where it ends.
+_MARK = re.compile(r"\0([^\0]*)\0")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -55,10 +54,8 @@ def trace(
     Raises:
         DocumentError: A template changes its own text, which can't be followed.
     """
-    environment = _marking(tuple(folders))
-    marks = cast("_Marks", environment.extensions[_Marks.identifier])
-    marked = fill(environment, plan, code=code)
-    places = _without_doubled_blanks(list(_placed(marked, marks.made)))
+    marked = fill(_marking(tuple(folders)), plan, code=code)
+    places = _without_doubled_blanks(list(_placed(marked)))
     if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
         what = f"the lines of template '{plan.template}' can't be traced"
         raise DocumentError.of(what, fix="don't store and change text in the template")
@@ -88,57 +85,49 @@ def trace_request(request: Request, script: str) -> list[TemplateLine]:
 class _Marks(Extension):
     """Puts a mark before each line of text and each value, and at both ends of a block."""
 
-    def __init__(self, environment: jinja2.Environment) -> None:
-        super().__init__(environment)
-        self.made: list[TemplateLine | str] = []
-
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         """The tokens of a template, with marks between them."""
-        file = Path(stream.filename or "")
         statement: list[Token] = []
         required: list[bool] = []  # of the blocks around: a required one may hold no text, not even a mark
         for token in stream:
-            here = TemplateLine(file, token.lineno)
             if statement or token.type == "block_begin":
                 statement.append(token)
                 if token.type == "block_end":
-                    yield from self._around(statement, required)
+                    yield from _around(statement, required)
                     statement = []
                 continue
             if token.type == "variable_begin":
-                yield self._text(token, self._mark(replace(here, value=True)))
-            is_text = token.type == "data" and not any(required)
-            yield self._text(token, self._marked(token.value, here)) if is_text else token
-
-    def _around(self, statement: list[Token], required: list[bool]) -> Iterator[Token]:
-        """A statement; where it begins or ends a block, with a mark inside the block."""
-        first = statement[0]
-        if statement[1].test("name:endblock") and not required.pop():
-            yield self._text(first, "\0\0")
-        yield from statement
-        if statement[1].test("name:block"):
-            required.append(any(token.test("name:required") for token in statement[3:]))
-            if not required[-1]:
-                yield self._text(first, self._mark(str(statement[2].value)))
-
-    def _text(self, beside: Token, text: str) -> Token:
-        return Token(beside.lineno, "data", text)
-
-    def _mark(self, of: TemplateLine | str) -> str:
-        self.made.append(of)
-        return f"\0{len(self.made) - 1}\0"
-
-    def _marked(self, text: str, start: TemplateLine) -> str:
-        lines = enumerate(_LINE.findall(text))
-        return "".join(self._mark(replace(start, line=start.line + offset)) + line for offset, line in lines)
+                yield _text(token, f"\0value {token.lineno} {stream.filename}\0")
+            if token.type == "data" and not any(required):
+                lines = enumerate(_LINE.findall(token.value), token.lineno)
+                yield _text(token, "".join(f"\0text {at} {stream.filename}\0{line}" for at, line in lines))
+            else:
+                yield token
 
 
-def _placed(marked: str, made: Sequence[TemplateLine | str]) -> Iterator[tuple[TemplateLine, str]]:
+def _around(statement: list[Token], required: list[bool]) -> Iterator[Token]:
+    """A statement; where it begins or ends a block, with a mark inside the block."""
+    first = statement[0]
+    if statement[1].test("name:endblock") and not required.pop():
+        yield _text(first, "\0\0")
+    yield from statement
+    if statement[1].test("name:block"):
+        required.append(any(token.test("name:required") for token in statement[3:]))
+        if not required[-1]:
+            yield _text(first, f"\0block {statement[2].value}\0")
+
+
+def _text(beside: Token, text: str) -> Token:
+    return Token(beside.lineno, "data", text)
+
+
+def _placed(marked: str) -> Iterator[tuple[TemplateLine, str]]:
     """Each line of a marked text, and where its first character is from."""
     blocks: list[str] = []
-    place, line = TemplateLine(Path(), 0), ""
-    first = place
+    first = place = TemplateLine(Path(), 0)
+    line = ""
     for index, piece in enumerate(_MARK.split(marked)):
+        kind, _, about = piece.partition(" ")
         if index % 2 == 0:
             for part in _LINE.findall(piece):
                 if not line:
@@ -149,12 +138,13 @@ def _placed(marked: str, made: Sequence[TemplateLine | str]) -> Iterator[tuple[T
                 if part.endswith("\n"):
                     yield first, line
                     line = ""
-        elif not piece:
-            blocks.pop()
-        elif isinstance(mark := made[int(piece)], TemplateLine):
-            place = mark
+        elif kind == "block":
+            blocks.append(about)
+        elif kind:
+            number, _, file = about.partition(" ")
+            place = TemplateLine(Path(file), int(number), value=kind == "value")
         else:
-            blocks.append(mark)
+            blocks.pop()
     if line:
         yield first, line
 

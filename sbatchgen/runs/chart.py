@@ -11,7 +11,6 @@ from sbatchgen.table import one_line
 
 HEIGHT, LEAST = 12, 20  # lines of a panel; columns at least
 _LABEL = 9  # columns before the axis
-Points = Sequence[tuple[float, float]]
 
 
 def chart(histories: Sequence[History], width: int) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # 10 minutes.
 WAIT_S = 60
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+# A path as it is on this machine; None where a variable in it is not set.
+Here = Callable[[ShellPath], Path | None]
 # By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
 # the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
 MASKS = {
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
         @property
         def slurm(self) -> bool:
             """Whether Slurm runs it."""
-
-        @property
-        def nodes(self) -> int:
-            """Number of nodes."""
 
         @property
         def gpu_vendor(self) -> str:
@@ -226,11 +224,6 @@ class Runtime:
         """Return the job key that it can't do without, in this profile."""
         return self.requires
 
-    def is_ready(self, facts: Any) -> bool:
-        """Whether a profile brings what the runtime requires."""
-        needed = self.needs(facts)
-        return needed is None or any(getattr(facts, key.fact) for key in self.keys if key.name == needed.key)
-
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the variables of the runtime's template part, also for a job of another runtime.
 
@@ -283,11 +276,8 @@ class Runtime:
         """Return why a container can't mount a path, or ""."""
         return ""
 
-    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
-        """Yield what the job needs and the machine of submission lacks; compute nodes may have it.
-
-        `here` gives a path as it is on this machine; None where a variable in it is not set.
-        """
+    def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
+        """Yield what the job needs and the machine of submission lacks; compute nodes may have it."""
         yield from ()
 
     def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
@@ -328,16 +318,14 @@ class ContainerRuntime(Runtime):
         """Whether the image is a file, not the address of a registry."""
         return "://" not in image
 
-    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+    def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
         """Yield an image that is a file and does not exist."""
         image = job.software.get("image")
         if image and self.is_file(image):
             yield from lacking("image", image, here, "image", "prepare it (sbatchgen image), or name another")
 
 
-def lacking(
-    key: str, path: ShellPath, here: Callable[[ShellPath], Path | None], noun: str, fix: str
-) -> Iterator[KeyFault]:
+def lacking(key: str, path: ShellPath, here: Here, noun: str, fix: str) -> Iterator[KeyFault]:
     """Yield a path of a job that does not exist, in a folder that does, or below the folder of submission."""
     file = here(path)
     if file and (file.parent.is_dir() or path[0] not in "/$") and not file.exists():

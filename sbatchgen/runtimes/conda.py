@@ -1,7 +1,6 @@
 """conda: an environment of conda, activated by conda itself."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
@@ -44,9 +43,7 @@ class CondaRuntime(base.Runtime):
             "conda_env": base.of_submission(job.software.get("conda_env") or "", job),
         }
 
-    def missing(
-        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
-    ) -> Iterator[base.KeyFault]:
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield an environment that is given by its path and does not exist."""
         env = job.software.get("conda_env") or ShellPath("")
         if "/" in env:

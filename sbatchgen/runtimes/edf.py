@@ -3,8 +3,7 @@
 Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
@@ -61,9 +60,7 @@ class EdfRuntime(base.Runtime):
             what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
             yield base.KeyFault("edf", what, f"write ./{edf}, or the absolute path")
 
-    def missing(
-        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
-    ) -> Iterator[base.KeyFault]:
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield a file that does not exist."""
         edf = job.software.get("edf") or ShellPath("")
         if "/" in edf:

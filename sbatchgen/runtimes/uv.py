@@ -3,8 +3,7 @@
 Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
@@ -47,9 +46,7 @@ class UvRuntime(base.Runtime):
         """Yield `uv run`, which changes neither the environment nor uv.lock."""
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
-    def missing(
-        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
-    ) -> Iterator[base.KeyFault]:
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield a project that does not exist, or has no environment."""
         path = job.software.get("uv_project")
         project = here(path) if path else None

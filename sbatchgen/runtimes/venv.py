@@ -1,7 +1,6 @@
 """venv: a virtual environment; what bin/activate does, by two variables, or by that file itself."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.keys import described, record
@@ -41,9 +40,7 @@ class VenvRuntime(base.Runtime):
         activate = job.runtime is self and job.facts.activate
         return {"venv": base.absolute(job.software.get("venv") or "", here), "venv_activate": activate}
 
-    def missing(
-        self, job: base.RuntimeJob, here: Callable[[ShellPath], Path | None]
-    ) -> Iterator[base.KeyFault]:
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield an environment that does not exist, in a folder that does."""
         if path := job.software.get("venv"):
             fix = f"python3 -m venv {word(str(here(path)))}, or name another"

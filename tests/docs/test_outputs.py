@@ -90,7 +90,6 @@ def test_a_schema_that_does_not_exist_is_an_error(command: Command) -> None:
         ("profile check lumi", 0),
         ("profile check msu ./broken.yaml nothing", 3),
         ("profile sources lumi", 0),
-        ("profile test msu", 0),
         ("lint job.slurm", 0),
         ("plan job.slurm", 0),
         ("lint --rules", 0),

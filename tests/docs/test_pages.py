@@ -54,7 +54,7 @@ def typed(folder: Path) -> dict[str, str]:
         file.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         file.chmod(0o755)
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(QUICKLY)}
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{QUICKLY}:{REPOSITORY}"}
 
 
 @pytest.mark.parametrize("page", CONSOLES)

@@ -18,6 +18,7 @@ from tests.cluster import accounting
 from tests.cluster.controller import Controller
 from tests.conftest import Command
 from tests.test_imports import loaded
+from tools import trial
 
 PYPROJECT = f"""
 [build-system]
@@ -161,7 +162,7 @@ def test_a_pack_is_tried_as_a_folder_and_installed(package: Path, installed: Pat
         lines.append(f"example  {runtime:<7}  {partition:<9}  {cells}".rstrip())
     table = "\n".join(lines) + "\n"
     for name, jobs in ((str(package / "example_site"), package / "example_site"), ("example", installed)):
-        result = command("profile", "test", name, "--set", "options.account=abc")
+        result = command(name, "--set", "options.account=abc", program=trial.cli)
         assert result.out == table + f"example  {jobs}/jobs/train.yaml: ok\n"
         assert result.status == 0, result.err
 
@@ -174,7 +175,7 @@ def test_a_problem_of_a_pack_is_reported_once(package: Path, folder: Path, comma
     ):
         (folder / "pack" / kind).mkdir(parents=True, exist_ok=True)
         (folder / "pack" / kind / name).write_text(text)
-    result = command("profile", "test", "pack")
+    result = command("pack", program=trial.cli)
     assert result.status == 3
     assert re.search(rf"(?m)^a +venv +gpu( +error){{{len(MODES)}}}$", result.out)
     assert "b  profile: error\n" in result.out
@@ -183,7 +184,7 @@ def test_a_problem_of_a_pack_is_reported_once(package: Path, folder: Path, comma
     assert "more: " in result.err
     assert "'many' is not a whole number" in result.err
     assert "missing key 'url'" in result.err
-    assert command("profile", "test", "nowhere").status == 3
+    assert command("nowhere", program=trial.cli).status == 3
 
 
 def test_an_account_that_is_set_wins_over_a_made_up_one(folder: Path, command: Command) -> None:
@@ -191,9 +192,9 @@ def test_an_account_that_is_set_wins_over_a_made_up_one(folder: Path, command: C
         "name: own\nurl: https://example.org\nchecked: 2026-01-01\nrequired: [account]\n"
         "partitions: {p: {gpus_per_node: 4, cpus_per_node: 8, accounts: [prof1]}}\n"
     )
-    tried = command("profile", "test", "own.yaml", "--set", "options.account=prof1")
+    tried = command("own.yaml", "--set", "options.account=prof1", program=trial.cli)
     assert "host     p          ok   ok      ok            ok\n" in tried.out
-    assert " ok" not in command("profile", "test", "own.yaml").out
+    assert " ok" not in command("own.yaml", program=trial.cli).out
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_a_profile_may_leave_the_environment_to_its_users(
         "partitions: {p: {gpus_per_node: 4, cpus_per_node: 8}}\n"
     )
     assert command("profile", "check", "own.yaml").out == "own.yaml: no errors\n"
-    tried = command("profile", "test", "own.yaml")
+    tried = command("own.yaml", program=trial.cli)
     assert tried.out.split("\n")[1].split() == ["own.yaml", runtime, "p", *("ok",) * len(MODES)]
 
 
@@ -234,8 +235,8 @@ def test_a_real_slurm_accepts_an_account_that_is_set_and_no_made_up_one(
         "name: own\nurl: https://example.org\nchecked: 2026-01-01\nrequired: [account]\n"
         "partitions: {cpu: {gpus_per_node: 0, cpus_per_node: 16}}\n"
     )
-    assert "refused" in command("profile", "test", "own.yaml", "--live").out
-    tried = command("profile", "test", "own.yaml", "--live", "--set", "options.account=prof1")
+    assert "refused" in command("own.yaml", "--live", program=trial.cli).out
+    tried = command("own.yaml", "--live", "--set", "options.account=prof1", program=trial.cli)
     assert tried.status == 0, tried.err
     assert " ok " in tried.out
 
@@ -255,13 +256,13 @@ def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     pack = folder / "pack"
     (pack / "profiles").mkdir(parents=True)
     (pack / "profiles/example.yaml").write_text(PROFILE.replace("template: site.sh.j2\n", ""))
-    result = command("profile", "test", "pack", "--live")
+    result = command("pack", "--live", program=trial.cli)
     assert result.status == 0, result.err
     assert "example  conda    gpu        ok   ok      ok            ok\n" in result.out
 
     moved = PROFILE.replace("template: site.sh.j2\n", "").replace("  gpu:", "  gone:")
     (pack / "profiles/example.yaml").write_text(moved.replace("partition: gpu", "partition: gone"))
-    result = command("profile", "test", "pack", "--live")
+    result = command("pack", "--live", program=trial.cli)
     assert result.status == 5
     assert "example  conda    gone       refused  refused  refused       refused\n" in result.out
     assert "partition" in result.err

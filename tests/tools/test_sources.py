@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.discover.sources import digest
 from sbatchgen.git import git
 from sbatchgen.units import Citation
 from tests.conftest import Command
 from tests.runs.test_snapshot import git as run_git
+from tools.sources import cli, digest
 
 PAGE = ["# GPUs", "", "| gpu   | 2 days | 16 nodes |", "| debug | 1 hour | 2 nodes |", "", "Load cuda/12.4."]
 
@@ -49,7 +49,7 @@ def test_a_changed_line_is_named_with_what_it_was_and_is(command: Command, place
     profile(cited(Path(place)))
     newest = commit(Path(place), [*PAGE[:2], "| gpu | 1 day | 16 nodes |", *PAGE[3:]])
     folder = place.split("/", maxsplit=1)[0]
-    done = command("profile", "sources", "./lab.yaml", "--check", folder)
+    done = command("./lab.yaml", folder, program=cli)
     assert (done.status, done.out) == (3, "./lab.yaml: 1 changed\n")
     assert f"{CHANGED} '| gpu | 1 day | 16 nodes |'\n  at:  lab.yaml:7\n" in done.err
     new = digest(["| gpu | 1 day | 16 nodes |"])
@@ -59,11 +59,11 @@ def test_a_changed_line_is_named_with_what_it_was_and_is(command: Command, place
 def test_lines_that_move_or_are_aligned_again_are_the_same_facts(command: Command) -> None:
     profile(cited(Path("docs")))
     commit(Path("docs"), ["A new page.", *PAGE])
-    done = command("profile", "sources", "./lab.yaml", "--check", "docs")
+    done = command("./lab.yaml", "docs", program=cli)
     assert (done.status, done.out) == (0, "./lab.yaml: 1 moved\n")
     assert "info: partitions.gpu.time_max: gpu.md:3 is line 4 now\n" in done.err
     commit(Path("docs"), [line.replace(" ", "   ") for line in PAGE])
-    done = command("profile", "sources", "./lab.yaml", "--check", "docs")
+    done = command("./lab.yaml", "docs", program=cli)
     assert (done.status, done.out, done.err) == (0, "./lab.yaml: 1 unchanged\n", "")
 
 
@@ -73,7 +73,7 @@ def test_a_shallow_checkout_is_enough(command: Command) -> None:
     subprocess.run(
         ["git", "clone", "-q", "--bare", "--depth=1", f"file://{Path.cwd()}/docs", "shallow"], check=True
     )
-    done = command("profile", "sources", "./lab.yaml", "--check", "shallow")
+    done = command("./lab.yaml", "shallow", program=cli)
     assert done.status == 3
     assert "gpu.md:3 changed; line 3 is now '| gpu | 1 day | 16 nodes |'" in done.err
 
@@ -81,7 +81,7 @@ def test_a_shallow_checkout_is_enough(command: Command) -> None:
 def test_a_source_without_a_digest_gets_one_to_write(command: Command) -> None:
     at = cited(Path("docs"), 6)
     profile(at.rpartition(" ")[0])
-    done = command("profile", "sources", "./lab.yaml", "--check", "docs")
+    done = command("./lab.yaml", "docs", program=cli)
     assert done.status == 0
     assert "gpu.md:6 has no digest\n" in done.err
     assert f"write at: example/docs@{at.split('@')[1][:10]} gpu.md:6 {digest([PAGE[5]])}\n" in done.err
@@ -89,16 +89,14 @@ def test_a_source_without_a_digest_gets_one_to_write(command: Command) -> None:
 
 def test_what_the_folder_lacks_is_counted_or_an_error(command: Command) -> None:
     profile("https://example.org/gpu")
-    assert (
-        command("profile", "sources", "./lab.yaml", "--check", ".").out == "./lab.yaml: 1 not in the folder\n"
-    )
+    assert command("./lab.yaml", ".", program=cli).out == "./lab.yaml: 1 not in the folder\n"
     profile("example/docs@0123abc gpu.md:3")
     Path("empty").mkdir()
-    done = command("profile", "sources", "./lab.yaml", "--check", "empty")
+    done = command("./lab.yaml", "empty", program=cli)
     assert (done.status, "empty holds no repository of example/docs" in done.err) == (3, True)
     commit(Path("docs"), PAGE)
     profile("example/docs@0123abc old.md:3")
-    assert "old.md:3 is gone" in command("profile", "sources", "./lab.yaml", "--check", "docs").err
+    assert "old.md:3 is gone" in command("./lab.yaml", "docs", program=cli).err
 
 
 def test_sources_are_links_and_explain_shows_those_of_each_value(command: Command) -> None:

@@ -1,17 +1,24 @@
 """A site's pack tried out: every job that its profiles can have, rendered, linted, and shown to Slurm.
 
+    python -m tools.trial PACK|PROFILE...
+
 PACK/profiles/*.yaml    PACK/templates/    PACK/jobs/*.yaml
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from sbatchgen import table as tables
-from sbatchgen.errors import Problem, SbatchgenError
+from sbatchgen.cli import main
+from sbatchgen.cli.output import here, put
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
@@ -21,9 +28,11 @@ from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
 from sbatchgen.plan.request import Request, read_request
+from sbatchgen.quoting import first_names, visible
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.base import Runtime
 from sbatchgen.slurm.refusal import asked_by
 from sbatchgen.submit.sbatch import ask_slurm
 
@@ -65,6 +74,36 @@ class Pack:
     profiles: Mapping[str, Path]
     jobs: Sequence[Path]
     places: Places
+
+
+@click.command("python -m tools.trial")
+@click.argument("names", nargs=-1, required=True, metavar="PACK|PROFILE...")
+@click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for a job: options.account=abc."
+)
+def cli(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...]) -> None:
+    """Try every job of profiles, or of a site's pack.
+
+    Renders and lints each mode with each runtime in each partition, and the pack's jobs. PACK is a folder
+    with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
+    5 if Slurm refuses one, else 0.
+    """
+    places = Places(here(), os.environ)
+    tried = [
+        trial for name in names for trial in trials(pack_of(name, places), {"settings": settings}, live=live)
+    ]
+    put(visible(table(tried)), nl=False)
+    by_problem: dict[Problem, list[str]] = {}
+    for trial in tried:
+        for problem in trial.problems if trial.outcome in ("error", "refused") else ():
+            parts = (trial.profile, trial.job, trial.runtime, trial.partition)
+            by_problem.setdefault(problem, []).append(" ".join(filter(None, parts)))
+    problems = [row._replace(what=f"{first_names(jobs, 1)}: {row.what}") for row, jobs in by_problem.items()]
+    if any(trial.outcome == "error" for trial in tried):
+        raise DocumentError(problems)
+    if problems:
+        raise SlurmError(problems)
 
 
 def pack_of(name: str, places: Places) -> Pack:
@@ -129,8 +168,15 @@ def _having(runtime: str, profile: Profile) -> Iterator[str]:
     for name, partition in profile.partitions.items() or [("", profile)]:
         used = partition.runtime or profile.runtime or "host"
         facts = [settings.facts(RUNTIMES[runtime]) for settings in (profile, partition)]
-        if runtime == used or any(map(RUNTIMES[runtime].is_ready, facts)):
+        if runtime == used or any(_is_ready(RUNTIMES[runtime], of_runtime) for of_runtime in facts):
             yield str(name)
+
+
+def _is_ready(runtime: Runtime, facts: Any) -> bool:
+    """Whether a profile brings what a runtime requires; it brings nothing for one without keys, the host."""
+    if needed := runtime.needs(facts):
+        return any(getattr(facts, key.fact) for key in runtime.keys if key.name == needed.key)
+    return bool(runtime.keys)
 
 
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
@@ -178,3 +224,7 @@ def table(tried: Sequence[Trial]) -> str:
             others.append((trial.profile, f"{trial.job}: {shown}"))
     lines = [(*place, *(modes.get(mode, "") for mode in MODES)) for place, modes in rows.items()]
     return tables.table([("profile", "runtime", "partition", *MODES), *lines]) + tables.table(others)
+
+
+if __name__ == "__main__":
+    main(program=cli)

@@ -1,5 +1,7 @@
 """The documentation that a profile's facts are from, compared with a newer checkout of it.
 
+    python -m tools.sources PROFILE FOLDER
+
 A source has a digest of the lines that it cites, so that a shallow checkout is enough. Blanks don't count:
 tables are aligned again when a row is added.
 """
@@ -7,18 +9,26 @@ tables are aligned again when a row is added.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections import Counter
 from collections.abc import Sequence
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
+from sbatchgen.cli import main
+from sbatchgen.cli.output import here, put, report
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.git import git
-from sbatchgen.inputs.document import Document
+from sbatchgen.inputs.document import Document, read_document
 from sbatchgen.inputs.profile import FactSource, Profile
-from sbatchgen.quoting import first_names
+from sbatchgen.inputs.search import Places
+from sbatchgen.quoting import first_names, visible
 from sbatchgen.units import Citation
 
 _SHOWN = 100  # characters of a line
@@ -39,6 +49,22 @@ class Comparison(NamedTuple):
     source: FactSource
     state: SourceState
     finding: Finding | None = None
+
+
+@click.command("python -m tools.sources")
+@click.argument("name", metavar="PROFILE")
+@click.argument("folder", type=click.Path(path_type=Path))
+def cli(name: str, folder: Path) -> None:
+    """Compare the cited lines of a profile with newer documentation.
+
+    PROFILE is a name or a file. FOLDER is a git checkout of the documentation, a bare repository, or a folder
+    with several; its newest commit counts. Exit status: 3 if cited lines changed, else 0.
+    """
+    compared = compare(read_document(Places(here(), os.environ).profile(name), Profile), folder)
+    counts = Counter(each.state for each in compared)
+    states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
+    put(visible(f"{name}: {states or 'no sources'}"))
+    report(each.finding for each in compared if each.finding)
 
 
 def digest(lines: Sequence[str]) -> str:
@@ -139,8 +165,6 @@ def _lines(repository: Path, commit: str, path: str) -> list[str]:
 
 def _nearest(now: Sequence[str], old: Sequence[str], start: int) -> int:
     """Return the line that is most like the first of the old lines; the same number if nothing is like it."""
-    from difflib import get_close_matches
-
     like = get_close_matches(old[0], now, 1) if old and old[0].strip() else []
     return now.index(like[0]) if like else min(start, len(now) - 1)
 
@@ -165,3 +189,7 @@ def _result(source: FactSource, state: SourceState, what: str, at: str, fix: str
     severity: Severity = "error" if state is SourceState.CHANGED else "info"
     about = f"{first_names(source.keys, 2)}: " if source.keys else ""
     return Comparison(source, state, Finding(severity, Problem(about + what, at, fix)))
+
+
+if __name__ == "__main__":
+    main(program=cli)
