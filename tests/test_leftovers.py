@@ -1,4 +1,4 @@
-"""No process of a test goes on when the tests have ended, also when they were killed."""
+"""No process of a test continues when the tests have ended, also when they were killed."""
 
 from __future__ import annotations
 
