@@ -1,20 +1,16 @@
-"""MNIST, downloaded or drawn before a job holds GPUs.
-
-The trainer's own module draws, by its path: the command imports nothing of the trainer.
-"""
+"""MNIST, downloaded or drawn before a job holds GPUs."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import runpy
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.search import bundled
+from sbatchgen.prepare import digits
 
 # Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
 MIRRORS = (
@@ -37,9 +33,8 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
     Raises:
         DocumentError: The files can't be written.
     """
-    write = runpy.run_path(str(bundled("code") / "training/data/digits.py"))["write"]
     try:
-        return str(write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing}))
+        return digits.write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing})
     except OSError as error:
         what = f"no digits were written to {folder}: {error.strerror or error}"
         raise DocumentError.of(what, fix="name another folder: --to") from error
