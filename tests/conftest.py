@@ -29,11 +29,13 @@ REPOSITORY = Path(__file__).parents[1]
 SLOW_FIXTURES = {"controller_factory", "later_root", "real_slurm", "slurm_root", "trained"}
 LATER = "26.05"
 DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that the longest begin
-# Long trainings, tutorials and what runs in a browser; all that needs another Slurm is a proof too.
+# Long trainings, rehearsals, containers, tutorials and what runs in a browser; all that needs another Slurm is a proof too.
 PROOFS = frozenset(
     f"tests/{file}"
     for file in """
-    docs/test_own.py jobs/test_tutorials.py page/test_identity.py page/test_walks.py training/test_moments.py
+    docs/test_first_hour.py docs/test_own.py dryrun/test_memory.py dryrun/test_rehearsal.py dryrun/test_truth.py
+    jobs/test_apptainer.py jobs/test_chains.py jobs/test_containers.py jobs/test_engines.py jobs/test_survival.py
+    jobs/test_tutorials.py page/test_identity.py page/test_walks.py training/test_exact.py training/test_moments.py
     training/test_seen.py training/test_starts.py
     """.split()
 )
