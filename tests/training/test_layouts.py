@@ -24,7 +24,9 @@ OWN = """
 
     def model(config):
         layers = nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1600, 10)
-        return nn.Sequential(*layers)
+        made = nn.Sequential(*layers).double()
+        made.register_forward_pre_hook(lambda _, inputs: inputs[0].double())
+        return made
 """
 KINDS = pytest.mark.parametrize("kind", ["sgd", "adamw", "adadelta"])
 
@@ -59,6 +61,10 @@ def test_channels_last_may_change_at_a_resume(
     fused: bool,
     last: bool,
 ) -> None:
+    """In float64: the formats round differently, and in float32 that gives a ReLU's input near 0 another sign.
+
+    The gradient then lacks one pixel, and weights differ by 5e-5, as they do without a resume.
+    """
     if not fused:
         monkeypatch.setattr(optimizer, "_fused", unfused)
     first, then = ((), ("--channels-last",)) if last else (("--channels-last",), ())
@@ -67,7 +73,7 @@ def test_channels_last_may_change_at_a_resume(
         ended = here(tmp_path / name, *flags, "--optimizer", kind, *more, "--epochs", "2")
         assert ended.code == 0, ended.err
 
-    assert far(tmp_path / "same", tmp_path / "changed") < 1e-5
+    assert far(tmp_path / "same", tmp_path / "changed") < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
