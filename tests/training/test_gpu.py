@@ -30,8 +30,7 @@ from training.run import agreement, evaluation, loop, setup
 from training.run.session import Progress, Session
 from training.saving.writer import Copies
 
-from .test_layouts import unfused
-from .test_loop import batch, session
+from .test_loop import batch, session, unfused
 from .trainers import Here, Trainers, finish, tasks
 
 OWN = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from training.config import Config, parse
 from training.data.datasets import Data
 from training.data.splits import InMemory, Norm
 from training.errors import NotFiniteError, UserError
+from training.model import optimizer
 from training.model.optimizer import Ema, Updater, build_optimizer, lr_at
 from training.model.precision import build_scaler
 from training.model.tasks import build_task
@@ -65,6 +68,11 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         trained=model,
         updater=Updater(optimizer=build_optimizer(config, model)),
     )
+
+
+def unfused(kind: Callable[..., torch.optim.Optimizer], groups: Any, **how: Any) -> torch.optim.Optimizer:
+    """In place of `optimizer._fused`."""
+    return kind(groups, **how)
 
 
 def batch(made: Session, index_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -182,6 +190,47 @@ def test_an_overflow_under_a_loss_scale_changes_no_weight(tmp_path: Path) -> Non
 
     assert all(map(torch.equal, before, made.model.parameters()))
     assert scaler.get_scale() < 1e38
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory without contents is NaN."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch._C._set_deterministic_algorithms(True, warn_only=False)
+    yield
+    torch._C._set_deterministic_algorithms(False, warn_only=False)
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU")
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "first", [0, 1], ids=["logged", "fused"]
+)  # the log's step unscales before the optimizer
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("kind", ["sgd", "sgd --momentum 0", "adamw", "adadelta"])
+def test_no_step_reads_memory_without_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, precision: str, first: int
+) -> None:
+    """With fp16 the first step overflows: that of torch's fused SGD would leave its momentum unwritten."""
+    config = parse(["--precision", precision, "--lr", "0.01", "--optimizer", *kind.split()])
+    states = []
+    for plain in (False, True):
+        made = session(tmp_path, rank=0, size=1)
+        model = made.model.float()
+        with monkeypatch.context() as patched:
+            if plain:
+                patched.setattr(optimizer, "_fused", unfused)
+            updater = Updater(build_optimizer(config, model), build_scaler(config, made.world.device))
+        made = replace(made, config=config, updater=updater)
+        assert torch.empty(3).isnan().all()
+        for step, loud in enumerate((1e9 if precision == "fp16" else 1.0, 1.0, 1.0), start=first):
+            x, y = batch(made, torch.arange(6))
+            loop.train_step(made, iter([(x.float() * loud, y)]), [6], step=step)
+        states.append([kept for state in updater.optimizer.state.values() for kept in state.values()])
+        states[-1] += [weight.detach() for weight in model.parameters()]
+        assert updater.scaler is None or updater.scaler.get_scale() < 65536
+
+    assert all(map(torch.allclose, *states)), states
 
 
 def test_a_torch_without_a_loss_scale_for_the_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
