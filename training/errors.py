@@ -9,6 +9,7 @@ import traceback
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
+LONGEST = 2000  # characters of an error: torch's out of memory has 700
 PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
 MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
@@ -32,7 +33,7 @@ KNOWN = (
 class UserError(Exception):
     """An error that the user can fix, shown as one line: what is wrong, at which file or host, the fix.
 
-    If `shared`, every process of the run raises the same error, and only rank 0 prints it.
+    If `shared`, every process of the run raises this error or its text, and only rank 0 prints it.
     """
 
     status = FAILED
@@ -47,10 +48,6 @@ class FolderError(UserError):
     """The run folder belongs to another job or cannot be written: nothing is recorded in it."""
 
 
-class RankError(UserError):
-    """An error of this process alone, which prints it."""
-
-
 class NotFiniteError(Exception):
     """The loss or a weight became infinite or NaN; nothing is saved after this."""
 
@@ -59,17 +56,17 @@ class NotFiniteError(Exception):
 
 def one_line(error: BaseException) -> str:
     """The error's text in one line, with the type's name unless the error is one of these."""
-    text = " ".join(str(error).split())[:500]
+    text = " ".join(str(error).split())[:LONGEST]
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 
-def explain(error: Exception, where: str) -> RankError | None:
+def explain(error: Exception, where: str) -> UserError | None:
     """The error of torch in one line, at this rank and host; None if it is of another kind."""
     matched = next((known for known in KNOWN if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None
     text = " ".join(traceback.format_exception_only(error)[-1].split())
-    return RankError(f"{matched[1]} ({text[:300]})", at=where, fix=matched[2])
+    return UserError(f"{matched[1]} ({text[:LONGEST]})", at=where, fix=matched[2])
 
 
 def complain(line: str) -> None:

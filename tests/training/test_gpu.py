@@ -102,13 +102,14 @@ def test_a_gpu_is_chosen_before_nccl_connects(monkeypatch: pytest.MonkeyPatch) -
     def meet(backend: str, *, device_id: torch.device, **_: Any) -> None:
         calls.append(("init_process_group", backend, str(device_id)))
 
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "1")
+    store = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
+    store.add("ready", 7)
+    monkeypatch.setattr(world, "rendezvous", lambda *_, **_more: iter([(store, 6, 8)]))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set_device", str(device))))
     monkeypatch.setattr(dist, "init_process_group", meet)
     place = Place(launcher="torchrun", rank=6, size=8, local_rank=2, local_size=4)
-    joined = world.join(place, device="auto", backend="auto", timeout_s=9)
+    joined = world.join(place, lambda: None, device="auto", backend="auto", timeout_s=9)
 
     assert calls == [("set_device", "cuda:2"), ("init_process_group", "nccl", "cuda:2")]
     assert (joined.backend, str(joined.device)) == ("nccl", "cuda:2")

@@ -1,7 +1,4 @@
-"""Data sets: what `--dataset` names.
-
-Shape suffixes: N samples, C channels, H height, W width.
-"""
+"""Data sets: what `--dataset` names. Shape suffixes: N samples, C channels, H height, W width."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""The order of the samples: a function of (seed, epoch, position), so that nothing needs to be saved.
+"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved.
 
 The order of an epoch is one permutation for the whole run. A step takes the next `batch` entries, which the
 processes divide among themselves. So any number of processes sees each sample once per epoch, and a run that
 stopped after `consumed` samples resumes at the next one, in no time.
-
-Shape suffix: N samples.
 """
 
 from __future__ import annotations

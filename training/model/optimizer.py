@@ -1,7 +1,4 @@
-"""Optimizers, learning rate schedules and the running mean of the weights (EMA).
-
-The learning rate is a function of the position: there is no scheduler state to save.
-"""
+"""Optimizers, learning rates (functions of the position) and the running mean of the weights (EMA)."""
 
 from __future__ import annotations
 

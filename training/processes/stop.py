@@ -86,7 +86,7 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
         seconds = float("nan")
     if not 0 < seconds < float("inf"):
         fix = "auto, off, or seconds from now or since 1970"
-        raise UserError(f"--deadline is {deadline}", fix=fix, shared=True)
+        raise UserError(f"--deadline is {deadline}", fix=fix)
     return seconds if seconds >= EPOCH_FROM_S else now + seconds
 
 

@@ -1,6 +1,6 @@
 """The process group: joining it, leaving it, the collectives that the package uses, and what a hang leaves.
 
-With one process there is no process group, and the collectives do nothing.
+A process that no launcher has started has no process group, and the collectives do nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from training.errors import UserError, complain, one_line
-from training.processes.ranks import Place, usable_cpus
+from training.processes.ranks import MEETING, Place, usable_cpus
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or "" with one process
+    backend: str  # nccl, gloo, or "" without a process group
     threads: int
     host: str
 
@@ -52,21 +53,30 @@ class World:
         return f"rank {self.rank} of {self.size} on {self.host}"
 
 
-def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose device and threads, and meet the others; UserError if a device or a process is missing."""
-    chosen = _choose_device(place, device, backend)
+def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
+    """Choose device and threads, and meet the others, which all raise the error of `check` or a device.
+
+    UserError for these, and if a process is missing.
+    """
+    chosen, problem = torch.device("cpu"), None
+    try:
+        check()
+        chosen = _choose_device(place, device, backend)
+    except UserError as error:
+        problem = error
     threads = _threads(place)
     torch.set_num_threads(threads)
     if chosen.type == "cpu":
         keep_memory()
-    if backend == "auto":
-        backend = "nccl" if chosen.type == "cuda" else "gloo"
-    if place.size > 1:
-        _meet(place, backend, timeout_s, chosen)
-    else:
-        backend = ""
+    backend = ("nccl" if chosen.type == "cuda" else "gloo") if backend == "auto" else backend
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return World(place.rank, place.size, place.local_rank, chosen, backend, threads, host)
+    backend = backend if place.launcher != "none" else ""
+    world = World(place.rank, place.size, place.local_rank, chosen, backend, threads, host)
+    if backend:
+        _meet(world, timeout_s, problem)
+    elif problem:
+        raise problem
+    return world
 
 
 def keep_memory() -> bool:
@@ -87,7 +97,7 @@ def leave(world: World) -> None:
     The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed: torch 2.2
     waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
     """
-    if world.size > 1:
+    if world.backend:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
         last.item()
         dist.destroy_process_group()
@@ -96,21 +106,21 @@ def leave(world: World) -> None:
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
     """Sum a tensor over all processes, in place; it is on the world's device."""
-    if world.size > 1:
+    if world.backend:
         dist.all_reduce(values)
     return values
 
 
 def copy_from_rank0(world: World, tensors: Iterable[torch.Tensor]) -> None:
     """Copy rank 0's values to all processes, in place; the tensors are on the world's device."""
-    if world.size > 1:
+    if world.backend:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)  # the same memory, without autograd
 
 
 def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
     """Rank 0's bytes (or None) on every process, without a shared file system."""
-    if world.size == 1:
+    if not world.backend:
         return data
     length = torch.tensor([-1 if data is None else len(data)], dtype=torch.int64, device=world.device)
     dist.broadcast(length, src=0)
@@ -127,7 +137,7 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
 
 def gather_text(world: World, text: str) -> list[str]:
     """The texts of all processes by rank, on every process; cut off at TEXT_BYTES."""
-    if world.size == 1:
+    if not world.backend:
         return [text]
     data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
     mine = torch.tensor(list(data), dtype=torch.uint8, device=world.device)
@@ -146,11 +156,9 @@ def together(world: World, make: Callable[[], T]) -> T:
     try:
         result = make()
     except (UserError, OSError) as error:
-        problem = one_line(error)
-    for rank, text in enumerate(gather_text(world, problem)):
-        if text:
-            where = f"rank {rank} of {world.size}: " if world.size > 1 else ""
-            raise UserError(where + text, shared=True)
+        problem = (f"{world.name}: " if world.size > 1 else "") + one_line(error)
+    for text in filter(None, gather_text(world, problem)):
+        raise UserError(text, shared=True)
     return result  # type: ignore[no-any-return]
 
 
@@ -196,6 +204,8 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
         built = torch.version.cuda or torch.version.hip
         what = f"--device cuda, but {'no GPU is visible' if built else 'this torch is built for CPUs only'}"
         raise UserError(what, at=socket.gethostname(), fix="ask for GPUs, or --device cpu")
+    if not count and backend == "nccl":
+        raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
     if not count:
         return torch.device("cpu")
     index = place.local_rank
@@ -223,16 +233,34 @@ def _threads(place: Place) -> int:
     return max(1, usable // place.local_size)
 
 
-def _meet(place: Place, backend: str, timeout_s: float, device: torch.device) -> None:
-    if backend == "nccl" and device.type == "cpu":
-        raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
+def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
+    """Make the process group once all are there; if one has a problem, all raise it instead."""
     how: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
-    if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-        how["device_id"] = device  # since torch 2.3: NCCL connects here, not at the first use
     try:
-        dist.init_process_group(backend, rank=place.rank, world_size=place.size, **how)
+        store: Any = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
+        if world.size > 1:
+            store, *_ = next(rendezvous("env://", world.rank, world.size, **how))
+            store.set_timeout(how["timeout"])
+        if problem:
+            store.set("problem", f"{world.name}: " * (world.size > 1) + str(problem))
+        _wait_for_all(store, "ready", world)
+        if store.check(["problem"]):
+            text = store.get("problem").decode()
+            _wait_for_all(store, "told", world, waits=not world.rank)  # its end would end the store
+            raise UserError(text, shared=True) if not problem or world.rank else problem
+        if world.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
+            how["device_id"] = world.device  # since torch 2.3: NCCL connects here, not at the first use
+        dist.init_process_group(world.backend, store=store, rank=world.rank, world_size=world.size, **how)
     except (RuntimeError, ValueError) as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        what = f"the {place.size} processes did not meet at {address} ({one_line(error)[:200]})"
+        address = ":".join(os.environ.get(name, "") for name in MEETING)
+        what = f"the {world.size} processes did not meet at {address} ({one_line(error)[:200]})"
         fix = "check that all of them started, and that the port is free and reachable"
         raise UserError(what, fix=fix) from error
+
+
+def _wait_for_all(store: Any, what: str, world: World, *, waits: bool = True) -> None:
+    """Count this process, and wait until all are counted."""
+    if store.add(what, 1) == world.size:
+        store.set(f"all {what}", "")
+    if waits:
+        store.wait([f"all {what}"])

@@ -1,7 +1,4 @@
-"""The evaluation: the score of a model on the validation split.
-
-Shape suffix: B samples of this process's part of a batch.
-"""
+"""The score of a model on the validation split. Shape suffix: B samples of this process's part of a batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The training loop: the steps of an epoch.
-
-Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
-"""
+"""The steps of an epoch. Shape suffixes: B samples of a batch in this process, C, H, W of images."""
 
 from __future__ import annotations
 
@@ -70,7 +67,6 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     The processes' gradients are averaged, so each weights its images by `size / sum(counts)`: the result is
     that of one process with all images, also if the last batch is short. A process without an image has a
     stand-in with weight 0, because it must take part in the averaging.
-
     For each part `batches` has this process's x_BCHW (float32) and y_B (int64), and `counts` the images over
     all processes. Returns the sums of loss, score and samples of this process; float64 (3,) on the device.
     """

@@ -1,13 +1,9 @@
-"""What a run works with, from its configuration: data, model and optimizer, tried out before the training.
-
-Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
-"""
+"""What a run works with: made, and tried out. Shape suffixes: B samples of this process; C, H, W."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
 import os
 import platform
 from pathlib import Path
@@ -121,8 +117,7 @@ def wrap(session: Session) -> nn.Module:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True, **how)
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))
-    made: nn.Module = model
-    return made
+    return model  # type: ignore[no-any-return]
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
@@ -130,8 +125,8 @@ def only_norms_have_buffers(model: nn.Module) -> bool:
 
     Rank 0's running statistics, which are saved and evaluated, do not depend on the others'.
     """
-    norms = (module.buffers() for module in model.modules() if isinstance(module, _BatchNorm))
-    of_norms = {id(buffer) for buffer in itertools.chain.from_iterable(norms)}
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    of_norms = {id(buffer) for norm in norms for buffer in norm.buffers()}
     return all(id(buffer) in of_norms for buffer in model.buffers())
 
 
