@@ -64,10 +64,7 @@ def _print_look(config: Config) -> int:
 
 
 def _fail(config: Config | None, error: BaseException) -> int:
-    """Print the error, and write it to status.json, unless the folder is another job's; the exit status.
-
-    Of another type than ours, it is a bug, or another process has ended.
-    """
+    """Print and record an error, unless another job has the folder; the exit status. Others are bugs."""
     known = error if isinstance(error, (UserError, NotFiniteError)) else None
     text, size, status = one_line(error), _number(*SIZE), known.status if known else FAILED
     if known and known.shared:

@@ -41,6 +41,7 @@ ONLY_WITH = {
 }
 EXCLUDE = {
     "batch_size": ("batch_size_per_gpu",),
+    "channels_last": ("no_channels_last",),
     "compile": ("activation_checkpointing", "dataparallel"),
     "task": ("label_smoothing", "mixup", "cutmix"),
 }
@@ -48,6 +49,7 @@ EXCLUDE = {
 
 # Values of flags, and a default that depends on other flags.
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
+LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
 ON, PRECISIONS = "matrices: no biases or norms (default: adamw matrices, else all)", "fp32 bf16 fp16"
 STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
@@ -81,7 +83,7 @@ class Config:
     random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
     cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
-    workers: int = _option(4, "loader processes per rank, and as many for validation, for data in files")
+    workers: int = _option(-1, LOADERS, least=-1)
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
     task: str = _critical("", "PACKAGE.MODULE:FUNCTION for loss and metrics (default: classification)")
@@ -107,7 +109,8 @@ class Config:
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
     ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
-    channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
+    channels_last: bool = _option(False, "memory format channels_last (default: convolutions in bf16, fp16)")
+    no_channels_last: bool = _option(False, "PyTorch's own memory format, in any case")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
     deterministic: bool = _option(False, "only kernels that give the same bits each time: slower on GPUs")
     activation_checkpointing: bool = _option(False, "recompute activations in backward: less memory")

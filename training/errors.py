@@ -9,7 +9,6 @@ import traceback
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
-LONGEST = 2000  # characters of an error: torch's out of memory has 700
 PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
 MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
@@ -31,10 +30,7 @@ KNOWN = (
 
 
 class UserError(Exception):
-    """An error that the user can fix, shown as one line: what is wrong, at which file or host, the fix.
-
-    If `shared`, every process of the run raises this error or its text, and only rank 0 prints it.
-    """
+    """What is wrong, where, and the fix, in one line. If `shared`, all raise it, and rank 0 prints it."""
 
     status = FAILED
 
@@ -56,7 +52,7 @@ class NotFiniteError(Exception):
 
 def one_line(error: BaseException) -> str:
     """The error's text in one line, with the type's name unless the error is one of these."""
-    text = " ".join(str(error).split())[:LONGEST]
+    text = " ".join(str(error).split())[:2000]  # torch's out of memory has 700
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 
@@ -66,7 +62,7 @@ def explain(error: Exception, where: str) -> UserError | None:
     if matched is None or not isinstance(error, RuntimeError):
         return None
     text = " ".join(traceback.format_exception_only(error)[-1].split())
-    return UserError(f"{matched[1]} ({text[:LONGEST]})", at=where, fix=matched[2])
+    return UserError(f"{matched[1]} ({text})", at=where, fix=matched[2])
 
 
 def complain(line: str) -> None:

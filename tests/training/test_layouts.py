@@ -129,7 +129,9 @@ def test_models_of_torchvision_have_channels_last_on_a_cpu(
         stripes(tmp_path / "data" / part, 2, seed=1)
     images = ("--dataset", "imagefolder", "--data-dir", str(tmp_path / "data"), "--train-crop", "32")
     if name == "resnet18":
-        assert here(tmp_path, *images, "--model", name, "--epochs", "1", "--workers", "0").code == 0
+        ended = here(tmp_path, *images, "--model", name, "--epochs", "1", "--workers", "0")
+        assert ended.code == 0, ended.err
+        assert "Chosen: 0 loaders, as many for validation (--workers)" in ended.out
     else:
         assert here(tmp_path, *flags, "--epochs", "1").code == 0
     weight = next(value for value in weights(tmp_path).values() if value.ndim == 4 and value.shape[1] > 1)

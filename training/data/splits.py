@@ -184,10 +184,7 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 
 @dataclass(frozen=True, kw_only=True)
 class Keyed(Dataset[Any]):
-    """A data set by keys, epoch * samples + index: random numbers depend only on the key and the seed.
-
-    It returns a UserError for an unreadable sample: as an exception it would become a text with a traceback.
-    """
+    """Samples by keys (epoch * samples + index), which seed them; a broken one is a UserError, not raised."""
 
     dataset: Any  # of (x_CHW uint8 or float32, label)
     seed: int  # of random augmentation

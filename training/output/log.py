@@ -93,10 +93,7 @@ class Log:
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
     ) -> None:
-        """Replace status.json: one line with the keys in this order, which a regular expression can read.
-
-        It stays failed if another process has failed since the start: this one will be killed.
-        """
+        """Replace status.json: one line, keys in this order. It stays failed if another process failed."""
         known = read_status(self.run_dir) if self.speaks and state == "running" else {}
         if known.get("state") == "failed" and float(known.get("time") or 0) > self.began:
             return
@@ -137,10 +134,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:
-    """Set the state to failed, and keep step, epoch and checkpoint; the first process that fails knows why.
-
-    The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure.
-    """
+    """Set the state to failed, once, and keep the progress; with the exit status, which torchrun hides."""
     known = read_status(run_dir)
     if known.get("state") == "failed":
         return

@@ -45,10 +45,7 @@ class Stop:
         self._asked[REASONS.index(why)] = True
 
     def watch(self, file: Path, end: float) -> None:
-        """Also watch the stop file, and the clock: the run must end at `end`, in seconds since 1970.
-
-        Only for rank 0: the processes may not see the same folder or have the same time.
-        """
+        """On rank 0, whose folder and time count: watch the stop file and the end, in seconds since 1970."""
         self._file, self._end = file, end
 
     def requests(self) -> list[float]:

@@ -46,6 +46,7 @@ class World:
     backend: str  # nccl, gloo, or "" without a process group
     threads: int
     host: str
+    cpus: int = 1  # of this process
 
     @property
     def name(self) -> str:
@@ -54,24 +55,22 @@ class World:
 
 
 def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose device and threads, and meet the others, which all raise the error of `check` or a device.
-
-    UserError for these, and if a process is missing.
-    """
+    """Choose device and threads, and meet the others: all raise the UserError of any's check or device."""
     chosen, problem = torch.device("cpu"), None
     try:
         check()
         chosen = _choose_device(place, device, backend)
     except UserError as error:
         problem = error
-    threads = _threads(place)
+    cpus, wanted = _cpus(place), os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = int(wanted) if wanted.isdecimal() and int(wanted) else cpus
     torch.set_num_threads(threads)
     if chosen.type == "cpu":
         keep_memory()
     backend = ("nccl" if chosen.type == "cuda" else "gloo") if backend == "auto" else backend
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     backend = backend if place.launcher != "none" else ""
-    world = World(place.rank, place.size, place.local_rank, chosen, backend, threads, host)
+    world = World(place.rank, place.size, place.local_rank, chosen, backend, threads, host, cpus)
     if backend:
         _meet(world, timeout_s, problem)
     elif problem:
@@ -82,8 +81,7 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
 def keep_memory() -> bool:
     """Keep freed memory in the process, if the C library can (glibc: mallopt(3)); whether it can.
 
-    By default glibc returns large blocks to the kernel and gets new ones, filled with zeros, in each step. On
-    a CPU that takes a tenth to a third of the time (benchmarks/training.py, C1-C3).
+    By default glibc returns large blocks in each step: a tenth to a third of the time of C1-C3.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
@@ -92,10 +90,9 @@ def keep_memory() -> bool:
 
 
 def leave(world: World) -> None:
-    """Wait for the others, then leave the group: a launcher takes an early exit for a failure.
+    """Wait for the others, also NCCL's sum, and leave: a launcher takes an early exit for a failure.
 
-    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed: torch 2.2
-    waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
+    The sum is kept until then: torch 2.2 holds the GIL while it waits for a thread that may free it.
     """
     if world.backend:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
@@ -147,10 +144,7 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """Call `make` on every process and return its result, so that none waits for one that has failed.
-
-    All raise a UserError for a UserError or an OSError of any of them, that of the lowest rank.
-    """
+    """What `make` returns; all raise a UserError for a UserError or OSError of any, of the lowest rank."""
     result: Any = None
     problem = ""
     try:
@@ -221,13 +215,9 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     return device
 
 
-def _threads(place: Place) -> int:
-    """CPU threads for this process: OMP_NUM_THREADS, else its share of the CPUs."""
-    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if threads.isdecimal() and int(threads) > 0:
-        return int(threads)
-    usable = usable_cpus()
-    per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+def _cpus(place: Place) -> int:
+    """The CPUs for this process: its share."""
+    usable, per_task = usable_cpus(), os.environ.get("SLURM_CPUS_PER_TASK", "")
     if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
         return max(1, min(usable, int(per_task)))
     return max(1, usable // place.local_size)
@@ -255,7 +245,7 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
         address = ":".join(os.environ.get(name, "") for name in MEETING)
         what = f"the {world.size} processes did not meet at {address} ({one_line(error)[:200]})"
         fix = "check that all of them started, and that the port is free and reachable"
-        raise UserError(what, fix=fix) from error
+        raise problem or UserError(what, fix=fix) from error
 
 
 def _wait_for_all(store: Any, what: str, world: World, *, waits: bool = True) -> None:

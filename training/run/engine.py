@@ -48,10 +48,6 @@ def run(config: Config, place: Place, stop: Stop) -> int:
                 raise
             raise known from error
         leave(world)
-    except UserError as error:
-        if refusal and error is not refusal:
-            raise refusal from error  # first: nothing may be written in another job's folder
-        raise
     finally:
         log.end()
         lock.release()

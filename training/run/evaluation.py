@@ -29,11 +29,10 @@ class Score:
 
 def show(metrics: dict[str, float]) -> str:
     """The metrics in one line."""
-    shown = [
+    return ", ".join(
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()
-    ]
-    return ", ".join(shown)
+    )
 
 
 def evaluate(session: Session) -> Score:
