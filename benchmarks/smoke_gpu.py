@@ -118,10 +118,16 @@ def runs(smoke: Smoke) -> Iterator[tuple[str, Callable[[], str]]]:
 
     yield "one GPU, fp32 with TF32", plain("one")
     yield "bf16, channels_last, EMA", plain("bf16", "--precision", "bf16", "--channels-last", "--ema", "0.99")
-    yield "fp16 with a loss scale", plain("fp16", "--precision", "fp16", "--optimizer", "adamw")
+    for optimizer in ("adamw", "sgd"):
+        flags = ("--precision", "fp16", "--optimizer", optimizer)
+        yield f"fp16 with a loss scale, {optimizer}", plain(f"fp16-{optimizer}", *flags)
     yield "--compile, bf16", plain("compile", "--compile", "--precision", "bf16")
     yield "checkpoint of the GPU on the CPU, and back", lambda: _there_and_back(smoke)
     yield "stopped and resumed, --deterministic", lambda: _resumed(smoke, "resume", 1)
+    fp16 = ("--precision", "fp16")
+    yield "the same in fp16", lambda: _resumed(smoke, "resume-fp16", 1, *fp16)
+    yield "one GPU, NCCL", lambda: _alone(smoke)
+    yield "memory: computed, and taken", lambda: _memory(smoke)
     if smoke.gpus > 1:
         yield f"{smoke.gpus} GPUs, NCCL", plain("nccl", processes=smoke.gpus)
         yield (
@@ -139,9 +145,9 @@ def runs(smoke: Smoke) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "ResNet-50, bf16, against a plain loop", lambda: _throughput(smoke)
 
 
-def _resumed(smoke: Smoke, name: str, processes: int) -> str:
+def _resumed(smoke: Smoke, name: str, processes: int, *more: str) -> str:
     """A run that is stopped in the middle of an epoch ends as one that is not."""
-    flags = (*smoke.small, "--deterministic", "--optimizer", "sgd")
+    flags = (*smoke.small, "--deterministic", "--optimizer", "sgd", *more)
     smoke.train(f"{name}-whole", *flags, processes=processes)
     smoke.train(name, *flags, "--step-delay", "0.2", "--log-every", "1", processes=processes, stop=True)
     at = smoke.state(name)["step"]
@@ -149,6 +155,28 @@ def _resumed(smoke: Smoke, name: str, processes: int) -> str:
     if not equal(smoke.state(name), smoke.state(f"{name}-whole")):
         raise RuntimeError(f"stopped at step {at}: the state differs from that of the uninterrupted run")
     return f"stopped at step {at}: equal, bit by bit"
+
+
+def _alone(smoke: Smoke) -> str:
+    """A process of a launcher has a process group: it meets, adds up, saves and leaves by NCCL."""
+    smoke.train("alone", *smoke.small, "--launcher", "spawn", "--nproc-per-node", "1", "--save-every", "3")
+    group = smoke.event("alone", "start")["process_group"]
+    if group not in ("nccl", "gloo"):
+        raise RuntimeError(f"the process group is {group!r}")
+    return f"{group}, loss {smoke.event('alone', 'epoch')['loss']:.4f}"
+
+
+def _memory(smoke: Smoke) -> str:
+    """The peak of the tensors that `rehearse` computes, and that torch counts, of ResNet-50 in bf16."""
+    flags = (*smoke.large, "--precision", "bf16")
+    smoke.train("memory", *flags)
+    program = [sys.executable, str(ROOT / "sbatchgen/rehearsal/memory.py"), str(ROOT / "training"), *flags]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    computed = json.loads(done.stdout)["peak_bytes"] / 2**20
+    taken = smoke.event("memory", "resources").get("gpu_allocated_bytes", 0) / 2**20
+    if taken and not 0.9 * taken <= computed <= 1.1 * taken:
+        raise RuntimeError(f"computed {computed:.0f} MiB, taken {taken:.0f} MiB")
+    return f"computed {computed:.0f} MiB, taken {taken:.0f} MiB"
 
 
 def _there_and_back(smoke: Smoke) -> str:

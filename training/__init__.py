@@ -30,28 +30,3 @@ a complete script. Everything about a run is in its folder (--run-dir):
 
 Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 """
-
-# To read it in one sitting, in this order:
-#
-#     data/order, data/splits              which samples, in which order, and the batches made of them
-#     run/session, run/loop                what a run works with; its steps
-#     run/agreement, run/evaluation        where all processes agree; the validation
-#     processes/stop, processes/world      why to stop; the collective operations
-#     run/resume, saving/writer            saves the state beside the training, and restores it
-#     saving/checkpoint                    checkpoint files: whole or absent, checked before use
-#     run/engine                           all of it, from the first line to the exit status
-#
-# These twelve keep the promises. The rest is around them:
-#
-#     __main__, command, config            the command line
-#     torchrun, task, repeats              started by job scripts, for each node or task, or before a restart
-#     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
-#     processes/jobscript                  the files by which script and trainer talk
-#     data/datasets, data/arrays, data/images      data sets: in memory, in folders, in tar files
-#     model/models, model/optimizer, model/tasks   what is trained, how, and its loss and metrics
-#     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
-#     output/log, run/usage                what is printed and recorded; what is used of CPUs, GPUs and memory
-#     saving/reading                       what of a checkpoint is refused
-#     saving/lock, runfolder               one job per run folder; what a start would do with it
-#     run/setup                            builds what a run works with, and tries it out
-#     errors, files                        errors that end a run; the run folder, and the names of its files

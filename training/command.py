@@ -1,20 +1,18 @@
-"""The command line `python3 -m training`: starts the run, and turns errors into an exit status.
-
-How to start it and what it writes is described in __init__.py, which --help shows.
-"""
+"""The command line `python3 -m training`: starts the run, and turns errors into an exit status."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import socket
 import sys
 import traceback
 import warnings
 from pathlib import Path
 
 from training.config import Config, parse
-from training.errors import FAILED, FolderError, NotFiniteError, RankError, UserError, complain, one_line
+from training.errors import FAILED, FolderError, NotFiniteError, UserError, complain, one_line
 from training.files import OTHERS_WRITE
 from training.output.log import mark_failed
 from training.processes import spawn
@@ -22,6 +20,8 @@ from training.processes.jobscript import finish, leave_status
 from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
 from training.runfolder import look
+
+RANK, SIZE = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")  # of torchrun, and of srun
 
 
 def main(argv: list[str]) -> int:
@@ -46,15 +46,10 @@ def main(argv: list[str]) -> int:
                 raise
             raise UserError("this Python has no torch", at=sys.executable, fix="install it") from error
         return finish(run(config, place, stop))
-    except (UserError, NotFiniteError) as error:
-        if error.shared and _number("RANK", "SLURM_PROCID"):
-            return error.status  # rank 0 prints it
-        if error.shared or isinstance(error, RankError) or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
-            complain(f"error: {error}")
-        return _fail(config, error, error.status)
-    except Exception as error:  # noqa: BLE001 - a bug, or another process has ended
-        complain(traceback.format_exc().rstrip())
-        return _fail(config, error, FAILED)
+    except (Exception, SystemExit) as error:
+        if config is None and isinstance(error, SystemExit):
+            raise  # --help
+        return _fail(config, error)
 
 
 def _print_look(config: Config) -> int:
@@ -68,12 +63,24 @@ def _print_look(config: Config) -> int:
     return 0
 
 
-def _fail(config: Config | None, error: Exception, status: int) -> int:
-    """Write the reason to status.json, unless the folder is another job's, and the exit status."""
+def _fail(config: Config | None, error: BaseException) -> int:
+    """Print and record an error, unless another job has the folder; the exit status. Others are bugs."""
+    known = error if isinstance(error, (UserError, NotFiniteError)) else None
+    text, size, status = one_line(error), _number(*SIZE), known.status if known else FAILED
+    if known and known.shared:
+        if _number(*RANK):
+            return status  # rank 0 prints it
+    elif config and size > 1 and f" of {size} on " not in text:
+        host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        text = f"rank {_number(*RANK)} of {size} on {host}: {text}"
+    if not known:
+        complain(traceback.format_exc().rstrip())
+    if (known or size > 1) and (config or not _number("LOCAL_RANK", "SLURM_LOCALID")):
+        complain(f"error: {text}")  # a wrong command line once on each node
     if isinstance(error, FolderError):
         return status
-    if config is not None and not (config.evaluate or config.look):
-        mark_failed(Path(config.run_dir), one_line(error), status)
+    if config and not (config.evaluate or config.look):
+        mark_failed(Path(config.run_dir), text, status)
     leave_status(status)
     return status
 

@@ -41,6 +41,7 @@ ONLY_WITH = {
 }
 EXCLUDE = {
     "batch_size": ("batch_size_per_gpu",),
+    "channels_last": ("no_channels_last",),
     "compile": ("activation_checkpointing", "dataparallel"),
     "task": ("label_smoothing", "mixup", "cutmix"),
 }
@@ -48,6 +49,8 @@ EXCLUDE = {
 
 # Values of flags, and a default that depends on other flags.
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
+LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
+ON, PRECISIONS = "matrices: no biases or norms (default: adamw matrices, else all)", "fp32 bf16 fp16"
 STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
 
@@ -80,7 +83,7 @@ class Config:
     random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
     cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
-    workers: int = _option(4, "loader processes per rank, and as many for validation, for data in files")
+    workers: int = _option(-1, LOADERS, least=-1)
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
     task: str = _critical("", "PACKAGE.MODULE:FUNCTION for loss and metrics (default: classification)")
@@ -95,24 +98,19 @@ class Config:
     lr: float = _critical(1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)")
     momentum: float = _critical(0.9, "momentum of sgd")
     weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)")
-    weight_decay_on: str = _critical(
-        "matrices", "matrices: no biases or norms (default: adamw matrices, else all)", choices="all matrices"
-    )
+    weight_decay_on: str = _critical("matrices", ON, choices="all matrices")
     schedule: str = _critical("step", f"step: LR * GAMMA each STEP_SIZE epochs ({STEP})", choices=SCHEDULES)
     step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", least=1)
     gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)")
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
     seed: int = _critical(1, "seed of all random numbers, also of the initial weights", least=-(1 << 63))
-    precision: str = _critical(
-        "fp32", "bf16, fp16: autocast; fp16 with a loss scale", choices="fp32 bf16 fp16"
-    )
-    accumulate: int = _critical(
-        1, "gradient accumulation: a step in so many parts, with less memory", least=1
-    )
+    precision: str = _critical("fp32", "bf16, fp16: autocast; fp16 with a loss scale", choices=PRECISIONS)
+    accumulate: int = _critical(1, "gradient accumulation: a step in parts, with less memory", least=1)
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
     ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
-    channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
+    channels_last: bool = _option(False, "memory format channels_last (default: convolutions in bf16, fp16)")
+    no_channels_last: bool = _option(False, "PyTorch's own memory format, in any case")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
     deterministic: bool = _option(False, "only kernels that give the same bits each time: slower on GPUs")
     activation_checkpointing: bool = _option(False, "recompute activations in backward: less memory")
@@ -148,7 +146,7 @@ class Config:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(message, fix="python -m training --help", shared=True)
+        raise UserError(message, fix="python -m training --help")
 
 
 def _flag(name: str) -> str:
@@ -230,7 +228,7 @@ def global_batch(config: Config, processes: int) -> int:
     if config.batch_size_per_gpu:
         if config.batch_size_per_gpu % parts:
             what = f"--batch-size-per-gpu {config.batch_size_per_gpu} cannot be divided into {parts} parts"
-            raise UserError(what, fix="another --accumulate", shared=True)
+            raise UserError(what, fix="another --accumulate")
         return config.batch_size_per_gpu * processes
     batch = config.batch_size or DEFAULT_BATCH
     unit = processes * parts
@@ -239,7 +237,7 @@ def global_batch(config: Config, processes: int) -> int:
         near = f"{below} or {above}" if below else str(above)
         in_parts = f" in {parts} parts each" if parts > 1 else ""
         what = f"--batch-size {batch} cannot be shared by {processes} processes{in_parts}"
-        raise UserError(what, fix=f"--batch-size {near}", shared=True)
+        raise UserError(what, fix=f"--batch-size {near}")
     return batch
 
 

@@ -30,10 +30,7 @@ KNOWN = (
 
 
 class UserError(Exception):
-    """An error that the user can fix, shown as one line: what is wrong, at which file or host, the fix.
-
-    If `shared`, every process of the run raises the same error, and only rank 0 prints it.
-    """
+    """What is wrong, where, and the fix, in one line. If `shared`, all raise it, and rank 0 prints it."""
 
     status = FAILED
 
@@ -47,10 +44,6 @@ class FolderError(UserError):
     """The run folder belongs to another job or cannot be written: nothing is recorded in it."""
 
 
-class RankError(UserError):
-    """An error of this process alone, which prints it."""
-
-
 class NotFiniteError(Exception):
     """The loss or a weight became infinite or NaN; nothing is saved after this."""
 
@@ -59,17 +52,17 @@ class NotFiniteError(Exception):
 
 def one_line(error: BaseException) -> str:
     """The error's text in one line, with the type's name unless the error is one of these."""
-    text = " ".join(str(error).split())[:500]
+    text = " ".join(str(error).split())[:2000]  # torch's out of memory has 700
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 
-def explain(error: Exception, where: str) -> RankError | None:
+def explain(error: Exception, where: str) -> UserError | None:
     """The error of torch in one line, at this rank and host; None if it is of another kind."""
     matched = next((known for known in KNOWN if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None
     text = " ".join(traceback.format_exception_only(error)[-1].split())
-    return RankError(f"{matched[1]} ({text[:300]})", at=where, fix=matched[2])
+    return UserError(f"{matched[1]} ({text})", at=where, fix=matched[2])
 
 
 def complain(line: str) -> None:

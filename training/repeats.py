@@ -2,12 +2,9 @@
 
 A job script asks before it starts a trainer of the user's own again at the time limit, with the number of
 restarts so far, the seconds since this one, and the files that fit the job's pattern of checkpoints.
-Stdout is the job's log, to which each start appends. It exits with 0 and an error in the log if
-
-- the last two starts have printed the same epochs and steps, in the same order, from the first one on; or
-- there is a pattern, and this start, a restart, has left no newer checkpoint;
-
-and with 1 if not, or if that can't be seen.
+Stdout is the job's log, to which each start appends. It exits with 0 and an error in the log if the last two
+starts have printed the same epochs and steps from the first one on, or if there is a pattern and this start,
+a restart, has left no newer checkpoint; with 1 if not, or if that can't be seen.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ from training.data.splits import InMemory
 from training.errors import UserError, complain
 from training.model.models import build_model, freeze, train_mode
 from training.model.optimizer import Ema, Updater, build_optimizer
+from training.model.precision import wants_channels_last
 from training.model.tasks import build_task
 from training.output.log import Log
 from training.processes.stop import Stop
 from training.processes.world import World
-from training.run.loop import stand_in, train_step
+from training.run.loop import Tally, stand_in, train_step
 from training.run.session import Session
 
 BLOCK = 512
@@ -129,7 +130,8 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     data = load_data(config, CPU)
     model = build_model(config, data)
     freeze(model, config)
-    if config.channels_last:
+    if wants_channels_last(config, "cuda", model):
+        config = dataclasses.replace(config, channels_last=True)
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     mode: AbstractContextManager[Any] = contextlib.nullcontext()
     if fake:
@@ -139,10 +141,11 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     with mode, Counter() as counter, alike, patch.object(nn.functional, "dropout", dropout):
         session = session_of(config, processes, data, model)
         train_mode(session.trained)
+        tally = Tally(session)
         count = session.batch // config.accumulate
         for number in range(2):  # from the second on the optimizer has a state
             batches = (stand_in(session, session.images_at_once) for _ in itertools.count())
-            train_step(session, batches, [count] * config.accumulate, step=number)
+            train_step(session, batches, [count] * config.accumulate, tally, step=number)
     held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
     of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
     return {
@@ -150,7 +153,14 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,
+        "tries_kernels": _tries_kernels(config, model),
     }
+
+
+def _tries_kernels(config: Config, model: nn.Module) -> bool:
+    """Whether cuDNN tries kernels that need much memory: in the first steps, for convolutions of fp32."""
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return convolves and config.precision == "fp32" and not config.deterministic
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:

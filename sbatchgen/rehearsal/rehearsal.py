@@ -267,7 +267,7 @@ def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
         else []
     )
     if computes_memory(plan):
-        rows.append(("GPU memory", "computed from the tensors: what CUDA, cuDNN and NCCL need comes on top"))
+        rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
     if plan.nodes > 1:
         rows.append(("nodes", f"this machine plays all {plan.nodes}: no network between them is used"))
     if plan.settings.modules:

@@ -222,12 +222,17 @@ def as_text(report: Report) -> str:
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     """Yield the lines of the table: name, what the run had, what it used, and what to ask for next time."""
+    on_shards = not report.gpus and report.gpu_utilization is not None
     next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
     for name, had, used in (
         (TIME, _time(report.limit_s), _time(report.used_s)),
         (MEMORY, _size(report.memory_mib, 20), _size(report.memory_bytes)),
         (CPUS, _shown(report.cpus), _shown(report.cpus_used, "{:.1f}")),
-        (GPUS, _shown(report.gpus), _shown(report.gpu_utilization, "{:.0f}% busy")),
+        (
+            GPUS,
+            "shards" if on_shards else _shown(report.gpus),
+            _shown(report.gpu_utilization, "{:.0f}% busy"),
+        ),
         ("GPU memory", _size(report.gpu_bytes), _size(report.gpu_reserved_bytes)),
         ("samples/s", UNKNOWN, _shown(report.samples_per_s)),
         ("waiting for data", UNKNOWN, _shown(report.waiting, "{:.0%} of the time")),

@@ -70,7 +70,7 @@ def test_it_answers_in_json() -> None:
     done = answered(*FAKE, "--precision", "bf16", "--compile", "--workers", "8", "--device", "cuda")
     facts = json.loads(done.stdout)
     assert facts.pop("peak_bytes") > 10 << 20
-    assert facts == {"images": 64, "shape": [1, 28, 28], "precision": "bf16"}
+    assert facts == {"images": 64, "shape": [1, 28, 28], "precision": "bf16", "tries_kernels": False}
 
 
 def test_a_wrong_argument_is_an_error_as_in_the_training() -> None:

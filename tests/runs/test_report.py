@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ true
 """
 FIELDS = ["JobID", "ElapsedRaw", "TimelimitRaw", "NNodes", "AllocTRES", "NTasks", "MaxRSS", "TotalCPU"]
 TRES = "billing=64,cpu=64,gres/gpu=8,mem=131072M,node=2"
+SHARDS = TRES.replace("gres/gpu=8", "gres/shard=8")
 # As sacct --noconvert prints them (Slurm's src/sacct/print.c): a run that was requeued, and the one after it.
 ROWS = [
     ["4711", "3600", "240", "2", TRES, "", "", "16:00:00"],
@@ -107,6 +109,15 @@ def test_sacct_tells_of_every_start(run: Path, programs: Path, command: Command)
     assert (report["gpu_hours"], report["cpu_hours"], report["cpus_used"]) == (12, 96, 16)
     assert report["memory_bytes"] == 13 * GIB  # four tasks of 3G, and the script
     assert advised(report) == {"--time": "0-02:00:00", "--mem": "17G"}
+
+
+def test_a_job_on_shards_has_no_count_of_gpus(run: Path, programs: Path, command: Command) -> None:
+    (run / "job-4711.slurm").write_text(SCRIPT.replace("--gpus-per-node=4", "--gres=shard:4"))
+    sacct(programs, [[field.replace(TRES, SHARDS) for field in row] for row in ROWS])
+    train(run, *start("4711", 0, 4000, **USED))
+
+    assert told(command)["gpus"] == 0
+    assert re.search(r"^GPUs +shards +71% busy$", command("report", "ddp").out, re.MULTILINE)
 
 
 def test_the_page(run: Path, programs: Path, command: Command) -> None:

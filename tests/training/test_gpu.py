@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,11 +18,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.config import parse
-from training.data.splits import InMemory
+from training.data.splits import FromLoaders, InMemory, Norm
 from training.errors import KNOWN, UserError, explain
 from training.model import optimizer
 from training.model.optimizer import build_optimizer
-from training.model.precision import Autocast, choose_kernels
+from training.model.precision import Autocast, choose_kernels, wants_channels_last
 from training.model.tasks import _count
 from training.processes import world
 from training.processes.ranks import Place
@@ -30,8 +30,7 @@ from training.run import agreement, evaluation, loop, setup
 from training.run.session import Progress, Session
 from training.saving.writer import Copies
 
-from .test_layouts import unfused
-from .test_loop import batch, session
+from .test_loop import batch, session, unfused
 from .trainers import Here, Trainers, finish, tasks
 
 OWN = """
@@ -103,13 +102,14 @@ def test_a_gpu_is_chosen_before_nccl_connects(monkeypatch: pytest.MonkeyPatch) -
     def meet(backend: str, *, device_id: torch.device, **_: Any) -> None:
         calls.append(("init_process_group", backend, str(device_id)))
 
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "1")
+    store = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
+    store.add("ready", 7)
+    monkeypatch.setattr(world, "rendezvous", lambda *_, **_more: iter([(store, 6, 8)]))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set_device", str(device))))
     monkeypatch.setattr(dist, "init_process_group", meet)
     place = Place(launcher="torchrun", rank=6, size=8, local_rank=2, local_size=4)
-    joined = world.join(place, device="auto", backend="auto", timeout_s=9)
+    joined = world.join(place, lambda: None, device="auto", backend="auto", timeout_s=9)
 
     assert calls == [("set_device", "cuda:2"), ("init_process_group", "nccl", "cuda:2")]
     assert (joined.backend, str(joined.device)) == ("nccl", "cuda:2")
@@ -177,6 +177,52 @@ def test_which_kernels_a_gpu_may_use(settings: None, flags: list[str], *, same: 
     assert torch.backends.cudnn.benchmark is not same
     assert torch.get_float32_matmul_precision() == "high"
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if same else None)
+
+
+PLAIN = nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
+CONVOLVES = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "model", "wanted"),
+    [
+        ("--precision bf16", "cuda", CONVOLVES, True),
+        ("--precision fp16 --model resnet50", "cuda", CONVOLVES, True),
+        ("--precision bf16 --no-channels-last", "cuda", CONVOLVES, False),
+        ("--precision bf16", "cuda", PLAIN, False),
+        ("", "cuda", CONVOLVES, False),
+        ("--channels-last", "cuda", CONVOLVES, True),
+        ("--precision bf16 --model mine:model", "cuda", CONVOLVES, False),
+        ("--precision bf16 --model mine:model --channels-last", "cuda", CONVOLVES, True),
+        ("", "cpu", CONVOLVES, True),
+        ("--no-channels-last", "cpu", CONVOLVES, False),
+    ],
+)
+def test_which_memory_format_a_model_gets(flags: str, device: str, model: nn.Module, *, wanted: bool) -> None:
+    assert wants_channels_last(parse(flags.split()), device, model) is wanted
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            "--precision bf16 --workers 3 --channels-last",
+            "channels_last (--no-channels-last); the fastest kernels of cuDNN (--deterministic); 3",
+        ),
+        (
+            "--deterministic --workers 0",
+            "TF32 for products of fp32 (NVIDIA_TF32_OVERRIDE=0); channels_last: no (--channels-last); 0",
+        ),
+    ],
+)
+def test_what_was_chosen_on_a_gpu_is_said(tmp_path: Path, flags: str, line: str) -> None:
+    made = session(tmp_path, rank=0, size=1)
+    loaders = FromLoaders(cast("Any", [0]), norm=Norm(), device=torch.device("cpu"), workers=0)
+    made = replace(made, config=parse(flags.split()), data=replace(made.data, train=loaders))
+    made = replace(made, world=replace(made.world, device=torch.device("cuda")))
+
+    loaded = " loaders with pinned memory, as many for validation (--workers)"
+    assert "; ".join(setup._choices(made)) == line + loaded
 
 
 def test_a_cpu_keeps_its_precision(settings: None, here: Here, tmp_path: Path) -> None:
@@ -302,9 +348,10 @@ def eight(tmp_path: Path) -> Iterator[Session]:
 
 def test_eight_ranks_warm_up_step_and_agree(eight: Session) -> None:
     setup.warm_up(eight)
-    sums = loop.train_step(eight, iter([batch(eight, torch.arange(2))]), [16], step=0)
+    tally = loop.Tally(eight)
+    loop.train_step(eight, iter([batch(eight, torch.arange(2))]), [16], tally, step=0)
     progress = Progress(step=1)
-    agreement.synchronise(eight, progress, sums, saves=True)
+    agreement.synchronise(eight, progress, tally.total(), saves=True)
     score = evaluation.evaluate(eight)
 
     assert progress.sums[2] == 2  # of this rank: nothing is added up

@@ -313,7 +313,8 @@ def test_a_sample_that_one_process_cannot_read_ends_all_in_one_line(
     )
 
     assert ended.code == 1
-    assert "of 2: cannot read sample 5 (" in one_error(ended.err)
+    assert " of 2 on " in one_error(ended.err)
+    assert ": cannot read sample 5 (" in one_error(ended.err)
     assert "/data/5.npy" in ended.err
     assert status(tmp_path / "run")["state"] == "failed"
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +15,7 @@ from training.model.optimizer import build_optimizer, load_state
 
 from .states import equal, everything, weights
 from .test_finetuned import stripes
+from .test_loop import unfused
 from .trainers import Here, status
 
 OWN = """
@@ -36,10 +35,6 @@ def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     (tmp_path / "layouts_own.py").write_text(textwrap.dedent(OWN))
     monkeypatch.syspath_prepend(str(tmp_path))
     return ("--model", "layouts_own:model", "--lr", "0.01")
-
-
-def unfused(kind: Callable[..., torch.optim.Optimizer], groups: Any, **how: Any) -> torch.optim.Optimizer:
-    return kind(groups, **how)
 
 
 def far(first: Path, other: Path) -> float:
@@ -134,7 +129,9 @@ def test_models_of_torchvision_have_channels_last_on_a_cpu(
         stripes(tmp_path / "data" / part, 2, seed=1)
     images = ("--dataset", "imagefolder", "--data-dir", str(tmp_path / "data"), "--train-crop", "32")
     if name == "resnet18":
-        assert here(tmp_path, *images, "--model", name, "--epochs", "1", "--workers", "0").code == 0
+        ended = here(tmp_path, *images, "--model", name, "--epochs", "1", "--workers", "0")
+        assert ended.code == 0, ended.err
+        assert "Chosen: 0 loaders, as many for validation (--workers)" in ended.out
     else:
         assert here(tmp_path, *flags, "--epochs", "1").code == 0
     weight = next(value for value in weights(tmp_path).values() if value.ndim == 4 and value.shape[1] > 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from training.config import Config, parse
 from training.data.datasets import Data
 from training.data.splits import InMemory, Norm
 from training.errors import NotFiniteError, UserError
+from training.model import optimizer
 from training.model.optimizer import Ema, Updater, build_optimizer, lr_at
 from training.model.precision import build_scaler
 from training.model.tasks import build_task
@@ -49,7 +52,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         size=size,
         local_rank=rank,
         device=torch.device("cpu"),
-        backend="gloo",
+        backend="gloo" if size > 1 else "",
         threads=1,
         host="here",
     )
@@ -65,6 +68,11 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         trained=model,
         updater=Updater(optimizer=build_optimizer(config, model)),
     )
+
+
+def unfused(kind: Callable[..., torch.optim.Optimizer], groups: Any, **how: Any) -> torch.optim.Optimizer:
+    """In place of `optimizer._fused`."""
+    return kind(groups, **how)
 
 
 def batch(made: Session, index_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,9 +93,11 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     sums = torch.zeros(3, dtype=torch.float64)
     for rank in range(size):
         made = session(tmp_path, rank=rank, size=size)
-        sums += loop.train_step(
-            made, iter([batch(made, loop._share(order_N, 4, count, made))]), [count], step=0
+        tally = loop.Tally(made)
+        loop.train_step(
+            made, iter([batch(made, loop._share(order_N, 4, count, made))]), [count], tally, step=0
         )
+        sums += tally.total()
         gradients.append(gradient(made))
     alone = session(tmp_path, rank=0, size=1)
     x, y = batch(alone, order_N[4 : 4 + count])
@@ -150,21 +160,19 @@ def test_parts_of_a_step_add_up_to_the_whole(tmp_path: Path, part: int, count: i
     """Also where the last part is short."""
     whole, parted = (session(tmp_path, rank=0, size=1) for _ in range(2))
     cuts = [torch.arange(first, min(first + part, count)) for first in range(0, count, part)]
-    sums = [
-        loop.train_step(whole, iter([batch(whole, torch.arange(count))]), [count], step=0),
-        loop.train_step(
-            parted, iter([batch(parted, cut) for cut in cuts]), [len(cut) for cut in cuts], step=0
-        ),
-    ]
+    tallies = loop.Tally(whole), loop.Tally(parted)
+    loop.train_step(whole, iter([batch(whole, torch.arange(count))]), [count], tallies[0], step=0)
+    lengths = [len(cut) for cut in cuts]
+    loop.train_step(parted, iter([batch(parted, cut) for cut in cuts]), lengths, tallies[1], step=0)
 
     assert torch.allclose(gradient(whole), gradient(parted), atol=1e-7)
-    assert torch.allclose(sums[0], sums[1])
+    assert torch.allclose(tallies[0].total(), tallies[1].total())
 
 
 def test_gradients_are_cut_to_the_length_asked_for(tmp_path: Path) -> None:
     made = session(tmp_path, rank=0, size=1)
     made = replace(made, config=replace(made.config, clip_norm=0.01))
-    loop.train_step(made, iter([batch(made, torch.arange(6))]), [6], step=0)
+    loop.train_step(made, iter([batch(made, torch.arange(6))]), [6], loop.Tally(made), step=0)
 
     lengths = [weight.grad.norm() for weight in made.model.parameters() if weight.grad is not None]
     assert torch.stack(lengths).norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -178,10 +186,51 @@ def test_an_overflow_under_a_loss_scale_changes_no_weight(tmp_path: Path) -> Non
     made = replace(made, updater=replace(made.updater, scaler=scaler))
     before = [weight.detach().clone() for weight in made.model.float().parameters()]
     x, y = batch(made, torch.arange(6))
-    loop.train_step(made, iter([(x.float() * 1e9, y)]), [6], step=0)
+    loop.train_step(made, iter([(x.float() * 1e9, y)]), [6], loop.Tally(made), step=0)
 
     assert all(map(torch.equal, before, made.model.parameters()))
     assert scaler.get_scale() < 1e38
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory without contents is NaN."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch._C._set_deterministic_algorithms(True, warn_only=False)
+    yield
+    torch._C._set_deterministic_algorithms(False, warn_only=False)
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU")
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "first", [0, 1], ids=["logged", "fused"]
+)  # the log's step unscales before the optimizer
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("kind", ["sgd", "sgd --momentum 0", "adamw", "adadelta"])
+def test_no_step_reads_memory_without_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, precision: str, first: int
+) -> None:
+    """With fp16 the first step overflows: that of torch's fused SGD would leave its momentum unwritten."""
+    config = parse(["--precision", precision, "--lr", "0.01", "--optimizer", *kind.split()])
+    states = []
+    for plain in (False, True):
+        made = session(tmp_path, rank=0, size=1)
+        model = made.model.float()
+        with monkeypatch.context() as patched:
+            if plain:
+                patched.setattr(optimizer, "_fused", unfused)
+            updater = Updater(build_optimizer(config, model), build_scaler(config, made.world.device))
+        made = replace(made, config=config, updater=updater)
+        assert torch.empty(3).isnan().all()
+        for step, loud in enumerate((1e9 if precision == "fp16" else 1.0, 1.0, 1.0), start=first):
+            x, y = batch(made, torch.arange(6))
+            loop.train_step(made, iter([(x.float() * loud, y)]), [6], loop.Tally(made), step=step)
+        states.append([kept for state in updater.optimizer.state.values() for kept in state.values()])
+        states[-1] += [weight.detach() for weight in model.parameters()]
+        assert updater.scaler is None or updater.scaler.get_scale() < 65536
+
+    assert all(map(torch.allclose, *states)), states
 
 
 def test_a_torch_without_a_loss_scale_for_the_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,3 +292,26 @@ def test_the_sum_of_the_losses_does_not_depend_on_where_a_run_was_interrupted() 
     for cut in (1, 60, 133):
         parts = (sum(part, torch.zeros(2, dtype=torch.float64)) for part in (steps[:cut], steps[cut:]))
         assert torch.equal(next(parts) + next(parts), sum(steps, torch.zeros(2, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "small"), [(1, 1 << 20), (3, 1 << 20), (16, 1 << 20), (16, 0), (16, 5 * 3)]
+)
+def test_sums_are_the_same_however_many_outputs_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, small: int
+) -> None:
+    """To the bit: an interrupted run adds them up at other steps. The last two keep none, or the short one."""
+    made = session(tmp_path, rank=0, size=1)
+    torch.manual_seed(2)
+    steps = [(torch.rand(n), torch.randn(n, 3), torch.randint(3, (n,))) for n in (6,) * 40 + (5,)]
+    parts_of = [loop.sums_of(losses_B, logits_BK.argmax(1) == y_B) for losses_B, logits_BK, y_B in steps]
+    whole = torch.stack(parts_of).sum(dim=0)
+    monkeypatch.setattr(loop, "PARTS", parts)
+    monkeypatch.setattr(loop, "SMALL", small)
+    tally = loop.Tally(made)
+    for step in steps:
+        tally.add(*step)
+        assert len(tally._parts) < parts
+
+    assert torch.equal(tally.total(), whole)
+    assert tally.total()[2] == 245

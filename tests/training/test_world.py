@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from training.errors import UserError
 from training.processes.ranks import Place
 from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, _choose_device, keep_memory
 
-from .trainers import quickly
+from .states import equal, everything
+from .trainers import Trainers, events, quickly
 
 # Steps, each of which makes 16 blocks of 8 MB and frees them; printed are the pages that the kernel had to bring in
 # for the last five. The first ten warm up: the heap still grows.
@@ -114,3 +116,19 @@ def test_without_a_gpu_it_says_whether_torch_could_use_one(
         monkeypatch.setattr(torch.version, name, "6.4" if name == built else None)
     with pytest.raises(UserError, match=message):
         _choose_device(Place(), "cuda", "auto")
+
+
+def test_one_process_of_a_launcher_has_a_process_group(trainers: Trainers, tmp_path: Path) -> None:
+    """So that one GPU shows what NCCL does; it trains the same as a process without."""
+    by_srun = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
+    ways: dict[str, dict[str, str]] = {"none": {}, "step": by_srun | {"SLURM_STEP_ID": "0"}}
+    ways["batch script"] = by_srun | {"SLURM_STEP_ID": "-5"}
+    for name, env in ways.items():
+        assert trainers.run(tmp_path / name, "--epochs", "1", env=env).code == 0
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "-m", "training")
+    assert trainers.run(tmp_path / "torchrun", "--epochs", "1", launcher=torchrun).code == 0
+
+    groups = {name: events(tmp_path / name, "start")[0]["process_group"] for name in (*ways, "torchrun")}
+    assert groups == {"none": "", "step": "gloo", "batch script": "", "torchrun": "gloo"}
+    assert equal(everything(tmp_path / "none"), everything(tmp_path / "step"))
+    assert equal(everything(tmp_path / "none"), everything(tmp_path / "torchrun"))

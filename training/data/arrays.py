@@ -3,7 +3,6 @@
 MNIST's are in IDX format: a magic number, the sizes as big-endian 32-bit numbers, then uint8 values
 (http://yann.lecun.com/exdb/mnist/, section "file formats"). CIFAR-10's binary version is read here, its
 Python version by torchvision (https://www.cs.toronto.edu/~kriz/cifar.html, section "Dataset layout").
-
 Shape suffixes: N images, C channels, H height, W width.
 """
 

@@ -1,7 +1,4 @@
-"""Data sets: what `--dataset` names.
-
-Shape suffixes: N samples, C channels, H height, W width.
-"""
+"""Data sets: what `--dataset` names. Shape suffixes: N samples, C channels, H height, W width."""
 
 from __future__ import annotations
 
@@ -128,7 +125,7 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     evaluated_CHW = (shape_CHW[0], side, side) if side else shape_CHW
     classes = 0 if config.task else len(train.classes)
     keyed = functools.partial(Keyed, seed=config.seed, classes=classes, target_shape=tuple(target.shape))
-    load = functools.partial(FromLoaders, norm=norm, device=device, workers=config.workers)
+    load = functools.partial(FromLoaders, norm=norm, device=device, workers=max(0, config.workers))
     trained = load(keyed(dataset=train, shape_CHW=shape_CHW))
     validated = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
     samples = getattr(train, "samples", ())

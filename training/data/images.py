@@ -1,8 +1,7 @@
 """Images in files, and what is done to them: `--dataset imagefolder`, a folder for each class, and shards.
 
-Shards are tar files as WebDataset lays them out: KEY.jpg and KEY.cls, the label as a number
-(https://github.com/webdataset/webdataset, "The WebDataset Format"). They are read by index, not as a stream:
-an epoch is the same permutation as of single files, and resumes at the sample.
+Shards are tar files as WebDataset lays them out (https://github.com/webdataset/webdataset, "The WebDataset
+Format"): KEY.jpg and KEY.cls, the label as a number. They are read by index, not as a stream.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The order of the samples: a function of (seed, epoch, position), so that nothing needs to be saved.
+"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved.
 
 The order of an epoch is one permutation for the whole run. A step takes the next `batch` entries, which the
 processes divide among themselves. So any number of processes sees each sample once per epoch, and a run that
 stopped after `consumed` samples resumes at the next one, in no time.
-
-Shape suffix: N samples.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int
 
 
 def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[torch.Tensor]:
-    """Index lists of one process for an evaluation: every `size`-th sample, at most `chunk` at a time.
-
-    Each process gets equally many, to synchronise between them; the last ones may be empty.
-    """
+    """Index lists of a process: every `size`-th sample, `chunk` at once; as many for each, perhaps empty."""
     mine = torch.arange(samples)[rank::size]  # empty where there are fewer samples than processes
     most = -(-samples // size)  # of any process
     return [mine[first : first + chunk] for first in range(0, most, chunk)]

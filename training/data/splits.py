@@ -3,7 +3,6 @@
 An `InMemory` split is on the device (as uint8) and is augmented and normalised there. A `FromLoaders` split
 is read by loader processes, which live as long as the run. All randomness is a function of (seed, epoch,
 sample): it depends neither on the number of loaders nor on where a run was stopped.
-
 Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
 """
 
@@ -162,8 +161,7 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
     """The same batches on the device. Each is copied to a GPU while it computes on the previous one.
 
     The copies use a second stream, from pinned memory. A batch is given out after the computing stream waits
-    for its copy, but before it would wait for the next one's; its memory is not reused before that stream has
-    used it (torch.Tensor.record_stream). The order of these calls is tested, but not on a GPU.
+    for its copy, but before it would wait for the next one's. record_stream keeps its memory until then.
     """
     if device.type != "cuda":
         yield from batches
@@ -186,10 +184,7 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 
 @dataclass(frozen=True, kw_only=True)
 class Keyed(Dataset[Any]):
-    """A data set by keys, epoch * samples + index: random numbers depend only on the key and the seed.
-
-    It returns a UserError for an unreadable sample: as an exception it would become a text with a traceback.
-    """
+    """Samples by keys (epoch * samples + index), which seed them; a broken one is a UserError, not raised."""
 
     dataset: Any  # of (x_CHW uint8 or float32, label)
     seed: int  # of random augmentation

@@ -1,7 +1,6 @@
-"""Activation checkpointing: the backward pass recomputes the activations of a stage instead of keeping them.
+"""Activation checkpointing: the backward pass recomputes the activations of a stage, for less memory.
 
-The weights are the same, bit for bit: torch.utils.checkpoint repeats the random numbers, and running
-statistics are not updated by the second pass.
+The weights are the same, bit for bit: random numbers are repeated, and statistics updated once.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and 
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """The model with activation checkpointing, and the same names of weights; UserError if there is no way.
-
-    A model's own method (OWN) does it, else each outermost nn.Sequential: the stages of most models.
-    """
+    """The model, by its own method (OWN) or of each outermost nn.Sequential; UserError if it has neither."""
     method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
     if method is not None:
         method()

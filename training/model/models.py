@@ -1,7 +1,4 @@
-"""Models: what `--model` names, the weights they start with, and which of them are trained.
-
-The head is the last module that has weights of its own, in the order in which the model makes them.
-"""
+"""Models: what `--model` names, its weights, which are trained. The head is the last module with some."""
 
 from __future__ import annotations
 

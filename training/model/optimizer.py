@@ -1,7 +1,4 @@
-"""Optimizers, learning rate schedules and the running mean of the weights (EMA).
-
-The learning rate is a function of the position: there is no scheduler state to save.
-"""
+"""Optimizers, learning rates (functions of the position) and the running mean of the weights (EMA)."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
         for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * alike)):
             groups.append({"params": params, "weight_decay": decay, **scale})
     if config.optimizer == "sgd":
-        return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
+        return _with_momentum(_fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum))
     if config.optimizer == "adamw":
         return _fused(torch.optim.AdamW, groups, lr=config.lr)
     return torch.optim.Adadelta(groups, lr=config.lr)  # has no fused version
@@ -55,6 +52,17 @@ def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: 
         return kind([dict(group) for group in groups], fused=True, **how)  # a refusal changes them
     except (TypeError, RuntimeError):
         return kind(groups, **how)
+
+
+def _with_momentum(sgd: Optimizer) -> Optimizer:
+    """The same with a momentum of zeros where it has none, which its first step would make without contents.
+
+    If that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md).
+    """
+    for group in sgd.param_groups:
+        for weight in group["params"] if group.get("momentum") else ():
+            sgd.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+    return sgd
 
 
 def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
@@ -78,6 +86,7 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
             like = {name: torch.empty_like(weight, device="cpu") for name in kept if name != "step"}
             state[place] = kept | {name: value.copy_(kept[name]) for name, value in like.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    _with_momentum(optimizer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,17 @@ def choose_kernels(config: Config, device: torch.device) -> None:
         torch.backends.cudnn.benchmark = not config.deterministic
 
 
+def wants_channels_last(config: Config, device: str, model: nn.Module) -> bool:
+    """Whether a model gets this memory format: it doubles the rate of bf16 convolutions on an H200.
+
+    On CPUs a step of convnet and ResNets is faster with it. Models of users may need the other one.
+    """
+    if config.channels_last or config.no_channels_last or ":" in config.model:
+        return config.channels_last
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return device == "cpu" or (config.precision != "fp32" and convolves)
+
+
 def build_scaler(config: Config, device: torch.device) -> Any:
     """The loss scale of --precision fp16, else None; UserError if this torch has none for the device."""
     if config.precision != "fp16":

@@ -1,7 +1,4 @@
-"""What a training is for: the loss and the metrics, by default those of classification (`--task`).
-
-Shape suffixes: B samples of a batch, K classes, T the likeliest of them.
-"""
+"""What a training is for: loss and metrics. Shape suffixes: B samples of a batch, K classes, T likeliest."""
 
 from __future__ import annotations
 

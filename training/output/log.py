@@ -1,7 +1,6 @@
 """The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
 
-With TensorBoard there are also its curves, by torch's SummaryWriter. Only rank 0 writes. Nothing else in the
-package prints, but for errors (`errors.complain`).
+With TensorBoard there are its curves too. Only rank 0 writes; nothing else prints but `errors.complain`.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ class Log:
     run_dir: Path
     speaks: bool
     records: bool = True  # False: only lines, nothing is written in the run folder
+    began: float = field(default_factory=time.time)  # when this process started
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     curves: Any = None  # TensorBoard's writer
 
@@ -93,7 +93,10 @@ class Log:
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
     ) -> None:
-        """Replace status.json: one line with the keys in this order, which a regular expression can read."""
+        """Replace status.json: one line, keys in this order. It stays failed if another process failed."""
+        known = read_status(self.run_dir) if self.speaks and state == "running" else {}
+        if known.get("state") == "failed" and float(known.get("time") or 0) > self.began:
+            return
         facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
         self.write(STATUS, facts | _now())
 
@@ -131,10 +134,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:
-    """Set the state to failed, and keep step, epoch and checkpoint; the first process that fails knows why.
-
-    The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure.
-    """
+    """Set the state to failed, once, and keep the progress; with the exit status, which torchrun hides."""
     known = read_status(run_dir)
     if known.get("state") == "failed":
         return

@@ -1,7 +1,6 @@
 """The files by which the job script and the trainer talk: `stop`, `again` and `exit` in the run folder.
 
-The script names them in SBATCHGEN_STOP_FILE, SBATCHGEN_AGAIN_FILE and SBATCHGEN_EXIT_FILE. Without these
-variables nothing is written.
+The script names them in SBATCHGEN_STOP_FILE, _AGAIN_FILE and _EXIT_FILE. Without these nothing is written.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ def leave_status(status: int) -> None:
 
 
 def finish(status: int) -> int:
-    """Write the exit status of a run for the script, and return it.
-
-    If the script reads it, a stopped run exits with 0: for others a launcher kills the other processes.
-    """
+    """Write and return a run's exit status: for a stopped one 0, as launchers kill the others for another."""
     if status != DONE:
         leave_status(status)
     return DONE if status == PREEMPTED and os.environ.get(EXIT_FILE) else status

@@ -29,15 +29,16 @@ class Place(NamedTuple):
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
     """The rank of this process, started by `launcher`; a single process if auto finds no launcher.
 
-    RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's. UserError if a
-    variable of the launcher is missing or not a number.
+    RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's. The number of srun's
+    step is negative in a batch script. UserError if a variable is missing or not a number.
     """
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
         return _place("torchrun", environ, TORCHRUN, _number(environ, "LOCAL_WORLD_SIZE", default=1))
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
         require(environ, SRUN, fix="start with: srun python -m training")
-        if launcher == "srun" or _number(environ, "SLURM_NTASKS") > 1:
+        is_step = environ.get("SLURM_STEP_ID", "").isdecimal()
+        if launcher == "srun" or is_step or _number(environ, "SLURM_NTASKS") > 1:
             place = _place("srun", environ, SRUN, _tasks_here(environ))
             if place.size > 1:
                 require(environ, MEETING, fix=MEETING_FIX)

@@ -1,13 +1,13 @@
 """`--launcher spawn`: one process a node that starts the processes of this node.
 
-It passes signals on, waits for all, ends the others when one fails, and exits with the status of the first
-one that failed.
+It passes signals on, ends the others when one fails, and exits with the status of the first that failed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from training.errors import DONE, PREEMPTED
+from training.errors import DONE, PREEMPTED, complain
 from training.processes.jobscript import PARENT
 from training.processes.ranks import spawn_environments
 from training.processes.stop import SIGNALS, handled_signals
@@ -30,7 +30,10 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     known = {**os.environ, PARENT: str(os.getpid())}
     environments = spawn_environments(known, processes, nodes=nodes, node=node)
-    return start([(command, environment) for environment in environments])
+    status = start([(command, environment) for environment in environments])
+    for name in (number.name for number in signal.Signals if status == 128 + number):
+        complain(f"error: a rank on {socket.gethostname()} was ended by {name}")
+    return status
 
 
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: bool = True) -> int:

@@ -45,10 +45,7 @@ class Stop:
         self._asked[REASONS.index(why)] = True
 
     def watch(self, file: Path, end: float) -> None:
-        """Also watch the stop file, and the clock: the run must end at `end`, in seconds since 1970.
-
-        Only for rank 0: the processes may not see the same folder or have the same time.
-        """
+        """On rank 0, whose folder and time count: watch the stop file and the end, in seconds since 1970."""
         self._file, self._end = file, end
 
     def requests(self) -> list[float]:
@@ -86,7 +83,7 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
         seconds = float("nan")
     if not 0 < seconds < float("inf"):
         fix = "auto, off, or seconds from now or since 1970"
-        raise UserError(f"--deadline is {deadline}", fix=fix, shared=True)
+        raise UserError(f"--deadline is {deadline}", fix=fix)
     return seconds if seconds >= EPOCH_FROM_S else now + seconds
 
 

@@ -1,6 +1,6 @@
 """The process group: joining it, leaving it, the collectives that the package uses, and what a hang leaves.
 
-With one process there is no process group, and the collectives do nothing.
+A process that no launcher has started has no process group, and the collectives do nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from training.errors import UserError, complain, one_line
-from training.processes.ranks import Place, usable_cpus
+from training.processes.ranks import MEETING, Place, usable_cpus
 
 T = TypeVar("T")
 
@@ -42,9 +43,10 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or "" with one process
+    backend: str  # nccl, gloo, or "" without a process group
     threads: int
     host: str
+    cpus: int = 1  # of this process
 
     @property
     def name(self) -> str:
@@ -52,28 +54,34 @@ class World:
         return f"rank {self.rank} of {self.size} on {self.host}"
 
 
-def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose device and threads, and meet the others; UserError if a device or a process is missing."""
-    chosen = _choose_device(place, device, backend)
-    threads = _threads(place)
+def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
+    """Choose device and threads, and meet the others: all raise the UserError of any's check or device."""
+    chosen, problem = torch.device("cpu"), None
+    try:
+        check()
+        chosen = _choose_device(place, device, backend)
+    except UserError as error:
+        problem = error
+    cpus, wanted = _cpus(place), os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = int(wanted) if wanted.isdecimal() and int(wanted) else cpus
     torch.set_num_threads(threads)
     if chosen.type == "cpu":
         keep_memory()
-    if backend == "auto":
-        backend = "nccl" if chosen.type == "cuda" else "gloo"
-    if place.size > 1:
-        _meet(place, backend, timeout_s, chosen)
-    else:
-        backend = ""
+    backend = ("nccl" if chosen.type == "cuda" else "gloo") if backend == "auto" else backend
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return World(place.rank, place.size, place.local_rank, chosen, backend, threads, host)
+    backend = backend if place.launcher != "none" else ""
+    world = World(place.rank, place.size, place.local_rank, chosen, backend, threads, host, cpus)
+    if backend:
+        _meet(world, timeout_s, problem)
+    elif problem:
+        raise problem
+    return world
 
 
 def keep_memory() -> bool:
     """Keep freed memory in the process, if the C library can (glibc: mallopt(3)); whether it can.
 
-    By default glibc returns large blocks to the kernel and gets new ones, filled with zeros, in each step. On
-    a CPU that takes a tenth to a third of the time (benchmarks/training.py, C1-C3).
+    By default glibc returns large blocks in each step: a tenth to a third of the time of C1-C3.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
@@ -82,12 +90,11 @@ def keep_memory() -> bool:
 
 
 def leave(world: World) -> None:
-    """Wait for the others, then leave the group: a launcher takes an early exit for a failure.
+    """Wait for the others, also NCCL's sum, and leave: a launcher takes an early exit for a failure.
 
-    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed: torch 2.2
-    waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
+    The sum is kept until then: torch 2.2 holds the GIL while it waits for a thread that may free it.
     """
-    if world.size > 1:
+    if world.backend:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
         last.item()
         dist.destroy_process_group()
@@ -96,21 +103,21 @@ def leave(world: World) -> None:
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
     """Sum a tensor over all processes, in place; it is on the world's device."""
-    if world.size > 1:
+    if world.backend:
         dist.all_reduce(values)
     return values
 
 
 def copy_from_rank0(world: World, tensors: Iterable[torch.Tensor]) -> None:
     """Copy rank 0's values to all processes, in place; the tensors are on the world's device."""
-    if world.size > 1:
+    if world.backend:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)  # the same memory, without autograd
 
 
 def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
     """Rank 0's bytes (or None) on every process, without a shared file system."""
-    if world.size == 1:
+    if not world.backend:
         return data
     length = torch.tensor([-1 if data is None else len(data)], dtype=torch.int64, device=world.device)
     dist.broadcast(length, src=0)
@@ -127,7 +134,7 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
 
 def gather_text(world: World, text: str) -> list[str]:
     """The texts of all processes by rank, on every process; cut off at TEXT_BYTES."""
-    if world.size == 1:
+    if not world.backend:
         return [text]
     data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
     mine = torch.tensor(list(data), dtype=torch.uint8, device=world.device)
@@ -137,20 +144,15 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """Call `make` on every process and return its result, so that none waits for one that has failed.
-
-    All raise a UserError for a UserError or an OSError of any of them, that of the lowest rank.
-    """
+    """What `make` returns; all raise a UserError for a UserError or OSError of any, of the lowest rank."""
     result: Any = None
     problem = ""
     try:
         result = make()
     except (UserError, OSError) as error:
-        problem = one_line(error)
-    for rank, text in enumerate(gather_text(world, problem)):
-        if text:
-            where = f"rank {rank} of {world.size}: " if world.size > 1 else ""
-            raise UserError(where + text, shared=True)
+        problem = (f"{world.name}: " if world.size > 1 else "") + one_line(error)
+    for text in filter(None, gather_text(world, problem)):
+        raise UserError(text, shared=True)
     return result  # type: ignore[no-any-return]
 
 
@@ -196,6 +198,8 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
         built = torch.version.cuda or torch.version.hip
         what = f"--device cuda, but {'no GPU is visible' if built else 'this torch is built for CPUs only'}"
         raise UserError(what, at=socket.gethostname(), fix="ask for GPUs, or --device cpu")
+    if not count and backend == "nccl":
+        raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
     if not count:
         return torch.device("cpu")
     index = place.local_rank
@@ -211,28 +215,42 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     return device
 
 
-def _threads(place: Place) -> int:
-    """CPU threads for this process: OMP_NUM_THREADS, else its share of the CPUs."""
-    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if threads.isdecimal() and int(threads) > 0:
-        return int(threads)
-    usable = usable_cpus()
-    per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+def _cpus(place: Place) -> int:
+    """The CPUs for this process: its share."""
+    usable, per_task = usable_cpus(), os.environ.get("SLURM_CPUS_PER_TASK", "")
     if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
         return max(1, min(usable, int(per_task)))
     return max(1, usable // place.local_size)
 
 
-def _meet(place: Place, backend: str, timeout_s: float, device: torch.device) -> None:
-    if backend == "nccl" and device.type == "cpu":
-        raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
+def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
+    """Make the process group once all are there; if one has a problem, all raise it instead."""
     how: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
-    if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-        how["device_id"] = device  # since torch 2.3: NCCL connects here, not at the first use
     try:
-        dist.init_process_group(backend, rank=place.rank, world_size=place.size, **how)
+        store: Any = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
+        if world.size > 1:
+            store, *_ = next(rendezvous("env://", world.rank, world.size, **how))
+            store.set_timeout(how["timeout"])
+        if problem:
+            store.set("problem", f"{world.name}: " * (world.size > 1) + str(problem))
+        _wait_for_all(store, "ready", world)
+        if store.check(["problem"]):
+            text = store.get("problem").decode()
+            _wait_for_all(store, "told", world, waits=not world.rank)  # its end would end the store
+            raise UserError(text, shared=True) if not problem or world.rank else problem
+        if world.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
+            how["device_id"] = world.device  # since torch 2.3: NCCL connects here, not at the first use
+        dist.init_process_group(world.backend, store=store, rank=world.rank, world_size=world.size, **how)
     except (RuntimeError, ValueError) as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        what = f"the {place.size} processes did not meet at {address} ({one_line(error)[:200]})"
+        address = ":".join(os.environ.get(name, "") for name in MEETING)
+        what = f"the {world.size} processes did not meet at {address} ({one_line(error)[:200]})"
         fix = "check that all of them started, and that the port is free and reachable"
-        raise UserError(what, fix=fix) from error
+        raise problem or UserError(what, fix=fix) from error
+
+
+def _wait_for_all(store: Any, what: str, world: World, *, waits: bool = True) -> None:
+    """Count this process, and wait until all are counted."""
+    if store.add(what, 1) == world.size:
+        store.set(f"all {what}", "")
+    if waits:
+        store.wait([f"all {what}"])

@@ -8,7 +8,7 @@ import torch
 
 from training.errors import NotFiniteError, UserError
 from training.processes.stop import first_reason
-from training.processes.world import met, reduce_sum, together
+from training.processes.world import gather_text, met, reduce_sum, together
 from training.run.session import Progress, Session
 
 
@@ -21,7 +21,6 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 
     One all-reduce has losses, counts and stop requests: only here the CPU waits for the GPU. `since_sync`,
     the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: weights are checked.
-
     StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
     """
     broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
@@ -29,11 +28,14 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
         for weight in session.model.parameters():
             broken += (~torch.isfinite(weight.detach())).any()
     (loss, correct, samples, broken_weights), why = agree(session, torch.cat((since_sync, broken)))
-    since_sync.zero_()
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may not be written yet
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
-        raise NotFiniteError(f"{what}; newest checkpoint: {progress.checkpoint}")
+        mine = session.world.name if not since_sync.isfinite().all() else ""
+        names = [*filter(None, gather_text(session.world, mine))]
+        at = f"; at: {', '.join(names)}" if 0 < len(names) < session.world.size else ""
+        raise NotFiniteError(f"{what}{at}; newest checkpoint: {progress.checkpoint}")
+    since_sync.zero_()
     session.meter.usage.sample()
     session.meter.trained += round(samples)
     for sums in (progress.sums, session.meter.window):

@@ -17,7 +17,7 @@ from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
-from training.processes.world import World, broadcast_bytes, join, leave, on_rank0, record_calls, watch
+from training.processes.world import World, join, leave, on_rank0, record_calls, watch
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
@@ -33,7 +33,7 @@ from training.saving.lock import RunLock
 def run(config: Config, place: Place, stop: Stop) -> int:
     """Train, or only evaluate, and return the exit status; a UserError or NotFiniteError if that fails."""
     run_dir = Path(config.run_dir)
-    log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate)
+    log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate, began=stop.began)
     lock = RunLock(run_dir)
     refusal = _open_run(lock, log) if log.speaks and log.records else None
     try:
@@ -48,10 +48,6 @@ def run(config: Config, place: Place, stop: Stop) -> int:
                 raise
             raise known from error
         leave(world)
-    except UserError as error:
-        if refusal and error is not refusal:
-            raise refusal from error  # first: nothing may be written in another job's folder
-        raise
     finally:
         log.end()
         lock.release()
@@ -66,27 +62,27 @@ def _open_run(lock: RunLock, log: Log) -> FolderError | None:
         lock.take(log.say)
         log.status("running", **progress_of(read_status(run_dir)))  # of an earlier start
     except FolderError as error:
-        error.shared = True
         return error
     except OSError as error:
         what = f"cannot write in the run folder ({one_line(error)})"
-        return FolderError(what, at=str(run_dir), fix="another --run-dir", shared=True)
+        return FolderError(what, at=str(run_dir), fix="another --run-dir")
     return None
 
 
 def _join(config: Config, place: Place, refusal: FolderError | None) -> World:
-    """Meet the other processes; if rank 0 could not open the run folder, all raise that."""
-    global_batch(config, place.size)  # before the processes wait for each other
-    if config.dataparallel and place.size > 1:
-        what = f"--dataparallel is one process, but {place.size} were started"
-        raise UserError(what, fix="leave it out", shared=True)
-    if place.size > 1:
+    """Meet the other processes; all raise it if rank 0 could not open the run folder, or a flag is wrong."""
+    if place.launcher != "none":
         record_calls(Path(config.run_dir))
-    world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
-    refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
-    if refused is not None:
-        raise refusal or FolderError(refused.decode(), shared=True)
-    return world
+
+    def check() -> None:
+        if refusal:
+            raise refusal
+        global_batch(config, place.size)
+        if config.dataparallel and place.size > 1:
+            what = f"--dataparallel is one process, but {place.size} were started"
+            raise UserError(what, fix="leave it out")
+
+    return join(place, check, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
 
 
 def _train(session: Session) -> int:

@@ -1,7 +1,4 @@
-"""The evaluation: the score of a model on the validation split.
-
-Shape suffix: B samples of this process's part of a batch.
-"""
+"""The score of a model on the validation split. Shape suffix: B samples of this process's part of a batch."""
 
 from __future__ import annotations
 
@@ -32,11 +29,10 @@ class Score:
 
 def show(metrics: dict[str, float]) -> str:
     """The metrics in one line."""
-    shown = [
+    return ", ".join(
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()
-    ]
-    return ", ".join(shown)
+    )
 
 
 def evaluate(session: Session) -> Score:

@@ -1,7 +1,4 @@
-"""The training loop: the steps of an epoch.
-
-Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
-"""
+"""The steps of an epoch. Shape suffixes: B samples of a batch in this process, C, H, W of images."""
 
 from __future__ import annotations
 
@@ -26,12 +23,40 @@ from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
 
+# Outputs of a part with at most so many values are kept, until there are so many parts, for their metrics.
+SMALL, PARTS = 1 << 20, 16
 EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
+
+
+class Tally:
+    """Sums of loss, score, samples: float64 (3,) on the device. Metrics, 14 kernels, wait for PARTS parts."""
+
+    def __init__(self, session: Session) -> None:
+        self._task, self._classifies = session.task, not session.config.task
+        self._sums = torch.zeros(3, dtype=torch.float64, device=session.world.device)
+        self._parts: list[tuple[torch.Tensor, Any, torch.Tensor]] = []
+
+    def add(self, losses_B: torch.Tensor, outputs: Any, y_B: torch.Tensor) -> None:
+        """Add a part of a step."""
+        is_small = self._classifies and outputs.numel() <= SMALL
+        self._parts.append((losses_B.detach(), outputs.detach() if is_small else outputs, y_B))
+        if not is_small or len(self._parts) == PARTS:
+            self.total()
+
+    def total(self) -> torch.Tensor:
+        """The sums so far, to be set to zero in place."""
+        if self._parts:
+            losses, outputs, targets = zip(*self._parts, strict=True)
+            both = (outputs[0], targets[0]) if len(losses) == 1 else (torch.cat(outputs), torch.cat(targets))
+            with torch.no_grad():
+                self._sums += sums_of(torch.cat(losses), self._task.score(*both))
+            self._parts.clear()
+        return self._sums
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
     """Train on the rest of the epoch; `progress` is updated after each step. Errors are `synchronise`'s."""
-    config, world, split = session.config, session.world, session.data.train
+    config, split = session.config, session.data.train
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch
     todo = cut_steps(split.samples, batch=batch, consumed=progress.consumed)
@@ -39,14 +64,14 @@ def train_epoch(session: Session, progress: Progress) -> None:
     parts = [cut_steps(first + count, batch=part, consumed=first) for first, count in todo]
     mine = [_share(order_N, first, count, session) for step in parts for first, count in step]
     steps_per_epoch = math.ceil(split.samples / batch)
-    since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
+    tally = Tally(session)
     train_mode(session.trained)
     session.meter.begin()
     batches = batches_of(session, split, mine, progress.epoch)
     for (first, count), step_parts in zip(todo, parts, strict=True):
         lr = lr_at(config, progress.epoch, first / batch, steps_per_epoch=steps_per_epoch)
         set_lr(session.updater.optimizer, lr)
-        since_sync += train_step(session, batches, [count for _, count in step_parts], step=progress.step)
+        train_step(session, batches, [count for _, count in step_parts], tally, step=progress.step)
         progress.step += 1
         progress.consumed = first + count
         if session.meter.profiler:
@@ -56,7 +81,7 @@ def train_epoch(session: Session, progress: Progress) -> None:
         ends = progress.consumed == split.samples
         saves = ends or (config.save_every > 0 and progress.step % config.save_every == 0)
         if session.meter.due(progress.step, config.sync_every) or saves:
-            synchronise(session, progress, since_sync, saves=saves)
+            synchronise(session, progress, tally.total(), saves=saves)
             _report(session, progress, lr, steps_per_epoch)
             if saves and not ends:
                 save(session, progress)
@@ -64,18 +89,18 @@ def train_epoch(session: Session, progress: Progress) -> None:
     save(session, progress)  # the validation may fail
 
 
-def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
+def train_step(
+    session: Session, batches: Iterator[Batch], counts: list[int], tally: Tally, *, step: int
+) -> None:
     """One step of the optimizer on the mean loss of all its images.
 
     The processes' gradients are averaged, so each weights its images by `size / sum(counts)`: the result is
     that of one process with all images, also if the last batch is short. A process without an image has a
     stand-in with weight 0, because it must take part in the averaging.
-
     For each part `batches` has this process's x_BCHW (float32) and y_B (int64), and `counts` the images over
-    all processes. Returns the sums of loss, score and samples of this process; float64 (3,) on the device.
+    all processes. `tally` gets the results of this process.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
-    sums: list[torch.Tensor] = []
     for group in session.updater.optimizer.param_groups:  # as its zero_grad, without hooks
         for weight in group["params"]:
             weight.grad = None
@@ -86,7 +111,7 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         x_BCHW, y_B = next(batches)
         session.meter.usage.data_s += time.perf_counter() - began
         # reading images may use random numbers too
-        _seed(world.device, mix("step", config.seed, step, world.rank, part))
+        _seed(session, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
         with contextlib.nullcontext() if part == len(counts) else alone():
@@ -94,13 +119,11 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
             losses_B = session.task.trained(outputs, y_mixed)
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(scaler.scale(loss) if scaler else loss)
-        with torch.no_grad():
-            if real:
-                sums.append(sums_of(losses_B, session.task.score(outputs, y_B)))
+        if real:
+            tally.add(losses_B, outputs, y_B)
     _update(session, logged=step % config.log_every == 0)
     if session.updater.ema:
         session.updater.ema.update(step)
-    return sum(sums[1:], sums[0]) if sums else torch.zeros(3, dtype=torch.float64, device=world.device)
 
 
 def _update(session: Session, *, logged: bool) -> None:
@@ -120,9 +143,8 @@ def _update(session: Session, *, logged: bool) -> None:
 
 def norm_of(weights: Iterable[nn.Parameter]) -> torch.Tensor:
     """The norm of all gradients together."""
-    norms = [torch.linalg.vector_norm(weight.grad) for weight in weights if weight.grad is not None]
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return norm
+    norms = torch._foreach_norm([weight.grad for weight in weights if weight.grad is not None])  # noqa: SLF001
+    return torch.linalg.vector_norm(torch.stack(norms))  # type: ignore[no-any-return]
 
 
 def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
@@ -175,11 +197,14 @@ def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
     return torch.stack((*sums, torch.full_like(sums[0], len(losses_B))))
 
 
-def _seed(device: torch.device, key: int) -> None:
+def _seed(session: Session, key: int) -> None:
     """Seed dropout: a function of step and rank, so that it is the same in a resumed run."""
     torch.default_generator.manual_seed(key)  # a hundred times faster than torch.manual_seed
-    if device.type == "cuda":
-        torch.cuda.manual_seed_all(key)  # DataParallel uses all
+    if session.world.device.type == "cuda":
+        generators: Any = torch.cuda.default_generators
+        mine = session.world.device.index or 0
+        for generator in generators if session.config.dataparallel else generators[mine : mine + 1]:
+            generator.manual_seed(key)
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
@@ -195,8 +220,8 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     costs = {"step_s": round(seconds / steps, 6), "data_wait": round(waited / seconds, 4)}
     if meter.grad_norm is not None and math.isfinite(norm := float(meter.grad_norm)):
         costs["grad_norm"] = norm
-    if session.world.device.type == "cuda":
-        costs["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(session.world.device)
+    if meter.usage.allocated:
+        costs["gpu_allocated_bytes"] = meter.usage.allocated
     facts = means | {"lr": lr, "samples_per_s": rate} | costs
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))

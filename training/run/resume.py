@@ -41,7 +41,6 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     """Save on rank 0, in a thread. If it fails, training continues; with `must` it is waited for.
 
     The validation changes no weight: what was saved of this step before it only gets its other names then.
-
     UserError if it cannot be written, with `must`; FolderError if another job took the run folder over.
     """
     if session.world.rank != 0:
@@ -145,8 +144,7 @@ def _find(session: Session) -> Found | None:
         file.seek(0)
         return label.encode(), file.read() if session.world.size > 1 else b"", state, progress
 
-    restored: Found | None = checkpoint.find(place, resume, session.log.note, take)
-    return restored
+    return checkpoint.find(place, resume, session.log.note, take)  # type: ignore[no-any-return]
 
 
 def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:

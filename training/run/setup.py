@@ -1,15 +1,12 @@
-"""What a run works with, from its configuration: data, model and optimizer, tried out before the training.
-
-Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width.
-"""
+"""What a run works with: made, and tried out. Shape suffixes: B samples of this process; C, H, W."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.config import Config
 from training.data.datasets import load_data
+from training.data.splits import FromLoaders
 from training.errors import UserError, explain, one_line
 from training.model.activation_checkpointing import keep_buffers
 from training.model.models import build_model, freeze, load_all_but_head, train_mode
 from training.model.optimizer import Ema, Updater, build_optimizer
-from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
+from training.model.precision import Autocast, build_scaler, choose_kernels, wants_channels_last, warn_of_bf16
 from training.model.tasks import Task, build_task, check_output
 from training.output.log import Log
 from training.processes.jobscript import STOP
@@ -35,6 +33,8 @@ from training.run.session import Session
 from training.saving import checkpoint
 from training.saving.lock import RunLock
 from training.saving.writer import Writer
+
+MOST_LOADERS = 8  # by default: each prefetches batches in shared memory
 
 
 def announce(config: Config, world: World, log: Log) -> None:
@@ -60,6 +60,8 @@ def announce(config: Config, world: World, log: Log) -> None:
 
 def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
     """Load the data, build the model and the optimizer."""
+    if config.workers < 0:
+        config = dataclasses.replace(config, workers=min(MOST_LOADERS, world.cpus))
     choose_kernels(config, world.device)
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
@@ -77,19 +79,34 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
             log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
     together(world, lambda: freeze(model, config))
-    # on CPUs a step of convnet and ResNets is faster with it; of own models nothing is known
-    if config.channels_last or (world.device.type == "cpu" and ":" not in config.model):
+    if wants_channels_last(config, world.device.type, model):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
+        config = dataclasses.replace(config, channels_last=True)
     scaler = together(world, lambda: build_scaler(config, world.device))
     ema = Ema(model, config.ema) if config.ema and not config.evaluate else None
     updater = Updater(build_optimizer(config, model), scaler, ema)
     task, writer = together(world, lambda: build_task(config, loaded)), Writer(lock.check)
     session = Session(config, world, log, stop, loaded, task, model, model, updater, writer)
     session = dataclasses.replace(session, task=together(world, lambda: try_out(session)))
+    if chosen := "; ".join(_choices(session)):
+        log.say(f"Chosen: {chosen}")
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | surroundings(session), indent=2)
     return session
+
+
+def _choices(session: Session) -> Iterator[str]:
+    """What was chosen for speed, each with the flag or variable that changes it."""
+    config, on_gpu = session.config, session.world.device.type == "cuda"
+    if on_gpu and config.precision == "fp32":
+        yield "TF32 for products of fp32 (NVIDIA_TF32_OVERRIDE=0)"
+    if on_gpu:
+        yield f"channels_last{' (--no-channels-last)' if config.channels_last else ': no (--channels-last)'}"
+    if on_gpu and not config.deterministic:
+        yield "the fastest kernels of cuDNN (--deterministic)"
+    if isinstance(session.data.train, FromLoaders):
+        yield f"{config.workers} loaders{' with pinned memory' * on_gpu}, as many for validation (--workers)"
 
 
 def surroundings(session: Session) -> dict[str, Any]:
@@ -121,17 +138,13 @@ def wrap(session: Session) -> nn.Module:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True, **how)
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))
-    made: nn.Module = model
-    return made
+    return model  # type: ignore[no-any-return]
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
-    """Whether DistributedDataParallel may leave the buffers alone: it copies rank 0's before each step.
-
-    Rank 0's running statistics, which are saved and evaluated, do not depend on the others'.
-    """
-    norms = (module.buffers() for module in model.modules() if isinstance(module, _BatchNorm))
-    of_norms = {id(buffer) for buffer in itertools.chain.from_iterable(norms)}
+    """Whether only norms have buffers: rank 0's, which are saved, need not be copied before each step."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    of_norms = {id(buffer) for norm in norms for buffer in norm.buffers()}
     return all(id(buffer) in of_norms for buffer in model.buffers())
 
 

@@ -1,8 +1,4 @@
-"""What a training uses, and the trace of --profile-steps.
-
-CPU time, memory of its nodes and GPUs, how busy the GPUs are, and waiting for data: as Linux and torch count
-them. Values that they don't have here are left out.
-"""
+"""What a training uses, as Linux and torch count it, where they do; and the trace of --profile-steps."""
 
 from __future__ import annotations
 
@@ -48,12 +44,14 @@ class Usage:
     cpu_began_s: float = field(default_factory=_cpu_s)
     sampled: float = field(default_factory=time.perf_counter)
     busy: list[float] = field(default_factory=list)  # percents of the GPUs
+    allocated: int = 0  # bytes of tensors at most, when last sampled: torch takes 400 us to tell
 
     def sample(self) -> None:
-        """Sample how busy the GPUs are, every SAMPLE_S seconds at most."""
+        """Sample how busy and how full the GPUs are, every SAMPLE_S seconds at most."""
         if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
             return
         self.sampled = time.perf_counter()
+        self.allocated = max(map(torch.cuda.max_memory_allocated, self.gpus))
         try:
             self.busy += [torch.cuda.utilization(gpu) for gpu in self.gpus]
         except Exception:  # noqa: BLE001 - without pynvml, with a MIG slice, ...: never again

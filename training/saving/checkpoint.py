@@ -1,8 +1,7 @@
 """Checkpoint files: written as a whole or not at all, and checked before use.
 
 A checkpoint is a file of torch.save with a dictionary of tensors and plain values, which weights_only=True
-loads: format, model, optimizer, scaler, ema, step, epoch, consumed, best, sums, config, epochs, world. It
-does not depend on the number of processes. Only rank 0 calls these functions.
+loads, and does not depend on the number of processes. Only rank 0 calls these functions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The lock is a file with the name of its holder, which updates the file's time regularly. The lock of a dead
 holder is taken over: at once if its process is gone from this machine or Slurm has restarted the same job,
-else when it has not been updated for STALE_S. Times are compared by the file system's clock: those of two
-machines may differ.
+else when it has not been updated for STALE_S by the file system's clock: those of machines may differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Saving beside the training: the state is copied at once, and a thread writes the copy to disk.
-
-The training waits only for the copy, and for the previous save: there is never more than one copy.
-"""
+"""Saving beside the training, which waits for one copy of the state only: a thread writes that to disk."""
 
 from __future__ import annotations
 
