@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
+from sbatchgen.units import in_bytes, in_seconds
 
 Start = Mapping[str, Any]
 OK: Literal["ok"] = "ok"
@@ -122,14 +123,14 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     elif plan.trainer is None:
         yield Row("start", OK, on)
     else:
-        yield Row("start", OK, f"{on}; {plan.trainer} ran for {_seconds(start['trained_s'])}")
+        yield Row("start", OK, f"{on}; {plan.trainer} ran for {in_seconds(start['trained_s'])}")
     if trained:
         early = _trained({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
-        yield Row("first steps", OK, f"{_progress(shown)} after {_seconds(start['trained_s'])}{loss}")
+        yield Row("first steps", OK, f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
     elif plan.trainer is None:
-        yield _failed("first steps", f"no step in {_seconds(start['trained_s'])}", start, rehearsed)
+        yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
 
@@ -177,10 +178,10 @@ def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterat
 
 
 def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    took = _seconds(start["trained_s"])
+    took = in_seconds(start["trained_s"])
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
-        quiet = f"; it has printed nothing for {_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
+        quiet = f"; it has printed nothing for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
         yield Row("end", UNKNOWN, f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
     elif start["status"]:
         yield _failed("end", f"exit status {start['status']}", start, rehearsed)
@@ -198,8 +199,8 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
         return
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
     size, shape = needs["peak_bytes"], "x".join(map(str, needs["shape"]))
-    of = f" of {gibibytes(max(limits))}" if limits else ""
-    what = f"about {gibibytes(size)}{of}: {needs['images']} images of {shape} at once in {needs['precision']}"
+    of = f" of {in_bytes(max(limits))}" if limits else ""
+    what = f"about {in_bytes(size)}{of}: {needs['images']} images of {shape} at once in {needs['precision']}"
     if limits and size > max(limits):
         yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
     elif limits and size > _FULL * min(limits):
@@ -208,14 +209,9 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
         yield Row("GPU memory", OK, what)
 
 
-def gibibytes(size: int) -> str:
-    """Return a size as people read it."""
-    return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
-
-
 def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     """What a start did when it was to stop."""
-    took, acted = _seconds(start["took_s"]), start["acted"]
+    took, acted = in_seconds(start["took_s"]), start["acted"]
     saves = [
         event for event in start["events"] if event.get("event") == "save" and event.get("time", 0) >= acted
     ]
@@ -290,7 +286,3 @@ def _progress(event: Mapping[str, Any]) -> str:
 def _step(start: Start, unit: str = "step") -> int | None:
     steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
     return max(steps, default=None)
-
-
-def _seconds(number: float) -> str:
-    return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
