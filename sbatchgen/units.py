@@ -69,6 +69,30 @@ def mebibytes(text: str) -> int | None:
     return -(-number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024) if match else None
 
 
+def elapsed(duration: float) -> str:
+    """Return seconds as H:MM:SS, with days in front as Slurm prints them."""
+    days, rest = divmod(round(duration), 86400)
+    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def in_seconds(duration: float) -> str:
+    """Return a duration of some seconds as people read it: 1.5 s, 12 s."""
+    return f"{duration:.0f} s" if duration >= 10 else f"{duration:.1f} s"
+
+
+def in_bytes(size: int) -> str:
+    """Return a size as people read it: 40 KiB, 1.5 MiB, 12 MiB, 2.25 GiB."""
+    mib = size / (1 << 20)
+    if mib < 1:
+        return f"{-(-size >> 10)} KiB"
+    return f"{mib / 1024:.3g} GiB" if mib >= 1024 else f"{mib:.{int(mib < 10)}f} MiB"
+
+
+def as_requested(mib: int) -> str:
+    """Return an amount of memory in the unit in which people request it: 900M, 1.5G."""
+    return f"{mib}M" if mib < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + "G"
+
+
 _WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"  # compiled when it is used
 
 

@@ -10,32 +10,19 @@ from typing import TypeVar
 
 from sbatchgen.bash import Assignment, Body, Command
 from sbatchgen.bash.statement import VariableUse
+from sbatchgen.executables.program import programs
 from sbatchgen.job.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # These only print something; the next ones only look something up as well.
-_PRINTING = _words(
-    "date df du echo free hostname id lscpu nproc nvidia-smi printf ps pwd uname uptime whoami"
-)
-_LOOKING = _PRINTING | _words(
-    """awk basename cat cut dirname expr getent grep head ip jq ls readlink realpath sed seq shuf sort ss tail
-    tr uniq wc"""
-)
+_PRINTING = programs("prints")
+_LOOKING = programs("prints", "looks")
 # After the training, whose status is the job's, they have no effect; awk, sed and sort may write files.
-CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | _words(
-    """: [ [[ (( conda deactivate declare exit export false jobstats kill module ml printenv rocm-smi sacct
-    seff set sinfo sleep sstat squeue sync test true type wait which"""
-)
+CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | programs("closes")
 # They do the same before and after an environment is activated.
-_INERT = HELPERS - {"pip", "which"} | _words(
-    ": [ [[ (( cd declare exit export let local readonly return set shift shopt trap ulimit umask unset"
-)
+_INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 
 @dataclass(frozen=True, eq=False)

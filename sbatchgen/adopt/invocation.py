@@ -19,9 +19,9 @@ from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool
 from sbatchgen.bash.statement import Command
-from sbatchgen.bash.tools import MPI, SHELLS, SRUN, SRUN_FLAGS
+from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, SHELLS, programs
 from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import LAUNCHERS, Launch
+from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.enroot import OF_PYXIS
 
@@ -88,7 +88,7 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
                 _set(draft, name, value if equals and "$" not in value else None)
-        elif tool.name in _KNOWN | MPI or tool in of_runtimes:
+        elif tool.name in _KNOWN | programs("mpi") or tool in of_runtimes:
             continue
         elif tool.name not in {*_INSTEAD, *LAUNCHERS} and "runtime" not in draft.profile:
             _read_prefix(draft, tool)
@@ -196,7 +196,7 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
         )
         return
     draft.profile.setdefault("step", {})[name] = value or "true"
-    if name not in SRUN.values | SRUN_FLAGS:
+    if name not in PROGRAMS["srun"].values | PROGRAMS["srun"].flags:
         draft.profile.setdefault("plugin_options", []).append(f"{name}=" if value else name)
     if name == "gpu-bind":
         draft.profile["gpu_visibility"] = "task"

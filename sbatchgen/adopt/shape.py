@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.job.launches import Launch, fixed_nodes
 
 COUNTS = ("nodes", "ntasks", "ntasks-per-node")
@@ -10,7 +11,7 @@ RANKS = frozenset(
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
 )
 # Launchers that are programs of Python to a job, which start the processes of one node.
-MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
+MODULES = {name: PROGRAMS[name].modules[0] for name in programs("launcher") if PROGRAMS[name].modules}
 
 
 def module_of(launch: Launch) -> str | None:

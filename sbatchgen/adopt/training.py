@@ -10,7 +10,7 @@ from itertools import pairwise
 from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.shape import RANKS
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 

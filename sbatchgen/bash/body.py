@@ -16,10 +16,10 @@ from functools import cached_property, lru_cache
 
 from sbatchgen.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
 from sbatchgen.bash.text import Fault, ShellText
-from sbatchgen.bash.tools import SHELLS
 from sbatchgen.bash.variables import Variables
 from sbatchgen.bash.walk import Walk, walk
 from sbatchgen.bash.word import Word, expansion
+from sbatchgen.executables.program import SHELLS
 
 TOP = Context()
 

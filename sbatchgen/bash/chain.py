@@ -16,11 +16,16 @@ from functools import cached_property
 
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.statement import Command
-from sbatchgen.bash.tools import MODULES, SHELLS, SYNTAX, Syntax
 from sbatchgen.bash.word import ASSIGNED, Word
+from sbatchgen.executables.options import Given, program_name, read_options
+from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
 
 DEPTH_MAX = 8  # of shells that shells start
 TOOLS_MAX = 50
+# What starts Python programs: what follows their options is a file or a module.
+_PYTHONS = programs("interpreter", "launcher")
+# What a string of bash -c starts at last.
+_MAIN = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
 _NAME = re.compile(r"--?[\w-]+=|-\w")
 
 
@@ -106,16 +111,17 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
             return
         tool = _tool(words, body)
         yield tool
-        if tool.name in SHELLS and (script := tool.option("command")):
-            if script.value_word is not None and depth:
+        if tool.name in SHELLS:
+            script = tool.option("command")
+            if script and script.value_word is not None and depth:
                 yield from _shell(tool, script.value_word, depth)
             return
-        if tool.name not in SYNTAX or "describe" in tool.options:
+        if tool.name not in PROGRAMS or "describe" in tool.options:
             return
         if tool.name == "python" and (launcher := _launcher(tool)):
             words = tuple(launcher)
             continue
-        if tool.name in PYTHONS:
+        if tool.name in _PYTHONS:
             if tool.rest:  # the trainer
                 name = body.value(tool.rest[0]) or tool.rest[0].text
                 yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
@@ -126,7 +132,7 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
 def _launcher(tool: Tool) -> Sequence[Word]:
     """The words of the launcher that a Python starts, if any: a module or a file of the training package."""
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
-    if name.endswith("/training/torchrun.py") or (tool.module and name in MODULES):
+    if name.endswith("/training/torchrun.py") or (tool.module and MODULES.get(name) in PROGRAMS):
         return tool.rest
     texts = [word.text for word in tool.rest]
     if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
@@ -139,20 +145,11 @@ def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
     inner = string_body(tool.body, script)
     own = [command for command in inner.commands if not command.test and not command.context.substitution]
     passing = [command for command in own if any("@" in word.variables for word in command.words)]
-    launching = [command for command in own if command.name in LAUNCHERS]
+    launching = [command for command in own if command.name in _MAIN]
     chosen = (passing or launching or own)[-1:]
     for command in chosen:
         words = [word for written in command.words for word in inner.expand(written)]
         yield from _chain(words, inner, [tool.body.followed(word) for word in tool.rest], depth - 1)
-
-
-LAUNCHERS = frozenset(
-    ("srun", "torchrun", "mpirun", "mpiexec", "accelerate", "deepspeed", "python", "python3", "exec")
-)
-# What starts Python programs: what follows their options is a file or a module.
-PYTHONS = frozenset(
-    ("torchrun", "accelerate launch", "deepspeed", "python", "fabric run", "lightning run", "tune run")
-)
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
@@ -170,19 +167,16 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
 
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     """The tool that words start, its options, and what is left for what it starts."""
-    path = body.value(words[0])
-    name = (body.text_of(words[0]) if path is None else path).rpartition("/")[2]  # of ~/venv/bin/python, too
-    if name.startswith("python") and name.removeprefix("python").replace(".", "").isdigit():
-        name = "python"
-    name, at = "torchrun" if name == "torchrun.py" else MODULES.get(name, name), 1
-    if name not in SYNTAX:
-        name, at = _subcommand(name, words, body)
-    syntax = SYNTAX.get("sh" if name in SHELLS else name)
-    if syntax is None:
-        name = words[0].text if path is None else name or words[0].text
+    name, at = program_name(words, PROGRAMS, body.text_of)
+    name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
+    program = PROGRAMS.get(name)
+    if program is None:
+        is_known = body.value(words[0]) is not None
+        name = name if is_known and name else words[0].text
         return Tool(name=name, words=words, rest=words[1:], body=body)
-    given, at = _options(words, at, syntax, body)
-    operands, rest = words[at : at + syntax.operands], words[at + syntax.operands :]
+    read, at = read_options(words, at, program, body.text_of)
+    given = [_option(words, body, option) for option in read]
+    operands, rest = words[at : at + program.operands], words[at + program.operands :]
     if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
         rest = (module, *rest)
     if (
@@ -204,68 +198,11 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     )
 
 
-def _subcommand(name: str, words: tuple[Word, ...], body: Body) -> tuple[str, int]:
-    """The name with the verb after it, such as apptainer exec, and where its options start."""
-    for at in range(1, min(len(words), 6)):
-        value = body.value(words[at])
-        if f"{name} {value}" in SYNTAX:
-            return f"{name} {value}", at + 1
-        if value is None or not value.startswith("-"):
-            break
-    return name, 1
-
-
-def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[ToolOption], int]:
-    """The options from a word on, and where the first word is that is not an option."""
-    given: list[ToolOption] = []
-    while at < len(words):
-        text = body.text_of(words[at])
-        if text == "--":
-            return given, at + 1
-        at += 1
-        if text[:1] == "+" and syntax is SYNTAX["sh"]:
-            continue
-        if len(text) < 2 or not text.startswith("-"):
-            return given, at - 1
-        is_long = text.startswith("--") or syntax.single
-        for name, glued in _long(text, syntax) if is_long else _letters(text, syntax):
-            option, at = _option(name, words, at, syntax, body, glued=glued)
-            given.append(option)
-        if syntax is SYNTAX["python"] and given[-1].name in ("m", "c"):  # which take the rest
-            break
-    return given, at
-
-
-def _long(text: str, syntax: Syntax) -> Iterator[tuple[str, str | None]]:
-    """Yield the option that a word with its long name is, and the value that is glued to it."""
-    name, equals, value = text.lstrip("-").partition("=")
-    name = name.replace("_", "-") if syntax.underscores else name
-    name = syntax.shorts.get(name, name)
-    is_glued = syntax.single and not text.startswith("--") and name not in syntax.values
-    if is_glued and name[:1] in syntax.values:  # -W, -X and -m of python
-        name, value, equals = name[0], text[2:], "="
-    yield name, value if equals else None
-
-
-def _letters(text: str, syntax: Syntax) -> Iterator[tuple[str, str | None]]:
-    """Yield the options of a word of letters, and the value that is glued to the last."""
-    for end, letter in enumerate(text[1:], 2):
-        name = syntax.shorts.get(letter, letter)
-        if name in syntax.values:  # what follows is its value
-            yield name, text[end:] or None
-            return
-        yield name, None
-
-
-def _option(
-    name: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body, *, glued: str | None
-) -> tuple[ToolOption, int]:
-    """An option with its value, glued to it or in the words from `at`, and where the next word is."""
-    word = words[at - 1]
-    if glued is not None:
-        is_known = body.value(word) is not None or not ("$" in glued or "`" in glued)
-        return ToolOption(name=name, value=glued if is_known else None, word=word, value_word=word), at
-    if name not in syntax.values or name in syntax.optional or at >= len(words):
-        return ToolOption(name=name, value="", word=word), at
-    value = ToolOption(name=name, value=body.value(words[at]), word=word, value_word=words[at])
-    return value, at + syntax.counts.get(name, 1)
+def _option(words: Sequence[Word], body: Body, given: Given) -> ToolOption:
+    """An option with the words that name it and hold its value."""
+    name, value, at, value_at = given
+    if value_at is None:
+        return ToolOption(name=name, value="", word=words[at])
+    word = words[value_at]
+    is_known = body.value(word) is not None or (at == value_at and not ("$" in value or "`" in value))
+    return ToolOption(name=name, value=value if is_known else None, word=words[at], value_word=word)

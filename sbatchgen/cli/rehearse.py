@@ -74,11 +74,12 @@ def rehearse(
     all nodes. Shows what that proved, and what it can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.rehearsal.outcome import gibibytes, rows
+    from sbatchgen.rehearsal.outcome import rows
     from sbatchgen.rehearsal.rehearsal import refuse_unfit
     from sbatchgen.rehearsal.rehearsal import rehearse as run
     from sbatchgen.rules.judge import check
     from sbatchgen.table import table
+    from sbatchgen.units import in_bytes
 
     if cluster:
         tried = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
@@ -95,7 +96,7 @@ def rehearse(
     output: RehearseOutput = {"rows": tried, "unproven": dict(done.unproven)}
     _show(tried, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
     if form == "text":
-        put(f"took {done.seconds:.0f} s, at most {gibibytes(done.memory)} of memory\n\nNot shown:")
+        put(f"took {done.seconds:.0f} s, at most {in_bytes(done.memory)} of memory\n\nNot shown:")
         put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
     sys.exit(any(row.outcome == "failed" for row in tried))
 

@@ -13,6 +13,7 @@ from sbatchgen.dryrun.downloads import downloads
 from sbatchgen.dryrun.findings import MANY, findings, may_be_lost
 from sbatchgen.dryrun.run import DryRun, Given, dry_run
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.profile import Profile
@@ -23,7 +24,6 @@ from sbatchgen.sandbox.box import NoSandboxError
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given
-SHELLS = ("bash", "sh", "dash", "ksh")
 
 
 def plan_of(
@@ -83,7 +83,7 @@ def _user() -> str:
 
 def is_planned(script: JobScript) -> bool:
     """Whether a script is for a shell that a dry run can stand for."""
-    return script.body.language in SHELLS
+    return script.body.language in programs("posix")
 
 
 def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "") -> JobScript:

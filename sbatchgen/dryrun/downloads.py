@@ -8,18 +8,15 @@ from collections.abc import Iterator
 
 from sbatchgen.dryrun.found import found
 from sbatchgen.dryrun.run import DryRun
+from sbatchgen.executables.program import programs
 from sbatchgen.finding import Finding
 
-# What reaches for the internet, as its first words; of others, only with an address.
-_VERBS = re.compile(
-    r"(?:(?:python[\d.]* -m )?pip[\d.]* (?:install|download)|(?:conda|mamba|micromamba) (?:install|create)"
-    r"|uv pip install|(?:huggingface-cli|hf) download|git clone|wget|curl"
-    r"|(?:apptainer|singularity|podman|docker) pull)\b"
-)
+_VERBS = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
+_DOWNLOAD = re.compile(rf"(?:python[\d.]* -m )?(?:{_VERBS})\b")
 _ADDRESS = re.compile(
     r"(?:https?|ftp|ssh|git|docker|oras|library)://(?!localhost|127\.|\[::1\])|^[\w.-]+@[\w.-]+:"
 )
-_BY_ADDRESS = ("wget", "curl", "git", "apptainer", "singularity", "podman", "docker")
+_BY_ADDRESS = tuple(programs("fetches"))
 _HERE = re.compile(r"--(?:no-index|offline|dry-run|use-local|find-links|clone)\b|^(?:-f|\.|/|\.{1,2}/|file:)")
 _FIX = "do it on the login node, before the job (internet: false in the profile says that nodes can't)"
 _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
@@ -42,7 +39,7 @@ def downloads(done: DryRun) -> Iterator[Finding]:
 
 def _download(command: str) -> str:
     """Return the first words of a command that needs the internet, or ""."""
-    match = _VERBS.match(command)
+    match = _DOWNLOAD.match(command)
     if not match:
         return ""
     try:

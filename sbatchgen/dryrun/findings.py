@@ -8,29 +8,30 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
-from sbatchgen.bash.tools import SHELLS, SYNTAX
-from sbatchgen.dryrun.found import RULE, at_once, found, may_follow, meetings, own_options, own_words
-from sbatchgen.dryrun.launchers import ADDRESSES, PORTS, RANKS, StartedLauncher, apart, of_launchers
+from sbatchgen.dryrun.found import RULE, at_once, found, may_follow, meetings, own_options
+from sbatchgen.dryrun.launchers import apart, of_launchers
 from sbatchgen.dryrun.missing import functions_of, last_line, option_of
 from sbatchgen.dryrun.run import SCRIPT, DryRun, knows_cpus
-from sbatchgen.dryrun.starts import Step
-from sbatchgen.dryrun.step import CONTAINERS, number_of
+from sbatchgen.dryrun.starts import Step, options_of_srun
+from sbatchgen.dryrun.step import number_of
+from sbatchgen.executables.launcher import LauncherCall
+from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, SHELLS, commands, programs
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
-from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
 from sbatchgen.sandbox.box import BoxLimits
 
 _LAST, _ROUNDS = 200, 5  # commands at the end of a script, and how often those of a loop are among them
 _SPOOL = SCRIPT.rpartition("/")[0] + "/"
-_READERS = frozenset((*SHELLS, ".", "perl", "source", "zsh"))  # of files that hold commands
+_READERS = SHELLS | {".", "perl", "source"}  # of files that hold commands
 _SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
 _UNREADABLE = re.compile(
     r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
     re.MULTILINE,
 )
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
-_PROGRAMS = frozenset((*LAUNCHERS, "accelerate", "bash", "python", "python3", "sh", "tune"))
+_CONTAINERS = commands("container")
+_NO_IMAGES = commands("launcher", "interpreter", "shell")
 _AT_LIMITS = {
     "memory": "needs more than 1 GiB of memory here",
     "processes": f"needs more than {BoxLimits().processes} processes here",
@@ -187,17 +188,15 @@ def _without(done: DryRun, step: Step, name: str, variable: str) -> Finding:
 
 def _node_lists(done: DryRun, step: Step) -> Iterator[Finding]:
     """The lists of nodes of a step: empty, or names on several lines, which Slurm does not read."""
-    words = own_words(step) if step.is_srun else []
-    for word, following in zip(words, (*words, "")[1:], strict=True):
-        name, equals, value = word.partition("=")
-        if name not in ("-w", "--nodelist", "-N", "--nodes", "-n", "--ntasks"):
+    for option, value, at, _ in options_of_srun(step.command) if step.is_srun else ():
+        if option not in ("nodelist", "nodes", "ntasks"):
             continue
-        given = value if equals else following
-        if not given and not may_follow(done):
+        name = step.command[at].partition("=")[0]
+        if not value and not may_follow(done):
             what = f"srun {name} has no value: the variable in it is empty here"
             yield found(done, step.line, what, "print the variable before this line, and see what sets it")
-        elif "\n" in given.strip():
-            yield _lines(done, step, f"srun {name}", given)
+        elif "\n" in value.strip():
+            yield _lines(done, step, f"srun {name}", value)
 
 
 def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
@@ -207,17 +206,13 @@ def _lines(done: DryRun, step: Step, name: str, value: str) -> Finding:
     return found(done, step.line, what, fix, rule="SB331")
 
 
-_VALUES = frozenset(name for launcher in LAUNCHERS for name in SYNTAX[launcher].values)
-_ONE_LINE = frozenset(
-    (
-        *RANKS,
-        *ADDRESSES,
-        *PORTS,
-        *(each.nodes for each in LAUNCHERS.values()),
-        "nodelist",
-        "nproc-per-node",
-    )
-)
+_VALUES = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
+_ONE_LINE = {"nodelist", "nproc-per-node"} | {
+    name
+    for launcher in LAUNCHERS
+    for role in ("NODES", "RANK", "PORT", "HOST")
+    for name in PROGRAMS[launcher].roles.get(role, ())
+}
 
 
 def _variable_of(done: DryRun, option: str) -> str:
@@ -261,12 +256,7 @@ def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
     return True
 
 
-_COMPUTING = frozenset(
-    """
-    scontrol hostname echo head tail sed awk cut tr getent ip nproc printf expr bc basename dirname wc sort
-    uniq grep srun [ test true
-    """.split()  # noqa: SIM905
-)
+_COMPUTING = programs("computes")
 
 
 def _spool(done: DryRun) -> Iterator[Finding]:
@@ -304,8 +294,8 @@ def _images(done: DryRun, step: Step) -> Iterator[Finding]:
         return  # which may set the variable of the image
     for process in step.processes:
         image = process.container
-        needs = image in CONTAINERS and not (image == "shifter" and "image" in done.script.options)
-        if needs or image in _PROGRAMS:
+        needs = image in _CONTAINERS and not (image == "shifter" and "image" in done.script.options)
+        if needs or image in _NO_IMAGES:
             taken = f"{image} has no image" if needs else f"the container takes '{image}' for its image"
             what = f"{taken}: the variable before it is empty"
             yield found(done, step.line, what, "print the variable of the image before this line")
@@ -314,7 +304,7 @@ def _images(done: DryRun, step: Step) -> Iterator[Finding]:
 
 def _ranks(done: DryRun, step: Step) -> Iterator[Finding]:
     """Processes without a launcher whose variables do not fit together."""
-    of = [process for process in step.processes if not StartedLauncher(process).name]
+    of = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
     if not step.is_srun or len(of) < 2 or not all(process.env.get("WORLD_SIZE") for process in of):
         return
     for name in ("MASTER_ADDR", "MASTER_PORT"):

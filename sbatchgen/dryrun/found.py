@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from sbatchgen.dryrun.missing import option_of
-from sbatchgen.dryrun.run import DryRun, syntax
-from sbatchgen.dryrun.starts import Step
-from sbatchgen.dryrun.step import parsed
+from sbatchgen.dryrun.run import DryRun
+from sbatchgen.dryrun.starts import Step, options_of_srun
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.job.launches import sourcing
@@ -61,14 +60,7 @@ def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
 
 def own_options(step: Step) -> dict[str, str]:
     """Return the options of srun by their long names."""
-    return parsed(list(step.command[1:]), syntax()["srun"])[0]
-
-
-def own_words(step: Step) -> list[str]:
-    """Return the options of srun, with their values; without the program that it starts."""
-    words = list(step.command[1:])
-    _, program = parsed(words, syntax()["srun"])
-    return words[: len(words) - len(program)]
+    return {name: value for name, value, *_ in options_of_srun(step.command)}
 
 
 def _nodes(step: Step) -> set[str]:

@@ -4,103 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import product
 
-from sbatchgen.bash.tools import SYNTAX
 from sbatchgen.dryrun.found import found, may_follow, meetings
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartedProcess, Step
-from sbatchgen.dryrun.step import number_of
+from sbatchgen.executables.launcher import LauncherCall
+from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Finding
-from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.quoting import counted
 
-RANKS = ("node-rank", "machine-rank")
-ADDRESSES = ("rdzv-endpoint", "master-addr", "main-process-ip")
-PORTS = ("master-port", "main-process-port")
-_DEFAULT_PORT = "29500"  # of torchrun and deepspeed
-_MODULES = {  # of python -m
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-}
 
+@dataclass(frozen=True, kw_only=True)
+class StartedLauncher(LauncherCall):
+    """A process that is a launcher."""
 
-class StartedLauncher:
-    """A launcher of PyTorch in a process: its name and its options."""
-
-    def __init__(self, process: StartedProcess) -> None:
-        """Read the words of a process; `name` is "" if it is not a launcher."""
-        words = list(process.argv)
-        self.process = process
-        program = words[0].rpartition("/")[2]
-        if program.startswith("python"):
-            rest = [word for word in words[1:] if word not in ("-u", "-m")]
-            first = rest[0] if rest else ""
-            program = _MODULES.get(first, "torchrun" if first.endswith("training/torchrun.py") else "")
-            words = rest
-        verb = f"{program} {words[1]}" if len(words) > 1 else program
-        self.name = next((name for name in (program, verb) if name in LAUNCHERS), "")
-        self.options: dict[str, str] = {}
-        self.rest: Sequence[str] = ()
-        if self.name:
-            self._read(words[1 + (self.name == verb and verb != program) :])
-
-    def _read(self, words: Sequence[str]) -> None:
-        syntax = SYNTAX[self.name]
-        at = 0
-        while at < len(words) and words[at].startswith("-") and words[at] != "--":
-            name, equals, value = words[at].lstrip("-").partition("=")
-            name = name.replace("_", "-")
-            at += 1
-            if name in syntax.values and not equals and at < len(words):
-                value = words[at]
-                at += 1
-            self.options[name] = value
-        self.rest = words[at:]
-
-    @cached_property
-    def nodes(self) -> int:
-        """The number of nodes for which it waits; 0 if its options do not say."""
-        if not self.name or "standalone" in self.options:
-            return 0
-        return number_of(self.options.get(LAUNCHERS[self.name].nodes, "1"))
-
-    @cached_property
-    def workers(self) -> int:
-        """How many processes it starts on its node; 0 if its options do not say."""
-        asked = number_of(self.options.get(LAUNCHERS[self.name].processes)) if self.name else 0
-        return asked // max(self.nodes, 1) if self.name == "accelerate launch" else asked
-
-    @property
-    def starts_nothing(self) -> bool:
-        """Whether its command ends before the program that it should start."""
-        shows = {"help", "h", "version"} & {*self.options}
-        return bool(self.name) and not self.rest and not shows
-
-    @property
-    def port(self) -> str:
-        """The port on which it listens on its node; "" if it takes a free one."""
-        is_static = self.options.get("rdzv-backend", "static") == "static"  # c10d may use another's port
-        if self.name not in ("torchrun", "deepspeed") or not is_static or self.nodes != 1:
-            return ""
-        _, colon, port = self.options.get("rdzv-endpoint", "").rpartition(":")
-        port = port if colon else self.options.get("master-port", _DEFAULT_PORT)
-        return port if port != "0" else ""
-
-    def first(self, names: Sequence[str]) -> tuple[str, str]:
-        """The first of these options that it has, and its value."""
-        return next(((name, self.options[name]) for name in names if name in self.options), ("", ""))
+    process: StartedProcess
 
 
 def of_launchers(done: DryRun) -> Iterator[Finding]:
     """Yield what is wrong with the launchers of a script."""
-    started = [[StartedLauncher(process) for process in step.processes] for step in done.steps]
-    of_steps = [
-        (step, [launcher for launcher in launchers if launcher.name])
-        for step, launchers in zip(done.steps, started, strict=True)
-    ]
+    of_steps = [(step, [*_started(step, len(done.grant.nodes))]) for step in done.steps]
     for step, launchers in of_steps:
         yield from _apart(done, step, [launcher for launcher in launchers if launcher.nodes > 1])
         yield from _counts(done, step, launchers)
@@ -109,14 +34,21 @@ def of_launchers(done: DryRun) -> Iterator[Finding]:
     yield from _crowded(done, of_steps)
 
 
+def _started(step: Step, nodes: int) -> Iterator[StartedLauncher]:
+    """Yield the launchers among the processes of a step, in a job with so many nodes."""
+    for process in step.processes:
+        if call := StartedLauncher.from_argv(process.argv, process=process, job_nodes=nodes):
+            yield call
+
+
 def _programs(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> Iterator[Finding]:
     """Launchers without a program, and options that no shell has expanded."""
-    bare = next((each for each in launchers if each.starts_nothing), None)
+    bare = next((each for each in launchers if each.lacks_program), None)
     if bare and not may_follow(done, variables=False):
         fix = f"print the words before this line: {bare.name} needs the program that it starts"
         yield found(done, step.line, f"{bare.name} has no program: its command ends with its options", fix)
     for option, value in (item for each in launchers[:1] for item in each.options.items()):
-        if match := re.search(r"\$\{?([A-Za-z_]\w*)", value):
+        if match := re.search(r"\$\{?([A-Za-z_]\w*)", value or ""):
             what = f"{launchers[0].name} gets --{option} {value} as it is: no shell expands the variable"
             fix = f"leave out the backslash or the inner single quotes before ${match[1]}"
             yield found(done, step.line, what, fix)
@@ -129,14 +61,14 @@ def _apart(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> It
         or len({each.name for each in launchers}) > 1
     ):
         return
-    for names, variable in ((ADDRESSES, "MASTER_ADDR"), (PORTS, "MASTER_PORT")):
-        option = launchers[0].first(names)[0] or ""
-        values = {launcher.first(names)[1]: launcher.process.node for launcher in launchers}
+    for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
+        option = launchers[0].of_role(role)[0]
+        values = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
         if option and len(values) > 1:
             yield found(done, step.line, *apart(f"--{option}", values, variable), rule="SB307")
-    option, rank = launchers[0].first(RANKS)
+    option, rank = launchers[0].of_role("RANK")
     backend = launchers[0].options.get("rdzv-backend", "static")
-    if rank and backend == "static" and {launcher.first(RANKS)[1] for launcher in launchers} == {rank}:
+    if rank and backend == "static" and {each.options.get(option) for each in launchers} == {rank}:
         what = f"all {len(launchers)} nodes get --{option} {rank}: the batch script expands it, not the tasks"
         fix = f"srun bash -c '... --{option} $SLURM_NODEID ...', in single quotes"
         yield found(done, step.line, what, fix, rule="SB308")
@@ -160,7 +92,7 @@ def _counts(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> I
     for launcher in launchers:
         has = len(launcher.process.gpus)
         if has and launcher.workers > has:
-            option = LAUNCHERS[launcher.name].processes
+            option = PROGRAMS[launcher.name].role("PROCESSES")
             total = has * launcher.nodes if launcher.name == "accelerate launch" else has
             what = f"--{option} {launcher.options[option]}, but a process has {counted(has, 'GPU')}"
             fix = f"--{option}={total}, or ask for {launcher.workers} GPUs on a node"
@@ -168,9 +100,9 @@ def _counts(done: DryRun, step: Step, launchers: Sequence[StartedLauncher]) -> I
             return
     first = launchers[0] if step.is_srun and launchers else None
     if first and 1 < first.nodes < step.tasks:
-        alike = {(each.nodes, each.first(ADDRESSES)[1]) for each in launchers}
+        alike = {(each.nodes, each.of_role("HOST")[1]) for each in launchers}
         if len(alike) == 1 and len({each.process.node for each in launchers}) > 1:
-            option = LAUNCHERS[first.name].nodes
+            option = PROGRAMS[first.name].role("NODES")
             what = f"{first.name} is for {first.nodes} nodes (--{option}), and starts {step.tasks} times"
             on_node = step.tasks > len({each.process.node for each in launchers})
             fix = "srun --ntasks-per-node=1" if on_node else f"--{option}=$SLURM_JOB_NUM_NODES"
@@ -184,11 +116,11 @@ def _absent(done: DryRun, launchers: Sequence[StartedLauncher]) -> Iterator[Find
     of = [launcher for launcher in launchers if launcher.nodes > 1 and launcher.name != "deepspeed"]
     groups: dict[tuple[str, int, str], list[StartedLauncher]] = {}
     for launcher in of:
-        groups.setdefault((launcher.name, launcher.nodes, launcher.first(ADDRESSES)[1]), []).append(launcher)
+        groups.setdefault((launcher.name, launcher.nodes, launcher.of_role("HOST")[1]), []).append(launcher)
     for (name, nodes, _), members in groups.items():
         if len(members) < nodes and len(of) < nodes:
             line = next(s.line for s in done.steps if members[0].process in s.processes)
-            option = LAUNCHERS[name].nodes
+            option = PROGRAMS[name].role("NODES")
             what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
             fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
             yield found(done, line, what, fix, rule="SB303")

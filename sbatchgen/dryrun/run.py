@@ -10,13 +10,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbatchgen.bash.tools import PODMAN, SRUN, SYNTAX
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.missing import (
     Need,
@@ -32,6 +31,7 @@ from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.sight import Sight, path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.dryrun.step import number_of
+from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.job.script import JobScript
 from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.units import EnvName
@@ -46,19 +46,17 @@ SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"
 _HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_STAND_INS = """
-accelerate apptainer aws axolotl colossalai composer conda curl dask deepspeed dig docker dvc enroot fabric
-fuser getent git gsutil hf horovodrun host hostname huggingface-cli ifconfig ip ipython java jsrun julia
-jupyter killall lightning litgpt lsof mamba matlab micromamba ml mlflow module mpiexec mpiexec.hydra mpirun
-nc ncat ncu netcat netstat nproc nslookup nsys numactl nvidia-smi orterun pdsh ping pip pip3 pkill podman
-podman-hpc prterun pypy3 python python3 ray rocm-smi Rscript rsync sacct sacctmgr sattach sbatch sbcast
-scancel scontrol scp sgather sglang shifter sinfo singularity sleep spack sprio squeue sreport srun ss ssh
-sshare sstat sudo telnet tensorboard torchrun tune unknown uv vllm wandb wget
-""".split()  # noqa: SIM905
+_WRAPPERS = programs("wrapper") - programs("system")
+_STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
+    name.partition(" ")[0] for name in _WRAPPERS
+}
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _COVERS = [
     f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in _STAND_INS if name != "sleep"
 ]
+# What step.py loads of this package; the reader of host lists with `units` only where it needs that.
+_OF_PACKAGE = ("sbatchgen/executables/options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
 _OFF = re.compile(rb"\bset \+x\b")
 _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
 _OF_SOFTWARE = re.compile(
@@ -279,12 +277,19 @@ def flags_of(script: JobScript) -> list[str]:
 
 @functools.cache
 def _stand_ins() -> dict[str, tuple[bytes, int]]:
-    """Return the programs that run in the sandbox; step.py also compiled, as it starts often."""
-    loader = SourceFileLoader("step", str(_HERE / "step.py"))
-    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "step.py")}
-    unchecked = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: it is not compared with the source
-    compiled = importlib.util.MAGIC_NUMBER + unchecked + marshal.dumps(loader.get_code("step"))
-    files[f"__pycache__/step.{sys.implementation.cache_tag}.pyc"] = (compiled, 0o644)
+    """Return the programs that run in the sandbox; modules also compiled, as step.py starts often."""
+    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh")}
+    files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
+    for module in ("step", *_OF_PACKAGE):
+        path = _HERE / "step.py" if module == "step" else _HERE.parents[1] / f"{module}.py"
+        folder, _, name = f"/{module}".rpartition("/")
+        code = SourceFileLoader(name, str(path)).get_code(name)
+        compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
+        files[f"{module}.py"] = (path.read_bytes(), 0o755)
+        files[f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc".lstrip("/")] = (
+            compiled,
+            0o644,
+        )
     return {f"{PLACE}/{name}": file for name, file in files.items()}
 
 
@@ -301,7 +306,8 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": knows_cpus(script),
-        "syntax": syntax(),
+        "programs": _programs(),
+        "answers": programs("answers"),
     }
 
 
@@ -312,11 +318,9 @@ def knows_cpus(script: JobScript) -> bool:
 
 
 @functools.cache
-def syntax() -> dict[str, dict[str, Any]]:
-    """Return how step.py reads the options of each command that starts others."""
-    of = SYNTAX | {"srun": SRUN, "podman run": PODMAN, "docker run": PODMAN}
-    parts = ("values", "shorts", "optional", "operands")
-    return {name: {part: getattr(each, part) for part in parts} for name, each in of.items()}
+def _programs() -> dict[str, dict[str, Any]]:
+    """Return how step.py reads the options of each command that it sees through."""
+    return {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")}
 
 
 def _absolute(name: str, folder: str) -> str:

@@ -94,7 +94,7 @@ start() { # what starts other programs
 one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
 case $name in
-    srun|apptainer|singularity|podman|docker|podman-hpc|shifter|nsys|numactl) start "$@" ;;
+    srun) start "$@" ;;
     conda|mamba|micromamba|uv)
         [[ ${1-} != run ]] || start "$@"
         record "$@"
@@ -136,6 +136,9 @@ case $name in
         fi ;;
     module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
     ssh) record "$@"; exit "${__plan_status:-0}" ;;
-    *) record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
+    *)
+        read -r wrappers </run/plan/wrappers
+        [[ $wrappers != *"|$name|"* && $wrappers != *"|$name ${1-}|"* ]] || start "$@"
+        record "$@"; say_unknown; exit "${__plan_status:-0}" ;;
 esac
 exit 0

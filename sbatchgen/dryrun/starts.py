@@ -10,20 +10,14 @@ from typing import NamedTuple
 
 from sbatchgen.dryrun.allocation import Grant
 from sbatchgen.dryrun.step import number_of
+from sbatchgen.executables.options import Given, read_options
+from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
-_HELPERS = frozenset(
-    """
-    activate bc clear cmake conda curl dcgmi deactivate dig dos2unix envsubst free fuser g++ gcc getfacl git
-    host htop jq killall lfs lmod lscpu lsof make mamba micromamba ml modulecmd module nc ncat netcat netstat
-    newgrp nslookup numactl nvcc nvidia-smi ping pip pip3 pkill quota rocm-smi rsync sacct sacctmgr sattach
-    sbcast scancel scontrol scp sgather sinfo spack sprio squashfuse squeue sreport ss ssh sshare sstat
-    telnet top tput tree ulimit unsquashfs uv wget which
-    """.split()  # noqa: SIM905
-)
-_WRAPPERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter", "nsys"))
+_HELPERS = programs("unshown")
+_CONTAINERS = commands("container")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
@@ -152,6 +146,11 @@ class Step:
         return self.command[0] == "srun"
 
 
+def options_of_srun(command: Sequence[str]) -> list[Given]:
+    """Return the options of a command of srun, in their order."""
+    return read_options(command, 1, PROGRAMS["srun"])[0]
+
+
 def read(text: str) -> StartRecord | None:
     """Return the start that a record describes; None for what is not a record."""
     name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
@@ -192,7 +191,7 @@ def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str])
         start
         for start in starts
         if not (
-            start.name in _WRAPPERS
+            start.name in _CONTAINERS
             and "__plan_container" not in start.environment
             and _place(start) in wrapped
         )
@@ -268,11 +267,8 @@ def _cpus(of: Mapping[str, str], held: Grant) -> int:
 
 def _image(step: StartRecord | None) -> str:
     """The image that srun has of pyxis."""
-    words = step.words if step else ()
-    for word, following in zip(words, (*words, "")[1:], strict=True):
-        if word.startswith("--container-image"):
-            return word.partition("=")[2] if "=" in word else following
-    return ""
+    given = options_of_srun((step.name, *step.words)) if step else ()
+    return next((value for name, value, *_ in given if name == "container-image"), "")
 
 
 def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:

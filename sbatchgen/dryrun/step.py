@@ -1,6 +1,6 @@
 """The stand-in for what starts other programs: srun, and the commands of containers. It runs in the sandbox.
 
-It loads nothing of this package, and little of Python: it starts once for each step.
+It loads little of this package and of Python: it starts once for each step.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import marshal
 import os
 import sys
 from itertools import groupby
+
+from sbatchgen.executables.options import program_name, read_options
 
 TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ _OF_OPTIONS = {
     "network": "SLURM_NETWORK",
 }
 Options = dict[str, str]
+SimpleNamespace = type(sys.implementation)  # loading types takes longer
 
 
 def main() -> int:
@@ -46,49 +49,19 @@ def main() -> int:
     with open(f"{PLACE}/job", "rb") as stream:
         job: dict[str, Any] = marshal.load(stream)  # noqa: S302 - this package wrote it
     environment = {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or value != "C.UTF-8"}
-    verb = f"{name} {words[0]}" if words else name
-    syntax = job["syntax"].get(verb) or job["syntax"].get(name)
-    if syntax is None:
+    known, at = program_name([name, *words], job["programs"])
+    if known not in job["programs"]:
         record(name, words, environment)
         return 0
     if name == "srun":
-        return srun(words, *parsed(words, syntax), job, environment)
+        return srun(words, *parsed([name, *words], at, job["programs"][known]), job, environment)
     return start([([name, *words], environment)], job)
 
 
-def parsed(words: list[str], syntax: dict[str, Any]) -> tuple[Options, list[str]]:
-    """The options of a command, and the words after them."""
-    options: Options = {}
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if word == "--":
-            return options, words[at:]
-        if len(word) < 2 or word[0] != "-":
-            return options, words[at - 1 :]
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            names = [name]
-        else:
-            names, value, equals = letters(word[1:], syntax)
-        for name in names:
-            options[name] = value
-        last = names[-1]
-        if last in syntax["values"] and last not in syntax["optional"] and not equals and at < len(words):
-            options[last] = words[at]
-            at += 1
-    return options, []
-
-
-def letters(text: str, syntax: dict[str, Any]) -> tuple[list[str], str, str]:
-    """The options of a word of letters, and the value that is glued to the last."""
-    names = []
-    for end, letter in enumerate(text, 1):
-        names.append(syntax["shorts"].get(letter, letter))
-        if names[-1] in syntax["values"]:
-            return names, text[end:], text[end:]
-    return names, "", ""
+def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
+    """The options of a command from a word on, by the row of its program, and the words after them."""
+    given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
+    return {name: value for name, value, *_ in given}, words[end:]
 
 
 def srun(
@@ -96,7 +69,7 @@ def srun(
 ) -> int:
     """Start the tasks of a step on the nodes that it gets."""
     if "help" in options or "usage" in options:
-        sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["syntax"]["srun"]["values"])))
+        sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
         return 0
     if "version" in options:
         sys.stdout.write(f"slurm {job['release']}\n")
@@ -239,32 +212,22 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
     names = list(job["nodes"])
     if "nodelist" in options:
         listed = options["nodelist"].strip()
-        wanted = expanded(listed.replace("\n", ",") if job["release"] >= LATER else listed) - {""}
+        wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= LATER else listed)}
         most = number_of(options.get("nodes")) or len(names)
         if not listed or len(wanted) > most or any("\n" in name for name in wanted):
             return []
         names = [name for name in names if name in wanted] or names
     if "exclude" in options:
-        without = expanded(options["exclude"])
+        without = _hosts(options["exclude"])
         names = [name for name in names if name not in without]
     return names[number_of(options.get("relative")) :] or names
 
 
-def expanded(text: str) -> set[str]:
-    """The names of a list such as node[1-2,4],other."""
-    names: set[str] = set()
-    inside = ""
-    for part in text.replace("]", "],").split(","):
-        word = inside + part.rstrip("]")
-        prefix, bracket, item = word.partition("[")
-        low, dash, high = item.partition("-")
-        if dash and low.isdecimal() and high.isdecimal():
-            numbers = range(number_of(low), number_of(high) + 1)[:MOST_OF_STEP]
-            names.update(f"{prefix}{number:0{len(low)}}" for number in numbers)
-        else:
-            names.add(prefix + item)
-        inside = "" if part.endswith("]") or not bracket else prefix + bracket
-    return names
+def _hosts(text: str) -> list[str]:
+    """The names in a list such as node[1-2,4],other."""
+    from sbatchgen.sbatch.hostlist import hosts  # which most steps need not load
+
+    return hosts(text)
 
 
 def variables(
@@ -413,7 +376,7 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
         if not words:
             continue
         program = _found(words[0], inner)
-        if program is None or (program.startswith(BIN) and words[0].rpartition("/")[2] not in LAUNCHING):
+        if program is None or (program.startswith(BIN) and words[0].rpartition("/")[2] not in job["answers"]):
             record(words[0], words[1:], inner)
             continue
         try:
@@ -427,29 +390,22 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
 
 
 def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
-    """What the command of a container or of conda starts, and its environment; each is recorded."""
-    while words and (name := words[0].rpartition("/")[2]) in WRAPPERS:
-        verb = f"{name} {words[1]}" if len(words) > 1 else name
-        syntax = job["syntax"].get(verb) or job["syntax"].get(name)
-        if syntax is None:
+    """What containers and wrappers start, and its environment; containers are recorded."""
+    while words:
+        known, at = program_name(words, job["programs"])
+        row = job["programs"].get(known)
+        if row is None or known == "srun":
             break
-        record(words[0], words[1:], environment)
-        options, rest = parsed(words[1 + (verb in job["syntax"]) :], syntax)
-        image, words = rest[: syntax["operands"]], rest[syntax["operands"] :]
-        if name in CONTAINERS:
-            environment = environment | {"__plan_container": options.get("image") or " ".join(image) or name}
+        options, rest = parsed(words, at, row)
+        image, rest = rest[: row["operands"]], rest[row["operands"] :]
+        if "container" in row["kinds"]:
+            record(words[0], words[1:], environment)
+            image_name = options.get("image") or " ".join(image) or known.partition(" ")[0]
+            environment = environment | {"__plan_container": image_name}
+        elif not rest:
+            record(words[0], words[1:], environment)
+        words = rest
     return words, environment
-
-
-CONTAINERS = frozenset(("apptainer", "singularity", "podman", "docker", "podman-hpc", "shifter"))
-WRAPPERS = CONTAINERS | {"nsys", "numactl", "conda", "mamba", "micromamba", "uv"}
-# Stand-ins that do more than record their start.
-LAUNCHING = frozenset(
-    """
-    apptainer conda docker getent hostname ifconfig ip mamba micromamba nproc nsys numactl nvidia-smi podman
-    podman-hpc ray rocm-smi scontrol shifter singularity sleep srun uv
-    """.split()  # noqa: SIM905
-)
 
 
 def _found(name: str, environment: Options) -> str | None:

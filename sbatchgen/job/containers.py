@@ -9,9 +9,10 @@ from functools import cached_property
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
+from sbatchgen.executables.program import LAUNCHERS
 from sbatchgen.finding import Place
 from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import LAUNCHERS, Launch
+from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
 
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")

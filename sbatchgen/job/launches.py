@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
-from sbatchgen.bash.tools import MPI, SHELLS, SYNTAX
+from sbatchgen.executables.launcher import LauncherCall
+from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
 from sbatchgen.plan.resources import Amounts, Resources
 from sbatchgen.runtimes import RUNTIMES
 
@@ -25,59 +26,13 @@ if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launcher:
-    """The options of a program that starts the processes of one node.
-
-    Attributes:
-        nodes: How many nodes there are.
-        processes: How many processes it starts; accelerate's are those of all nodes.
-        rank: Which node this is.
-        port: The port of the rendezvous.
-        addresses: What names its host.
-    """
-
-    nodes: str
-    processes: str
-    rank: str = "node-rank"
-    port: str = "master-port"
-    addresses: tuple[str, ...] = ()
-
-
-_TORCHRUN = Launcher(nodes="nnodes", processes="nproc-per-node", addresses=("rdzv-endpoint", "master-addr"))
-_FABRIC = Launcher(nodes="num-nodes", processes="devices", port="main-port", addresses=("main-address",))
-LAUNCHERS: dict[str, Launcher] = {
-    "torchrun": _TORCHRUN,
-    "tune run": _TORCHRUN,
-    "accelerate launch": Launcher(
-        nodes="num-machines",
-        processes="num-processes",
-        rank="machine-rank",
-        port="main-process-port",
-        addresses=("main-process-ip",),
-    ),
-    "composer": Launcher(
-        nodes="", processes="nproc", addresses=("master-addr",)
-    ),  # its world size is of processes
-    "deepspeed": Launcher(nodes="num-nodes", processes="num-gpus"),
-    "fabric run": _FABRIC,
-    "lightning run": _FABRIC,
-}
 # Programs that start processes on the nodes of the job themselves, and are not followed.
-_OTHER_LAUNCHERS = """
-ibrun aprun jsrun horovodrun prun fastsrun flux ssh pdsh clush parallel ray dask torchx charmrun spark-submit
-"""
-OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
+OTHER_LAUNCHERS = programs("elsewhere")
 CONTAINERS = frozenset(
     start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
 )
-STARTERS = SHELLS | {"eval", *(start.split()[0] for start in (*SYNTAX, *CONTAINERS))}
-_HELPERS = """
-[ awk cat chmod cp cut date dd df du echo enroot env false find free grep head hostname ib_write_bw id ip ls
-lscpu mkdir module mv nproc nvidia-smi pip pkill printenv printf ps pwd rm rocm-smi rsync scontrol sed sleep
-sort stat sync tail tar tee test touch tr true ulimit uname unzip venv wc which whoami
-"""
-HELPERS = frozenset(_HELPERS.split())
+STARTERS = commands(*STARTING) | {"eval"}
+HELPERS = programs("helper")
 _HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
@@ -110,12 +65,12 @@ class Launch:
     @cached_property
     def launcher(self) -> Tool | None:
         """torchrun, accelerate launch or another of the table, however it is called."""
-        return self._first(LAUNCHERS.keys())
+        return self._first(LAUNCHERS)
 
     @cached_property
     def mpi(self) -> Tool | None:
         """The mpirun or mpiexec."""
-        return self._first(MPI)
+        return self._first(programs("mpi"))
 
     @cached_property
     def container(self) -> Tool | None:
@@ -197,29 +152,25 @@ class Launch:
         return -(-self.tasks // max(self.nodes, 1))
 
     @cached_property
+    def launcher_call(self) -> LauncherCall | None:
+        """What the options of its launcher say."""
+        tool = self.launcher
+        if tool is None:
+            return None
+        numbers = {option.name: self.number(option, tool) for option in tool.given if option.value is None}
+        texts = {name: None if number is None else str(number) for name, number in numbers.items()}
+        options = {option.name: option.value for option in tool.given} | texts
+        return LauncherCall(name=tool.name, options=options, job_nodes=fixed_nodes(self.resources))
+
+    @property
     def workers(self) -> int | None:
         """How many processes its launcher starts on a node; None if the script does not say."""
-        launcher = self.launcher
-        if launcher is None:
-            return None
-        if launcher.name == "accelerate launch":
-            total = self.number(launcher.option("num-processes"), launcher)
-            machines = launcher.option("num-machines")
-            alone = 1 if fixed_nodes(self.resources) == 1 else None  # else accelerate's own file may say
-            nodes = self.number(machines, launcher) if machines else alone
-            return -(-total // nodes) if total is not None and nodes else None
-        given = launcher.option(LAUNCHERS[launcher.name].processes)
-        return self.number(given, launcher) if given or launcher.name != "torchrun" else 1
+        return (self.launcher_call.workers or None) if self.launcher_call else None
 
-    @cached_property
+    @property
     def told_nodes(self) -> int | None:
         """The number of nodes in the launcher's own options; None if the script does not say."""
-        if self.launcher is None:
-            return None
-        option = self.launcher.option(LAUNCHERS[self.launcher.name].nodes)
-        if option is None:
-            return 1 if self.launcher.name not in ("composer", "deepspeed") else None
-        return self.number(option, self.launcher)
+        return (self.launcher_call.nodes or None) if self.launcher_call else None
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:
         """The number in an option of a tool, or in a variable of Slurm there; None if it is not known."""

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Place
 from sbatchgen.job import placeholders
 from sbatchgen.job.job import Job
@@ -36,11 +36,7 @@ nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-p
 gpus-per-task gres nodelist mem mem-per-cpu
 """
 _SIZES = frozenset(_SIZES_WORDS.split())
-_BRIEF_WORDS = """
-: cat cd date df echo env export free groups head hostname id ls lscpu lspci ml module nproc nvidia-smi
-printenv printf pwd rocm-smi set sleep source tail true ulimit uname unset wait which whoami exit
-"""
-_BRIEF = frozenset(("", *_BRIEF_WORDS.split()))
+_BRIEF = programs("brief") | {""}
 _WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
 _OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job has
 

@@ -13,13 +13,13 @@ import subprocess
 from collections.abc import Iterator
 
 from sbatchgen.errors import CommandLineError, Problem
+from sbatchgen.executables.program import programs
 from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.lint.source import Source
 
 FILES = 10  # run by default up to this many files: each costs a process
 MAX_BYTES = 128 << 10
 TIMEOUT_S = 10
-SHELLS = ("sh", "bash", "dash", "ksh")
 PAGES = "https://www.shellcheck.net/wiki/"
 # Which files `source` would read is known only where the job runs.
 _EXCLUDED = "SC1090,SC1091"
@@ -47,7 +47,7 @@ def findings(source: Source, path: str) -> list[Finding]:
     """What shellcheck says of a script; nothing if it is not a shell script, too large, or takes too long."""
     first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
-    if len(source.data) > MAX_BYTES or (interpreter and not set(interpreter) & set(SHELLS)):
+    if len(source.data) > MAX_BYTES or (interpreter and programs("posix").isdisjoint(interpreter)):
         return []
     call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
+from sbatchgen.units import in_bytes, in_seconds
 
 Start = Mapping[str, Any]
 OK: Literal["ok"] = "ok"
@@ -123,14 +124,14 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     elif plan.trainer is None:
         yield Row("start", OK, on)
     else:
-        yield Row("start", OK, f"{on}; {plan.trainer} ran for {_seconds(start['trained_s'])}")
+        yield Row("start", OK, f"{on}; {plan.trainer} ran for {in_seconds(start['trained_s'])}")
     if trained:
         early = _trained({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
-        yield Row("first steps", OK, f"{_progress(shown)} after {_seconds(start['trained_s'])}{loss}")
+        yield Row("first steps", OK, f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
     elif plan.trainer is None:
-        yield _failed("first steps", f"no step in {_seconds(start['trained_s'])}", start, rehearsed)
+        yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
 
@@ -178,10 +179,10 @@ def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterat
 
 
 def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    took = _seconds(start["trained_s"])
+    took = in_seconds(start["trained_s"])
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
-        quiet = f"; it has printed nothing for {_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
+        quiet = f"; it has printed nothing for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
         yield Row("end", UNKNOWN, f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
     elif start["status"]:
         yield _failed("end", f"exit status {start['status']}", start, rehearsed)
@@ -200,10 +201,10 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
     shape = "x".join(map(str, needs["shape"]))
     tensors, workspace, card = figures(needs)
-    of = f" of {gibibytes(max(limits))}" if limits else ""
-    what = f"about {gibibytes(tensors)} of tensors"
-    what += f", up to {gibibytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
-    what += f", {gibibytes(card)}{of} on the card: {needs['images']} images of {shape} at once"
+    of = f" of {in_bytes(max(limits))}" if limits else ""
+    what = f"about {in_bytes(tensors)} of tensors"
+    what += f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
+    what += f", {in_bytes(card)}{of} on the card: {needs['images']} images of {shape} at once"
     what += f" in {needs['precision']}"
     if limits and needs["peak_bytes"] > max(limits):
         yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
@@ -225,14 +226,9 @@ def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
     return tensors, workspace, int(tensors / (1 - _KEPT)) + _CONTEXT
 
 
-def gibibytes(size: int) -> str:
-    """Return a size as people read it."""
-    return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
-
-
 def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     """What a start did when it was to stop."""
-    took, acted = _seconds(start["took_s"]), start["acted"]
+    took, acted = in_seconds(start["took_s"]), start["acted"]
     saves = [
         event for event in start["events"] if event.get("event") == "save" and event.get("time", 0) >= acted
     ]
@@ -307,7 +303,3 @@ def _progress(event: Mapping[str, Any]) -> str:
 def _step(start: Start, unit: str = "step") -> int | None:
     steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
     return max(steps, default=None)
-
-
-def _seconds(number: float) -> str:
-    return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"

@@ -21,6 +21,7 @@ from sbatchgen.dryrun.allocation import JOB_ID, Grant, grant
 from sbatchgen.dryrun.run import facts_of_steps
 from sbatchgen.dryrun.sight import sight_of
 from sbatchgen.errors import FitError
+from sbatchgen.executables.program import programs
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
@@ -36,9 +37,6 @@ MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to
 KILL_WAIT = 30
 _BIN = f"{PLACE}/bin"
 _GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
-# Commands that do nothing here: those of Slurm would wait for a controller.
-_SLURMS = ("sacct", "sbatch", "scancel", "sinfo", "squeue", "sstat")
-_QUIET = ("module", "ml", "enroot", "unsquashfs", *_SLURMS)
 _SCONTROL = """#!/bin/bash
 case "$1 $2" in
     "requeue "*) touch {place}/requeued ;;
@@ -310,15 +308,15 @@ def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     of_steps = facts_of_steps(job, held) | {"exact": False}  # this machine may have fewer CPUs
     scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
-    programs = {
+    files = {
         "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.rehearsal.tasks "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),
-        **dict.fromkeys(_QUIET, b"#!/bin/sh\n"),
+        **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
     }
     return {
-        **{f"{_BIN}/{name}": (text, 0o755) for name, text in programs.items()},
+        **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
         f"{PLACE}/job.slurm": (script.encode(), 0o755),
         f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
         f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),

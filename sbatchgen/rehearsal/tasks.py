@@ -28,9 +28,9 @@ class AbortedError(Exception):
 def main() -> int:
     """Run a step; return the worst exit status of its tasks."""
     job: dict[str, Any] = marshal.loads(Path(step.PLACE, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
-    options, command = step.parsed(sys.argv[1:], job["syntax"]["srun"])
+    options, command = step.parsed(sys.argv, 1, job["programs"]["srun"])
     if "help" in options:
-        print(*(f"      --{name}" for name in sorted(job["syntax"]["srun"]["values"])), sep="\n")
+        print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")
         return 0
     environment = dict(os.environ)
     tasks, refusal = step.spread(options, job, environment)

@@ -16,7 +16,7 @@ from sbatchgen.review.allocation import Allocation, Amount, Cost
 from sbatchgen.review.review import Cluster, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.table import table
-from sbatchgen.units import Duration, Memory
+from sbatchgen.units import Duration, Memory, in_bytes
 
 # What is coloured above the script, and how, as codes of ECMA-48.
 _STYLES = (
@@ -123,9 +123,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
 def _code(job: JobSummary) -> str:
     if job.snapshot is None:
         return "the files as they are when the job starts"
-    size = job.snapshot.size
-    said = f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{-(-size >> 10)} KiB"
-    return f"snapshot of {job.snapshot.at}: {counted(job.snapshot.files, 'file')}, {said}"
+    files = counted(job.snapshot.files, "file")
+    return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}"
 
 
 def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.bash.tools import SHELLS
 from sbatchgen.errors import nearest
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.bash.tools import SHELLS
 from sbatchgen.bash.word import Piece
 from sbatchgen.errors import nearest
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES

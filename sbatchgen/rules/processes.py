@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.job.launches import LAUNCHERS, OTHER_LAUNCHERS
+from sbatchgen.executables.program import PROGRAMS
+from sbatchgen.job.launches import OTHER_LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
@@ -80,13 +81,13 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue
-        if not LAUNCHERS[launcher.name].nodes or "hostfile" in launcher.options:
+        if not PROGRAMS[launcher.name].role("NODES") or "hostfile" in launcher.options:
             continue
         what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
         word = launch.tools[0].words[0]
         at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
-        options = LAUNCHERS[launcher.name]
-        rank = launcher.option(options.rank)
+        program = PROGRAMS[launcher.name]
+        rank = launcher.option(program.role("RANK"))
         if rank:
             fix += f", with --{rank.name}=$SLURM_NODEID in bash -c '...'"
         if launch.told_nodes and launch.told_nodes > 1:
@@ -95,7 +96,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, fix, edits=before(script, word, f"{ONE_ON_EACH_NODE} ") if is_whole else ())
         else:
             what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
-            fix += f", with --{options.nodes}=$SLURM_NNODES"
+            fix += f", with --{program.role('NODES')}=$SLURM_NNODES"
             yield Hit(at, what, fix, "warning")
 
 
@@ -108,7 +109,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         if launcher is None or shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
             continue
         workers, gpus = launch.workers, resources.gpu_count
-        option = launcher.option(LAUNCHERS[launcher.name].processes)
+        option = launcher.option(PROGRAMS[launcher.name].role("PROCESSES"))
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
             what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
             what += f"{counted(gpus, 'GPU')}: "

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
-from sbatchgen.job.launches import LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -76,7 +76,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         launcher = launch.launcher
         if launcher is None:
             continue
-        for option in filter(None, map(launcher.option, LAUNCHERS[launcher.name].addresses)):
+        for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value = launcher.text_of(option)
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
@@ -156,7 +156,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
             continue
-        for name in ("rdzv-endpoint", LAUNCHERS[launcher.name].port):
+        for name in ("rdzv-endpoint", PROGRAMS[launcher.name].role("PORT")):
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":

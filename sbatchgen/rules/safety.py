@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Command, Word
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
@@ -122,7 +122,7 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f"write {fix}")
 
 
-_OF_FILES = ("cp", "mv", "scp", "rm", "rsync", "cat", "gzip", "gunzip", "ls")
+_OF_FILES = programs("files")
 
 
 @RULES.add("SB803", "warning", "a variable that changes the shell or the loader", pedantic=True)

@@ -47,28 +47,28 @@ def _step_options(job: PlannedJob) -> Iterator[Hit]:
         what = f"step is for srun, and profile '{plan.profile.name}' has no Slurm"
         yield Hit(job.at(f"step.{next(iter(plan.step))}"), what, "remove step")
         return
-    from sbatchgen.bash.tools import SRUN, SRUN_FLAGS  # which rendering a simple job can do without
+    from sbatchgen.executables.program import PROGRAMS  # which rendering a simple job can do without
 
-    plugins = _of_plugins(plan)
+    srun, plugins = PROGRAMS["srun"], _of_plugins(plan)
     for name, value in plan.step.items():
         at = job.at(f"step.{name}")
-        if name not in SRUN.values | SRUN_FLAGS | plugins.keys():
+        if name not in srun.values | srun.flags | plugins.keys():
             yield _unknown(job, name)
         elif value == "false":
             continue
         elif why := _BREAKING.get(name) or _breaks(plan, name, value):
             yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
         else:
-            needed = name in SRUN.values - SRUN.optional or plugins.get(name, False)
+            needed = name in srun.values - srun.optional or plugins.get(name, False)
             yield from _value(job, name, value, needed=needed)
 
 
 def _value(job: PlannedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
     """Report a value that an option of the step can't have."""
-    from sbatchgen.bash.tools import SRUN_FLAGS
+    from sbatchgen.executables.program import PROGRAMS
 
     at = job.at(f"step.{name}")
-    if name in SRUN_FLAGS and name not in _OPTIONAL and value != "true":
+    if name in PROGRAMS["srun"].flags and name not in _OPTIONAL and value != "true":
         yield Hit(at, f"--{name} takes no value, but has '{value}'", f"write {name}: true")
     elif needed and value in ("true", ""):
         yield Hit(at, f"--{name} needs a value: srun would take the next word for it", "give it one")
@@ -97,19 +97,19 @@ def _launcher_args(job: PlannedJob) -> Iterator[Hit]:
         which = f"launcher '{plan.launcher}'" if plan.launcher else f"mode '{plan.mode.name}'"
         yield Hit(at, f"launcher_args are for torchrun: {which} ignores them", "remove them", "warning")
         return
-    from sbatchgen.bash.tools import TORCHRUN
+    from sbatchgen.executables.program import PROGRAMS
 
-    takes_next = False
+    torchrun, takes_next = PROGRAMS["torchrun"], False
     for arg in plan.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
-        name = TORCHRUN.shorts.get(name, name) if not arg.startswith("--") else name
+        name = torchrun.letters.get(name, name) if not arg.startswith("--") else name
         if not arg.startswith("-") and not takes_next:
             what = f"torchrun would take '{arg}' for the program that it starts"
             yield Hit(at, what, "give the trainer's arguments in args")
         elif arg.startswith("-") and name in _OF_SBATCHGEN:
             yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
-        takes_next = arg.startswith("-") and not equals and name in TORCHRUN.values
+        takes_next = arg.startswith("-") and not equals and name in torchrun.values
 
 
 def _gpu_cpus(job: PlannedJob, at: Place) -> Iterator[Hit]:
@@ -139,10 +139,10 @@ def _of_plugins(plan: Plan) -> dict[str, bool]:
 
 def _unknown(job: PlannedJob, name: str) -> Hit:
     """Report an option that srun lacks: a slip of the keyboard, or one of a plugin."""
-    from sbatchgen.bash.tools import SRUN, SRUN_FLAGS
     from sbatchgen.errors import nearest
+    from sbatchgen.executables.program import PROGRAMS
 
-    near = nearest(name.replace("_", "-"), sorted(SRUN.values | SRUN_FLAGS), 0.8)
+    near = nearest(name.replace("_", "-"), sorted(PROGRAMS["srun"].values | PROGRAMS["srun"].flags), 0.8)
     what, at = f"srun has no option --{name}", job.at(f"step.{name}")
     if near:
         return Hit(at, what, f"did you mean '{near}'?")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.executables.program import programs
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.job.launches import HELPERS
 from sbatchgen.job.script import JobScript
@@ -23,13 +24,9 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
-_WORDS_AT_THE_END = """
-echo date printf true : ls squeue sacct nvidia-smi hostname seff cp mv rm rmdir rsync tar gzip
-cat touch mkdir
-"""
-WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
-POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
+KEEPERS = programs("keeps")
+WORDS_AT_THE_END = programs("last")
+POLLS = programs("polls")
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 _ENDS_ALONE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
@@ -56,7 +53,7 @@ _AN_HOUR = re.compile(
 )
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
 _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
-_WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
+_WAITING = programs("waits")
 
 
 @RULES.add("SB308", "warning", "a per-task variable that the batch shell expands")
@@ -115,9 +112,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     )
 
 
-QUICK = frozenset(
-    ("echo", "date", "printf", "true", ":", "ls", "hostname", "exit", "cd", "export", "unset", "mkdir")
-)
+QUICK = programs("quick")
 
 
 @RULES.add("SB310", "warning", "job steps that block each other")
@@ -263,10 +258,7 @@ def _status_of_another(script: JobScript, work: Command) -> Command | None:
     return None
 
 
-_WORDS_OF_SHELL = (
-    "exit cd export unset set source . module ml return conda deactivate shopt ulimit umask trap"
-)
-_OF_THE_SHELL = frozenset(_WORDS_OF_SHELL.split())
+_OF_THE_SHELL = programs("builtin", "environment")
 
 
 @RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
@@ -442,12 +434,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 _NODE_DISK = re.compile(r"(?:^|=)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # which may fill each node's own disk
-_SERIAL = """
-wget curl tar gzip gunzip unzip cp mv rsync pip git cmake make conda mamba samtools bcftools bwa bowtie
-bowtie2 fastqc STAR hisat2 cutadapt trimmomatic fastp salmon kallisto featureCounts bedtools blastn blastp
-makeblastdb plink plink2 picard gatk minimap2 quast multiqc snakemake nextflow cellranger
-"""
-SERIAL = frozenset(_SERIAL.split())
+SERIAL = programs("serial")
 _SERIAL_GROMACS = frozenset(
     ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
 )
@@ -471,4 +458,4 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
 
 
-PASSES_ON = ("tail", "head", "tee", "cat", "sort")
+PASSES_ON = programs("passes-on")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from signal import Signals
 
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript

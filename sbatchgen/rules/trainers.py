@@ -22,31 +22,27 @@ from sbatchgen.units import ShellPath
 RULES: Rules[TrainerJob] = Rules()
 
 PAGE = "docs/how-to/own-trainer.md"
-# Programs that start the processes of a training, which Python knows as no modules; and modules that do.
-PROGRAMS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec")
-MODULES = (
-    *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
-    *("deepspeed.launcher.runner", "horovod.runner.launch"),
-)
-_SHELLS = (b"bash", b"sh", b"zsh", b"env bash", b"env sh")
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
 
 @RULES.add("SB045", "error", "a launcher or a script of shell in place of a trainer")
 def _starters(job: TrainerJob) -> Iterator[Hit]:
+    from sbatchgen.executables.program import MODULES, SHELLS, STARTERS
+
     plan, trainer, folder = job.plan, job.plan.trainer or "", job.working
     several = plan.mode.several_processes and plan.launcher != "spawn"
-    if trainer in PROGRAMS or (trainer in MODULES and several):
+    if trainer in STARTERS or (trainer in MODULES and several):
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
         fix = "name what it starts: --trainer train.py -- its arguments"
-        yield Hit(job.at("trainer"), what, fix, None if trainer in PROGRAMS else "warning")
+        yield Hit(job.at("trainer"), what, fix, None if trainer in STARTERS else "warning")
     elif trainer and folder and trainer_is_file(trainer):
         try:
             first = files.read_file(folder / trainer, 200).partition(b"\n")[0]
         except OSError:
             return
-        if first.startswith(b"#!") and first[2:].strip().rpartition(b"/")[2].split(b" -")[0] in _SHELLS:
+        interpreter = [part.rpartition("/")[2] for part in first.decode("latin-1")[2:].split()[:2]]
+        if first.startswith(b"#!") and not SHELLS.isdisjoint(interpreter):
             what = f"{trainer} is a script of shell: python3 can't run it"
             fix = f"name the Python program that it starts; or, if it is a job: sbatchgen submit {trainer}"
             yield Hit(job.at("trainer"), what, fix)

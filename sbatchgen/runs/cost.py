@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted, visible
-from sbatchgen.runs.overview import duration
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import run_usage
 from sbatchgen.table import table
-from sbatchgen.units import Duration, Memory
+from sbatchgen.units import Duration, Memory, as_requested, elapsed
 
 UNKNOWN = "-"
 TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
@@ -256,7 +255,7 @@ def _missing(report: Report) -> Iterator[str]:
 
 
 def _time(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else duration(round(seconds))
+    return UNKNOWN if seconds is None else elapsed(seconds)
 
 
 def _shown(figure: float | None, pattern: str = "{:.0f}") -> str:
@@ -264,8 +263,5 @@ def _shown(figure: float | None, pattern: str = "{:.0f}") -> str:
 
 
 def _size(amount: int | None, power: int = 0) -> str:
-    """Return an amount of 2**power bytes in the unit that people ask for memory in."""
-    if amount is None:
-        return UNKNOWN
-    mib = amount << power >> 20
-    return f"{mib}M" if mib < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + "G"
+    """Return an amount of 2**power bytes as people request memory."""
+    return UNKNOWN if amount is None else as_requested(amount << power >> 20)

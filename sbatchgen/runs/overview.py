@@ -13,6 +13,7 @@ from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.table import one_line, table
+from sbatchgen.units import elapsed
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 MOST_POINTS = 20  # of a sweep, on the page of its run
@@ -37,8 +38,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     if row.state.name == "PENDING":
         start = f"; expected {_clock(row.start)}" if row.start else ""
         return f"{text}{again}: {job.says}{start}"
-    of = f" of {duration(row.limit_s)}" if row.limit_s is not None else ""
-    return f"{text} {duration(row.used_s)}{of} on {row.node_list or '?'}{again}"
+    of = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
+    return f"{text} {elapsed(row.used_s)}{of} on {row.node_list or '?'}{again}"
 
 
 def headline(state: RunState) -> str:
@@ -100,12 +101,6 @@ def _some(numbers: Sequence[int]) -> str:
     """Return numbers, as 0-9,12; not all where they are many."""
     text = numbers_as_text(numbers)
     return text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
-
-
-def duration(seconds: int) -> str:
-    """Return H:MM:SS, with days in front as Slurm prints them."""
-    days, rest = divmod(seconds, 86400)
-    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
 def seen(states: Sequence[RunState]) -> str:

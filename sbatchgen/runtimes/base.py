@@ -177,7 +177,7 @@ class Runtime:
         keys: Its keys in jobs.
         requires: The job key that it can't do without, and that chooses it if no runtime is named.
         part: The template that sets it up, or "".
-        starts: What starts a program in it in scripts of others, as bash.tools names it: "uv run".
+        starts: What starts a program in it in scripts of others, as the table of programs names it: "uv run".
         srun_option: The option of srun that starts it, or "".
         is_container: Whether the training runs in a container.
         mounts_own: Whether the script mounts the folders of the run in its container.

@@ -11,11 +11,6 @@ from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import Key, KeyFault, Requirement, Runtime, RuntimeJob, job_key
 from sbatchgen.units import Text
 
-# They start the tasks themselves, and srun would start each of them once for each task.
-_STARTERS = frozenset(
-    ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "ibrun", "bede-mpirun")
-)
-
 
 @record
 class Prefix:
@@ -48,8 +43,10 @@ class PrefixRuntime(Runtime):
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
         """Yield a command that starts the tasks itself."""
+        from sbatchgen.executables.program import STARTERS  # which other runtimes do without
+
         program = _words(job)[0] if _words(job) else ""
-        if program.rpartition("/")[2] in _STARTERS:
+        if program.rpartition("/")[2] in STARTERS:
             what = f"'{program}' starts the tasks itself, and srun would start it once for each task"
             yield KeyFault("prefix", what, "name the command that each task runs before Python")
 

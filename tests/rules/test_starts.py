@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.bash.tools import SRUN, SRUN_FLAGS
+from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.starts import CPU_BIND
@@ -91,8 +91,8 @@ def test_bindings_to_gpus_are_judged_as_srun_does(value: str, srun: dict[str, st
 def test_srun_has_the_flags_of_the_table(srun: dict[str, str]) -> None:
     text = subprocess.run(["srun", "--help"], capture_output=True, text=True, check=True, env=srun).stdout
     options = {*re.findall(r"--([a-z0-9-]+)", text)}
-    assert options <= SRUN.values | SRUN_FLAGS
-    for name in sorted(options & SRUN_FLAGS - {"overlap", "pty", "x11"}):
+    assert options <= PROGRAMS["srun"].values | PROGRAMS["srun"].flags
+    for name in sorted(options & PROGRAMS["srun"].flags - {"overlap", "pty", "x11"}):
         said = subprocess.run(
             ["srun", f"--{name}=1", "true"], capture_output=True, text=True, check=False, env=srun
         )

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from sbatchgen.bash.tools import SYNTAX
+from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.page import form
 from sbatchgen.runtimes import RUNTIMES
@@ -78,4 +78,4 @@ def test_adopt_knows_it(runtime: Runtime) -> None:
     )  # which looks like a program of the user's
     assert not known or own & {"activation", "srun_option", "starts"}
     assert bool(own & {"srun_option", "starts"}) == ("adopt" in own)
-    assert {*runtime.starts} <= {*SYNTAX}
+    assert {*runtime.starts} <= {*PROGRAMS}

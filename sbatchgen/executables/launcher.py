@@ -1,0 +1,103 @@
+"""What a call of a launcher says: for how many nodes and processes it is, and where they meet.
+
+    call = LauncherCall.from_argv(["torchrun", "--nnodes=2", "--nproc-per-node=4", "train.py"])
+    call.name, call.nodes, call.workers  # "torchrun", 2, 4
+
+Source: torch/distributed/run.py of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.executables.options import program_name, read_options
+from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_DEFAULT_PORT = "29500"  # of torchrun and deepspeed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherCall:
+    """A call of a launcher, in a script or as it was started.
+
+    Attributes:
+        name: The launcher.
+        options: Its options by their long names; None for a value that the script does not say.
+        job_nodes: The nodes of the job; None if they are not known.
+        has_program: Whether a program follows its options.
+    """
+
+    name: str
+    options: Mapping[str, str | None]
+    job_nodes: int | None = 1
+    has_program: bool = True
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
+        """Return the launcher that a process is, also by a module of Python; None for another program.
+
+        Args:
+            argv: The words of the process.
+            more: The other attributes.
+        """
+        words = list(argv)
+        name, at = program_name(words, PROGRAMS)
+        if name == "python":
+            given, at = read_options(words, at, PROGRAMS[name])
+            words = [*(value for option, value, *_ in given[-1:] if option == "m"), *words[at:]]
+            name, at = MODULES.get(words[0], "") if words else "", 1
+            if words and words[0].endswith("/training/torchrun.py"):
+                name = "torchrun"
+        if name not in LAUNCHERS:
+            return None
+        given, at = read_options(words, at, PROGRAMS[name])
+        options = {option: value for option, value, *_ in given}
+        return cls(name=name, options=options, has_program=at < len(words), **more)
+
+    @cached_property
+    def nodes(self) -> int:
+        """For how many nodes it waits; 0 if its options do not say."""
+        return self._number("NODES") if self.of_role("NODES")[0] else 1
+
+    @cached_property
+    def workers(self) -> int:
+        """How many processes it starts on its node; 0 if its options do not say."""
+        if not self.of_role("PROCESSES")[0]:
+            return int(self.name == "torchrun")
+        processes = self._number("PROCESSES")
+        if self.name != "accelerate launch":
+            return processes
+        is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate's own file may say
+        return -(-processes // self.nodes) if is_known and self.nodes else 0
+
+    @property
+    def port(self) -> str:
+        """The port on which it listens on its node; "" if it takes a free one."""
+        is_static = self.options.get("rdzv-backend", "static") == "static"  # c10d may use another's port
+        if self.name not in ("torchrun", "deepspeed") or not is_static or self.nodes != 1:
+            return ""
+        _, colon, port = (self.options.get("rdzv-endpoint") or "").rpartition(":")
+        port = port if colon else self.options.get("master-port", _DEFAULT_PORT) or ""
+        return "" if port == "0" or "standalone" in self.options else port
+
+    @property
+    def lacks_program(self) -> bool:
+        """Whether its command ends before the program that it should start."""
+        return not self.has_program and {"help", "h", "version"}.isdisjoint(self.options)
+
+    def of_role(self, role: str) -> tuple[str, str]:
+        """Return the first option with a role that it has, and its value; "" twice without one."""
+        names = (name for name in PROGRAMS[self.name].roles.get(role, ()) if name in self.options)
+        return next(((name, self.options[name] or "") for name in names), ("", ""))
+
+    def _number(self, role: str) -> int:
+        """Return the number in the option with a role; 0 if that holds no number."""
+        value = self.of_role(role)[1]
+        return int(value) if re.fullmatch(r"\d{1,9}", value, re.ASCII) else 0

@@ -1,0 +1,117 @@
+"""What is known of each program of the table, and which programs are of a kind.
+
+PROGRAMS["timeout"].operands  # 1: the duration, before the command that it starts
+programs("shell")  # bash, sh, dash and others
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from sbatchgen.executables.table import ROWS
+
+STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
+_OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
+
+
+@dataclass(kw_only=True, slots=True)
+class Program:
+    """A program that starts others.
+
+    Attributes:
+        name: Its name, with the verb after it: "nice", "uv run".
+        kinds: Its kinds, as in the table.
+        operands: How many words are between its options and what it starts, such as an image.
+        modules: The modules as which Python starts it.
+        values: The long names of its options that take a value.
+        flags: The long names of those that take none.
+        optional: Those of `values` whose value only follows an =.
+        letters: Letters -> long names.
+        counts: How many values an option takes, where that is not one.
+        last: Options whose value is the last word that the program reads itself.
+        roles: What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all
+            nodes), RANK (of the node), PORT and HOST (of the rendezvous).
+    """
+
+    name: str
+    kinds: frozenset[str]
+    operands: int = 0
+    modules: tuple[str, ...] = ()
+    values: set[str] = field(default_factory=set)
+    flags: set[str] = field(default_factory=set)
+    optional: set[str] = field(default_factory=set)
+    letters: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    last: set[str] = field(default_factory=set)
+    roles: dict[str, list[str]] = field(default_factory=dict)
+
+    def role(self, role: str) -> str:
+        """Return the first option with this role; "" without one."""
+        return self.roles.get(role, [""])[0]
+
+    def add_option(self, text: str) -> None:
+        """Add an option as the table writes it; of =PROGRAM all options of another program."""
+        if text.startswith("="):
+            other = PROGRAMS[text[1:].replace("/", " ")]
+            for part in ("values", "flags", "optional", "letters", "counts"):
+                getattr(self, part).update(getattr(other, part))
+            return
+        match = _OPTION.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}' is not an option of the table")
+        letter, name, optional, equals, last, role = match.groups()
+        if letter:
+            self.letters[letter] = name
+        (self.values if optional or equals else self.flags).add(name)
+        if optional:
+            self.optional.add(name)
+        if len(equals) > 1:
+            self.counts[name] = len(equals)
+        if last:
+            self.last.add(name)
+        if role:
+            self.roles.setdefault(role, []).append(name)
+
+
+PROGRAMS: dict[str, Program] = {}
+MODULES: dict[str, str] = {}  # what Python starts as a module -> the name of the program
+_NAMES: dict[str, set[str]] = {}  # of each kind
+
+
+def programs(*kinds: str) -> frozenset[str]:
+    """Return the names of all programs of these kinds, with their verbs."""
+    return frozenset().union(*(_NAMES[kind] for kind in kinds))
+
+
+def commands(*kinds: str) -> frozenset[str]:
+    """Return the words by which programs of these kinds are called: uv of uv run."""
+    return frozenset(name.partition(" ")[0] for name in programs(*kinds))
+
+
+def _read(rows: str) -> None:
+    """Read the rows of the table."""
+    for row in re.sub(r"\n +", " ", rows.strip()).splitlines():
+        heads, _, rest = row.partition(": ")
+        names, _, options = rest.partition(" | ")
+        kinds = frozenset(word for word in heads.split() if not word.isdecimal())
+        all_names = [name.replace("/", " ") for name in names.split()]
+        own = [name for name in all_names if not name.startswith("-m ")]
+        for kind in kinds:
+            _NAMES.setdefault(kind, set()).update(own)
+        modules = tuple(name[3:] for name in all_names if name.startswith("-m "))
+        MODULES.update(dict.fromkeys(modules, own[0]))
+        if not kinds & STARTING:
+            continue
+        operands = next((int(word) for word in heads.split() if word.isdecimal()), 0)
+        first = Program(name=own[0], kinds=kinds, operands=operands, modules=modules)
+        for option in options.split():
+            first.add_option(option)
+        PROGRAMS.update({name: replace(first, name=name) for name in own})
+
+
+_read(ROWS)
+SHELLS = programs("shell")
+# They start the processes of a training themselves: srun would start each of them once for each task.
+STARTERS = programs("step", "mpi", "starter") | {name for name in programs("launcher") if " " not in name}
+LAUNCHERS = programs("launcher")
