@@ -14,7 +14,7 @@ from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
 from sbatchgen.quoting import counted
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
 from sbatchgen.units import Memory, Text, mebibytes
@@ -23,7 +23,7 @@ RULES: Rules[Job] = Rules()
 Fits = Callable[[NodeFacts], bool]
 
 
-@RULES.add("SB131", "error", "options that exclude each other")
+@RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
     """SB131."""
     resources = job.resources

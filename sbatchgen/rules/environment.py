@@ -14,7 +14,7 @@ from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.software import PREPARES
 from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 
@@ -52,7 +52,9 @@ _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 
 
-@RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
+@RULES.add(
+    "SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.USUALLY & ~Applies.WRITERS
+)
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()

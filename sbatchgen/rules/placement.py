@@ -17,13 +17,14 @@ from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.rules.option_values import time_limit
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.units import Duration, Text
 
 RULES: Rules[Job] = Rules()
 
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
 USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
+_NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
 
 
@@ -121,16 +122,26 @@ def _known_qos(job: Job) -> dict[str, Qos]:
     return {name.lower(): qos for name, qos in job.profile.qos.items()}
 
 
-@RULES.add("SB205", "warning", "no time limit is asked for")
+@RULES.add("SB205", "warning", "no time limit is asked for", applies=Applies.USUALLY & ~Applies.PARTS)
 def _time_given(job: Job) -> Iterator[Hit]:
     empty = job.is_script and not job.resources.options
     if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
         return  # a script without directives has its options elsewhere, or writes another
+    if job.is_script and _names_time_in_vain(job):
+        return
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     given = f", {limits[0]}," if limits and limits[0] else ""
     what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
     often = "info" if job.is_brief or job.is_wrapped else None
     yield Hit("time", what, "add --time=HH:MM:SS", often)  # type: ignore[arg-type]
+
+
+def _names_time_in_vain(job: Job) -> bool:
+    """Whether a line of a script that sbatch does not read was meant to set the time limit."""
+    from sbatchgen.job.script import JobScript
+    from sbatchgen.rules.directives import unread_lines  # plans need neither
+
+    return isinstance(job, JobScript) and any(map(_NAMES_A_TIME.search, unread_lines(job)))
 
 
 @RULES.add("SB206", "error", "too many or too few nodes for the partition", about_fit=True)

@@ -13,7 +13,7 @@ from sbatchgen.job.launches import LAUNCHERS, OTHER_LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 
 if TYPE_CHECKING:
     from sbatchgen.job.launches import Launch
@@ -99,7 +99,12 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, fix, "warning")
 
 
-@RULES.add("SB304", "warning", "a launcher with other GPUs or nodes than the job has")
+@RULES.add(
+    "SB304",
+    "warning",
+    "a launcher with other GPUs or nodes than the job has",
+    applies=Applies.USUALLY & ~Applies.RENDERED,
+)
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     resources, trainings = script.resources, script.trainings
     shared = any(launch.command.background for launch in trainings)  # they may share the job

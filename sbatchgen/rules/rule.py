@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Generic, NamedTuple, TypeVar
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
 
 J = TypeVar("J")  # what a rule judges: a JobScript, a PlannedJob, or any Job
+
+
+class Applies(Flag):
+    """The scripts and lines that a rule is true of, beside whole scripts that a person submits.
+
+    Attributes:
+        EXAMPLES: Scripts of documents, in which readers have something to fill in.
+        PARTS: Scripts of documents that lack their first line, and perhaps more.
+        UNFILLED: Scripts in which another line is yet to be filled in.
+        PLACEHOLDERS: Lines that are yet to be filled in.
+        TEMPLATES: Scripts that a program fills in.
+        WRITERS: Scripts without directives that write a job script.
+        PURE_WRITERS: Those that have no other #SBATCH lines at all.
+        RENDERED: Scripts of sbatchgen's own jobs, which the rules of jobs judge as well.
+    """
+
+    EXAMPLES = auto()
+    PARTS = auto()
+    UNFILLED = auto()
+    PLACEHOLDERS = auto()
+    TEMPLATES = auto()
+    WRITERS = auto()
+    PURE_WRITERS = auto()
+    RENDERED = auto()
+    USUALLY = EXAMPLES | PARTS | UNFILLED | WRITERS | RENDERED
 
 
 class Hit(NamedTuple):
@@ -43,6 +69,8 @@ class Rule(Generic[J]):
         check: The function that judges a job.
         about_fit: Whether it compares a job with its cluster.
         pedantic: Whether it is off by default: it is true, and mostly harmless.
+        applies: The scripts and lines that it is true of.
+        marks_secret: Whether its findings mark what no report may show again.
     """
 
     id: str
@@ -51,6 +79,8 @@ class Rule(Generic[J]):
     check: Callable[[J], Iterator[Hit]]
     about_fit: bool = False
     pedantic: bool = False
+    applies: Applies = Applies.USUALLY
+    marks_secret: bool = False
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
         """A hit as a finding; `at` is the place of the option that it names."""
@@ -65,12 +95,20 @@ class Rules(list[Rule[J]]):
     """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both."""
 
     def add(
-        self, rule_id: str, severity: Severity, title: str, *, about_fit: bool = False, pedantic: bool = False
+        self,
+        rule_id: str,
+        severity: Severity,
+        title: str,
+        *,
+        about_fit: bool = False,
+        pedantic: bool = False,
+        applies: Applies = Applies.USUALLY,
+        marks_secret: bool = False,
     ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
-        """A decorator that makes a function a rule."""
+        """A decorator that makes a function a rule; the arguments are attributes of `Rule`."""
 
         def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
-            self.append(Rule(rule_id, severity, title, check, about_fit, pedantic))
+            self.append(Rule(rule_id, severity, title, check, about_fit, pedantic, applies, marks_secret))
             return check
 
         return register

@@ -14,7 +14,7 @@ from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
 
 RULES: Rules[JobScript] = Rules()
@@ -171,7 +171,12 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
 _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
-@RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever")
+@RULES.add(
+    "SB611",
+    "warning",
+    "a dependency that may keep the job pending for ever",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+)
 def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +18,13 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import TrainerJob
-from sbatchgen.lint import suppression
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.plan.resolve import resolve
-from sbatchgen.rules import judge
+from sbatchgen.rules import comments, judge
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
+from tests.conftest import REPOSITORY
 from tests.tables import hold
 
 PAGES = pages()
@@ -72,7 +74,7 @@ def test_no_id_is_given_twice() -> None:
     wanted = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     ids = [
         rule.id
-        for rule in (*suppression.RULES, *wanted, *judge.rules((*judge.PLANS, *judge.TRAINERS)))
+        for rule in (*comments.RULES, *wanted, *judge.rules((*judge.PLANS, *judge.TRAINERS)))
         if rule.id != "SB126"
     ]
     assert len(ids) == len(set(ids))
@@ -164,3 +166,14 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
     assert missing() == {"SB505"}
     (tmp_path / "a" / "t.sqsh").touch()
     assert missing() == set()
+
+
+def test_where_a_rule_is_true_is_said_by_the_rule() -> None:
+    """No id of a rule is written in the folders that apply them."""
+    for folder in ("lint", "adopt"):
+        for file in (REPOSITORY / "sbatchgen" / folder).glob("*.py"):
+            nodes = ast.walk(ast.parse(file.read_text()))
+            texts = [
+                node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+            assert [text for text in texts if re.fullmatch(r"SB\d{3}", text)] == [], file
