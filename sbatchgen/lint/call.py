@@ -246,9 +246,10 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
 def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
     """Return what is wrong with what a script of bash would start."""
     from sbatchgen.dryrun.call import is_planned, plan_of, script_of
+    from sbatchgen.rules.judge import check_started
 
     script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
-    return [*plan_of(script, environment, settings.folder)[1]] if is_planned(script) else []
+    return check_started(plan_of(script, environment, settings.folder)) if is_planned(script) else []
 
 
 def _report(

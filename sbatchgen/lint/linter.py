@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.suppression import apply_suppressions
+from sbatchgen.lint.suppression import apply_suppressions, find_suppressions, not_suppressed
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
 from sbatchgen.units import RELEASES
+
+if TYPE_CHECKING:
+    from sbatchgen.dryrun.run import DryRun
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message
@@ -25,7 +28,8 @@ _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
-    every = (*comments.RULES, *judge.rules((*judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)))
+    modules = (*judge.STARTED, *judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
+    every = (*comments.RULES, *judge.rules(modules))  # the text's rule is the last of its id
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
 
@@ -61,9 +65,24 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     findings += [finding for finding in others if finding.rule not in said]
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
-            findings, script.file, script.lines, rules=[*rules()], certain=script.known
+            findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
         )
     return _sorted([*findings, *_failure_findings(script, failures)])
+
+
+def _certain_ids(script: JobScript) -> list[str]:
+    """Return the ids of rules that have no more to say of a script: none where the cluster is not known.
+
+    A rule that compares with the cluster is silent then, and one about started programs without a dry run.
+    """
+    started = {rule.id for rule in judge.rules(judge.STARTED)}
+    return [rule for rule in rules() if rule not in started] if script.known else []
+
+
+def lint_started(done: DryRun) -> list[Finding]:
+    """Return what is wrong with what a script starts, and no comment in it turns off."""
+    suppressions = list(find_suppressions(done.script.file, done.script.lines))
+    return not_suppressed(judge.check_started(done), suppressions)[0]
 
 
 def lint_rendered(plan: Plan, text: str) -> list[Finding]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen.finding import Finding, Place
 from sbatchgen.rules.comments import KINDS, RULES, Applied, Suppression, starts_id
@@ -52,8 +52,35 @@ def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
     return first, last
 
 
+def not_suppressed(
+    findings: Iterable[Finding], comments: Sequence[Suppression]
+) -> tuple[list[Finding], set[tuple[tuple[int, int], str]]]:
+    """Return the findings that no comment turns off, and lines and rules of comments that turn one off."""
+    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
+    for comment in comments:
+        if comment.kind in KINDS:
+            starts.setdefault(comment.lines, set()).add(comment.rule)
+    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
+    around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
+    used: set[tuple[tuple[int, int], str]] = set()
+    left = []
+    for finding in findings:
+        line, rule = finding.place.line, finding.rule
+        matching = {rule[:end] for end in range(1, len(rule) + 1)}
+        places = {_FILE, (line, line), around.get(line, _FILE)}
+        covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
+        used |= covering
+        left += [finding] * (not covering)
+    return left, used
+
+
 def apply_suppressions(
-    findings: Sequence[Finding], file: str, lines: Sequence[str], *, rules: Sequence[str], certain: bool
+    findings: Sequence[Finding],
+    file: str,
+    lines: Sequence[str],
+    *,
+    rules: Sequence[str],
+    certain: Sequence[str],
 ) -> list[Finding]:
     """Return the findings that no comment turns off, and what is wrong with the comments.
 
@@ -62,29 +89,12 @@ def apply_suppressions(
         file: Its name.
         lines: Its lines.
         rules: The ids of all rules.
-        certain: Whether a comment that turns nothing off has no use: not where the cluster is unknown, for a
-            rule that compares with it is silent then.
+        certain: The ids of those for which a comment that turns nothing off has no use.
     """
     comments = list(find_suppressions(file, lines))
-    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
-    for comment in comments:
-        if comment.kind in KINDS:
-            starts.setdefault(comment.lines, set()).add(comment.rule)
-    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
-    around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
-    used: set[tuple[tuple[int, int], str]] = set()
-
-    def is_kept(finding: Finding) -> bool:
-        line, rule = finding.place.line, finding.rule
-        matching = {rule[:end] for end in range(1, len(rule) + 1)}
-        places = {_FILE, (line, line), around.get(line, _FILE)}
-        covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
-        used.update(covering)
-        return not covering
-
-    left = [finding for finding in findings if is_kept(finding)]
-    unused = (comment for comment in comments if certain and (comment.lines, comment.rule) not in used)
-    idle = [comment for comment in unused if starts_id(comment.rule, rules)]
+    left, used = not_suppressed(findings, comments)
+    unused = (comment for comment in comments if (comment.lines, comment.rule) not in used)
+    idle = [comment for comment in unused if starts_id(comment.rule, certain)]
     applied = Applied(comments=comments, idle=idle, rules=rules)
     about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
-    return [*left, *filter(is_kept, about)]
+    return [*left, *not_suppressed(about, comments)[0]]

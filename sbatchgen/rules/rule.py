@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
@@ -105,10 +105,17 @@ class Rules(list[Rule[J]]):
         applies: Applies = Applies.USUALLY,
         marks_secret: bool = False,
     ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
-        """A decorator that makes a function a rule; the arguments are attributes of `Rule`."""
+        """Return a decorator that makes a function a rule; the arguments are attributes of `Rule`."""
 
         def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
             self.append(Rule(rule_id, severity, title, check, about_fit, pedantic, applies, marks_secret))
             return check
 
         return register
+
+    def again(
+        self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
+    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
+        """Return a decorator for a rule of others, which judges something else here, as `severity`."""
+        rule = next(rule for rule in rules if rule.id == rule_id)
+        return self.add(rule_id, severity or rule.severity, rule.title)
