@@ -47,7 +47,7 @@ class Applied:
     rules: Sequence[str]
 
 
-RULES: Rules[Applied] = Rules()
+RULES: Rules[Applied] = Rules(source="docs/how-to/lint-scripts.md")
 
 
 @RULES.add("SB001", "info", "a comment for sbatchgen that names no rule")

@@ -102,7 +102,12 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
 
 
-@RULES.add("SB427", "warning", "two masks of GPUs")
+@RULES.add(
+    "SB427",
+    "warning",
+    "two masks of GPUs",
+    source="https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html",
+)
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}
     for setting in script.body.sets:
@@ -197,7 +202,12 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB412", "warning", "results on a node's local disk")
+@RULES.add(
+    "SB412",
+    "warning",
+    "results on a node's local disk",
+    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
+)
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
@@ -253,7 +263,7 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB901", "warning", "a variable that overrides the script")
+@RULES.add("SB901", "warning", "a variable that overrides the script", source="sbatch(1)")
 def _overrides(script: JobScript) -> Iterator[Hit]:
     known = specs(script.slurm)
     for variable, name in variables(script.slurm) if script.environment else ():

@@ -44,7 +44,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB302", "warning", "several launchers on a node")
+@RULES.add("SB302", "warning", "several launchers on a node", source="torch/distributed/run.py")
 def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks, workers = launch.tasks_per_node, launch.workers
@@ -104,6 +104,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     "warning",
     "a launcher with other GPUs or nodes than the job has",
     applies=Applies.USUALLY & ~Applies.RENDERED,
+    source="torch/distributed/run.py",
 )
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     resources, trainings = script.resources, script.trainings
@@ -128,7 +129,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
-@RULES.add("SB305", "warning", "srun gives each task one CPU only")
+@RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)")
 def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
@@ -168,7 +169,7 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True)
+@RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True, source="sbatch(1)")
 def _uneven(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     nodes, tasks = resources.nodes, resources.ntasks
@@ -199,7 +200,7 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process")
+@RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process", source="srun(1)")
 def _launcher_bound(script: JobScript) -> Iterator[Hit]:
     exported = [each for each in script.body.sets if each.name == "SLURM_CPU_BIND" and each.value]
     for launch in script.trainings:

@@ -71,6 +71,8 @@ class Rule(Generic[J]):
         pedantic: Whether it is off by default: it is true, and mostly harmless.
         applies: The scripts and lines that it is true of.
         marks_secret: Whether its findings mark what no report may show again.
+        source: The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13,
+            or another page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
     """
 
     id: str
@@ -81,6 +83,7 @@ class Rule(Generic[J]):
     pedantic: bool = False
     applies: Applies = Applies.USUALLY
     marks_secret: bool = False
+    source: str = ""
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
         """A hit as a finding; `at` is the place of the option that it names."""
@@ -92,7 +95,14 @@ class Rule(Generic[J]):
 
 
 class Rules(list[Rule[J]]):
-    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both."""
+    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both.
+
+    `source` is that of rules which name none.
+    """
+
+    def __init__(self, *, source: str = "") -> None:
+        super().__init__()
+        self.source = source
 
     def add(
         self,
@@ -104,11 +114,13 @@ class Rules(list[Rule[J]]):
         pedantic: bool = False,
         applies: Applies = Applies.USUALLY,
         marks_secret: bool = False,
+        source: str = "",
     ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
         """Return a decorator that makes a function a rule; the arguments are attributes of `Rule`."""
 
         def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
-            self.append(Rule(rule_id, severity, title, check, about_fit, pedantic, applies, marks_secret))
+            more = (about_fit, pedantic, applies, marks_secret, source or self.source)
+            self.append(Rule(rule_id, severity, title, check, *more))
             return check
 
         return register
@@ -118,4 +130,4 @@ class Rules(list[Rule[J]]):
     ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
         """Return a decorator for a rule of others, which judges something else here, as `severity`."""
         rule = next(rule for rule in rules if rule.id == rule_id)
-        return self.add(rule_id, severity or rule.severity, rule.title)
+        return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

@@ -106,7 +106,7 @@ def _valid(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-@RULES.add("SB817", "warning", "a pattern in quotes")
+@RULES.add("SB817", "warning", "a pattern in quotes", source="bash(1)")
 def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
     for command in script.named(*_OF_FILES):
         for before, word in zip(command.words, command.words[1:], strict=False):

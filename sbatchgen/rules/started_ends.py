@@ -64,7 +64,7 @@ def _stderr(done: DryRun) -> str:
     return done.ended.files.get("err", "")
 
 
-@RULES.add("SB336", "info", "a script that does not end in a dry run")
+@RULES.add("SB336", "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
 def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
     if limit == "time" and count >= MANY:
@@ -86,7 +86,7 @@ def _loop_line(done: DryRun) -> int:
     return min((line for line, count in times.items() if count >= _ROUNDS), default=0)
 
 
-@RULES.add("SB337", "info", "a script that starts no program")
+@RULES.add("SB337", "info", "a script that starts no program", source="bash(1)")
 def _nothing_started(done: DryRun) -> Iterator[Hit]:
     if done.steps or done.needed or done.ended.limit or _UNREAD.search(_stderr(done)):
         return
@@ -99,7 +99,7 @@ def _nothing_started(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(launch.command.line), what, "see the conditions around it")
 
 
-@RULES.add("SB338", "warning", "an expression that bash can't compute")
+@RULES.add("SB338", "warning", "an expression that bash can't compute", source="bash(1)")
 def _not_computed(done: DryRun) -> Iterator[Hit]:
     match = _NOT_COMPUTED.search(_stderr(done))
     if match and not may_follow(done):
@@ -176,7 +176,7 @@ def _beside_the_copy(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(need.line), what, fix)
 
 
-@RULES.add("SB339", "info", "a connection to a node that the script names")
+@RULES.add("SB339", "info", "a connection to a node that the script names", source="sbatch(1)")
 def _named_node(done: DryRun) -> Iterator[Hit]:
     for line, command, _ in done.trace:
         match = _SSH.match(command)
@@ -186,7 +186,7 @@ def _named_node(done: DryRun) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB429", "warning", "a download on nodes without the internet")
+@RULES.add("SB429", "warning", "a download on nodes without the internet", source="docs/reference/profile.md")
 def _downloads(done: DryRun) -> Iterator[Hit]:
     names = list(done.script.resources.partitions) or [str(done.profile.default_partition)]
     partitions = [partition for name, partition in done.profile.partitions.items() if str(name) in names]

@@ -22,6 +22,7 @@ from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[DryRun] = Rules()
 
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html"
 SAME_GPU: tuple[str, Severity, str] = ("SB343", "warning", "programs that want the same GPU at once")
 
 
@@ -163,7 +164,7 @@ def _world_size(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, "export WORLD_SIZE=$SLURM_NTASKS")
 
 
-@RULES.add("SB341", "warning", "a launcher without a program")
+@RULES.add("SB341", "warning", "a launcher without a program", source="torch/distributed/run.py")
 def _bare(done: DryRun) -> Iterator[Hit]:
     if may_follow(done, variables=False):
         return
@@ -175,7 +176,7 @@ def _bare(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, fix)
 
 
-@RULES.add("SB342", "warning", "a variable that no shell expands")
+@RULES.add("SB342", "warning", "a variable that no shell expands", source="bash(1)")
 def _not_expanded(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers(done):
         for option, value in launchers[0].options.items() if launchers else ():
@@ -185,7 +186,7 @@ def _not_expanded(done: DryRun) -> Iterator[Hit]:
                 yield Hit(done.at(step.line), what, fix)
 
 
-@RULES.add(*SAME_GPU)
+@RULES.add(*SAME_GPU, source=NCCL)
 def _same_gpus(done: DryRun) -> Iterator[Hit]:
     for first, second, launcher, gpus in _collisions(done):
         if gpus:
@@ -195,7 +196,9 @@ def _same_gpus(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(second.line), what, "CUDA_VISIBLE_DEVICES=..., other GPUs for each of them")
 
 
-@RULES.add("SB344", "warning", "launchers that listen on the same port at once")
+@RULES.add(
+    "SB344", "warning", "launchers that listen on the same port at once", source="torch/distributed/run.py"
+)
 def _same_port(done: DryRun) -> Iterator[Hit]:
     for first, second, launcher, gpus in _collisions(done):
         if not gpus:

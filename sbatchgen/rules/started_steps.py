@@ -15,13 +15,13 @@ from sbatchgen.dryrun.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import steps
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.started_launchers import SAME_GPU
+from sbatchgen.rules.started_launchers import NCCL, SAME_GPU
 from sbatchgen.rules.started_values import nodes_of
 
 RULES: Rules[DryRun] = Rules()
 
 
-@RULES.add("SB340", "warning", "a step that Slurm refuses")
+@RULES.add("SB340", "warning", "a step that Slurm refuses", source="srun(1)")
 def _refused(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
         if step.refusal and not any(nodes_of(done, step)):
@@ -30,7 +30,7 @@ def _refused(done: DryRun) -> Iterator[Hit]:
             )
 
 
-@RULES.add(*SAME_GPU)
+@RULES.add(*SAME_GPU, source=NCCL)
 def _same_gpu(done: DryRun) -> Iterator[Hit]:
     """Programs that the script puts on the same GPU while another of its node is idle."""
     chosen = [

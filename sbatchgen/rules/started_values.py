@@ -95,7 +95,12 @@ def _several_lines(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, fix)
 
 
-@RULES.add("SB428", "info", "an interface with another name than in the profile")
+@RULES.add(
+    "SB428",
+    "info",
+    "an interface with another name than in the profile",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+)
 def _interfaces(done: DryRun) -> Iterator[Hit]:
     settings = (done.profile, *done.profile.partitions.values())
     for step in done.steps:
