@@ -235,7 +235,12 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
-@RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
+@RULES.add(
+    "SB417",
+    "warning",
+    "a GLOO_SOCKET_IFNAME that gloo can't use",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
+)
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):

@@ -57,7 +57,11 @@ def _mend(message: str) -> str:
 
 
 @RULES.add(
-    "SB815", "warning", "an unterminated here-document", applies=Applies.USUALLY | Applies.PURE_WRITERS
+    "SB815",
+    "warning",
+    "an unterminated here-document",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+    source="bash(1)",
 )
 def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
