@@ -3,10 +3,12 @@
 
     python benchmarks/lint_precision.py FOLDER
     python benchmarks/lint_precision.py FOLDER --show SB104 --sample 20    # 20 findings of one rule, to judge
+    python benchmarks/lint_precision.py FOLDER tests/fixtures/corpus --record tests/fixtures/seen.tsv
 
 Each regular file with a directive is read, at any depth and with any name; unreadable files are counted. A
 rule's line shows its findings, the scripts that have them, and their share of all scripts. No script is run,
-and bytes that are not UTF-8 are read as lint reads them. shellcheck is not run.
+and bytes that are not UTF-8 are read as lint reads them. shellcheck is not run. --record writes in how many
+scripts each rule has a finding, pedantic ones too: docs/reference/rules.md shows it.
 
 Exit status: 0; 2 if the folder does not exist.
 """
@@ -60,18 +62,26 @@ class Read(NamedTuple):
 def main() -> int:
     """Lint and print; the exit status."""
     parser = argparse.ArgumentParser(description="Findings of `sbatchgen lint` in a folder of scripts.")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--select", action="append", default=[], metavar="RULES", help="as in lint --select")
     parser.add_argument("--slurm", metavar="RELEASE", help="the release that reads them [lint's own]")
     parser.add_argument("--show", metavar="RULE", help="the findings of one rule, or of one severity")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the counts to a file")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="of --show, N chosen at random")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="for --sample [1]")
     options = parser.parse_args()
-    if not options.folder.is_dir():
-        print(f"{_plain(str(options.folder))} is not a folder", file=sys.stderr)
-        return 2
-    places = Places(options.folder.resolve(), {})
-    read = _read(options.folder, settings_of(places, None, options.slurm, select=options.select))
+    for folder in options.folders:
+        if not folder.is_dir():
+            print(f"{_plain(str(folder))} is not a folder", file=sys.stderr)
+            return 2
+    places = Places(options.folders[0].resolve(), {})
+    pedantic = options.record is not None
+    settings = settings_of(places, None, options.slurm, select=options.select, pedantic=pedantic)
+    read = Read([], {}, [])
+    for folder in options.folders:
+        _read(folder, settings, read)
+    if options.record:
+        options.record.write_text(_record(read), encoding="ascii")
     if options.show:
         _show(read, options.show, options.sample, random.Random(options.seed))  # noqa: S311 - a sample
     else:
@@ -79,8 +89,7 @@ def main() -> int:
     return 0
 
 
-def _read(folder: Path, settings: Settings) -> Read:
-    read = Read([], {}, [])
+def _read(folder: Path, settings: Settings, read: Read) -> None:
     for path in _files(folder):
         name = os.path.relpath(path, folder)
         before = time.perf_counter()
@@ -95,7 +104,13 @@ def _read(folder: Path, settings: Settings) -> Read:
         read.seconds[name] = time.perf_counter() - before
         lines = source.text.split("\n")
         read.rows.extend(Row(name, finding, _line(lines, finding.place.line)) for finding in findings)
-    return read
+
+
+def _record(read: Read) -> str:
+    """Return how many scripts there are, and in how many each rule has a finding, a line for each."""
+    scripts = Counter(rule for rule, _ in {(row.finding.rule, row.file) for row in read.rows})
+    lines = [f"scripts\t{len(read.seconds)}", *(f"{rule}\t{scripts[rule]}" for rule in sorted(scripts))]
+    return "\n".join(lines) + "\n"
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sbatchgen.dryrun.call import is_planned, plan_of, script_of
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import counted
+from sbatchgen.rules.judge import check_started
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.dryrun import public, truth
@@ -61,7 +62,7 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
                 counts["of another language"] += 1
                 continue
             began, before = time.monotonic(), sum(os.times()[:4])
-            done, findings = plan_of(of, ENVIRONMENT, Path(empty))
+            done = plan_of(of, ENVIRONMENT, Path(empty))
             took.append(time.monotonic() - began)
             used.append(sum(os.times()[:4]) - before)
             kind = "reached" if done.steps else "needing" if done.needed else "neither"
@@ -70,7 +71,7 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
             counts["runs until it had what it needs"] += done.runs
             counts[kind] += 1
             counts["at a limit"] += bool(done.ended.limit)
-            for finding in findings:
+            for finding in check_started(done):
                 counts[f"{finding.severity}: {' '.join(finding.problem.what.split()[:4])}"] += 1
                 if show:
                     print(json.dumps([finding.severity, finding.problem.at, finding.problem.what]))

@@ -21,8 +21,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.call import TELLS_SECRETS
-from sbatchgen.lint.linter import lint
+from sbatchgen.lint.linter import lint, marks_secret
 from sbatchgen.plan.plan import Plan
 from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
@@ -98,7 +97,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
         script = script.read_by(OLD_SLURM)
     _refuse(script)
     findings = [finding for finding in lint(script) if not finding.pedantic and finding.severity != "info"]
-    secrets = frozenset(finding.place.line for finding in findings if finding.rule == TELLS_SECRETS)
+    secrets = frozenset(finding.place.line for finding in findings if marks_secret(finding.rule))
     read = plain(script)
     draft = Draft(script=read.script, environment=user, secrets=secrets)
     if read.defaults:

@@ -212,7 +212,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     """
     from sbatchgen.dryrun import screen
     from sbatchgen.dryrun.call import SANDBOX_NOTE, plan_of
-    from sbatchgen.dryrun.refusals import misfits, refusal
+    from sbatchgen.lint.linter import lint_started
+    from sbatchgen.rules.refusals import misfits, refusal
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
     if len(job) != 1 + diff:
@@ -227,11 +228,11 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         for script, inputs, nodes in jobs
     ]
     if diff:
-        put(visible(screen.difference(plans[0][0], plans[1][0])), nl=False)
+        put(visible(screen.difference(*plans)), nl=False)
         return
-    (script, _, nodes), (done, of_plan) = jobs[0], plans[0]
+    (script, _, nodes), done = jobs[0], plans[0]
     refused = refusal(script)
-    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *of_plan]
+    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(done)]
     if form == "json":
         from sbatchgen.outputs.jobs import plan_output
 

@@ -1,4 +1,4 @@
-"""`sbatchgen plan`: from a script to what it would start, and what is wrong with that."""
+"""`sbatchgen plan`: from a script to what it would start."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.dryrun.allocation import grant
-from sbatchgen.dryrun.downloads import downloads
-from sbatchgen.dryrun.findings import MANY, findings, may_be_lost
-from sbatchgen.dryrun.run import DryRun, Given, dry_run
+from sbatchgen.dryrun.run import MANY, DryRun, Given, dry_run
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
-from sbatchgen.finding import Finding
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
@@ -34,8 +31,8 @@ def plan_of(
     *,
     nodes: int | None = None,
     see: Sequence[str] = (),
-) -> tuple[DryRun, tuple[Finding, ...]]:
-    """Return what a script would start, and what is wrong with that.
+) -> DryRun:
+    """Return what a script would start.
 
     Args:
         script: The script.
@@ -52,7 +49,7 @@ def plan_of(
     if not is_planned(script):
         what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
-    if "\r\n" in script.text:  # which sbatch refuses: see refusals.py
+    if "\r\n" in script.text:  # which sbatch refuses
         script = replace(script, text=script.text.replace("\r\n", "\n"))
     user = _user()
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
@@ -60,13 +57,24 @@ def plan_of(
     done = dry_run(script, held, str(folder), given or Given(), home=home, user=user, see=see)
     if done.ended.limit == "time":  # how far it came depends on the machine
         done = replace(done, steps=done.steps[:MANY])
-    failing = None
     if may_be_lost(done) and not done.left.is_used_up:
         given = done.given._replace(status=1)
         failing = dry_run(
             script, held, str(folder), given, home=home, user=user, see=see, rounds=1, left=done.left
         )
-    return done, (*findings(done, failing), *downloads(done))
+        done = replace(done, failing=failing)
+    return done
+
+
+def may_be_lost(done: DryRun) -> bool:
+    """Whether a job that ends with 0 may do so although its programs fail: not if one of them comes last."""
+    if not done.steps or done.ended.status or done.ended.limit:
+        return False
+    end, commands = done.script.body.last, done.script.body.commands
+    if end is None or end.pipe or any(command.name in ("exit", "trap") for command in commands):
+        return True
+    lines = range(end.line, end.end_line + 1)
+    return not any(step.line in lines and not step.background for step in done.steps)
 
 
 def _user() -> str:

@@ -32,11 +32,14 @@ from sbatchgen.dryrun.sight import Sight, path_of, sight_of
 from sbatchgen.dryrun.starts import StartRecord, Step, read, steps
 from sbatchgen.dryrun.step import number_of
 from sbatchgen.executables.program import PROGRAMS, commands, programs
+from sbatchgen.finding import Place
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
 from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.units import EnvName
 
 ROUNDS = 12
+MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
 SECONDS = 1.5  # of processors, for all runs together
 WAITING = 10.0  # seconds that all runs may take
 _EACH = 1.0  # seconds of processors that a run may use, so that another one can follow
@@ -122,6 +125,7 @@ class DryRun:
         given: What it was given, and what it needed.
         runs: How often the script ran until it had what it needs.
         left: The time that is left for other runs.
+        failing: Its run where every program fails, if the job may end with 0 then.
     """
 
     script: JobScript
@@ -134,6 +138,21 @@ class DryRun:
     given: Given = field(default_factory=Given)
     runs: int = 1
     left: Left = field(default_factory=Left)
+    failing: DryRun | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """The cluster of the script."""
+        return self.script.profile
+
+    def at(self, line: int) -> Place:
+        """A line of the script; 0 if it is not known."""
+        file = self.script.file
+        return Place(f"{file}:{line}", line, 1) if line else Place(file)
+
+    def at_option(self, option: str) -> Place:
+        """Where the script has an option."""
+        return self.script.at_option(option)
 
     @cached_property
     def trace(self) -> tuple[Traced, ...]:

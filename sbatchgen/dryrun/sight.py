@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pwd
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -177,6 +176,8 @@ def _is_open(path: str) -> bool:
 @functools.cache  # it may be asked of a server
 def _home_of_user() -> str:
     with suppress(KeyError):
+        import pwd  # a browser has none
+
         return pwd.getpwuid(os.getuid()).pw_dir
     return ""
 

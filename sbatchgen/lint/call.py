@@ -15,17 +15,16 @@ from sbatchgen.files import write
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, formats, shellcheck
-from sbatchgen.lint.linter import rules
+from sbatchgen.lint.linter import marks_secret, rules
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import STDIN, Source, files, sources
-from sbatchgen.lint.suppression import SHELLCHECK
 from sbatchgen.quoting import counted
+from sbatchgen.rules.comments import SHELLCHECK
 from sbatchgen.rules.page import pages
 from sbatchgen.rules.retired import RETIRED, removal
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
-TELLS_SECRETS = "SB806"  # the rule whose findings mark them
 MANY = 100  # files from which on it pays to start processes
 
 
@@ -238,7 +237,7 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
     lines = source.text.split("\n") if findings else []
     shown = {source.line + number: " " * source.indent(number) + line for number, line in enumerate(lines)}
     for finding in findings:
-        if finding.rule == TELLS_SECRETS and finding.place.line in shown:
+        if marks_secret(finding.rule) and finding.place.line in shown:
             line, start = shown[finding.place.line], finding.place.column - 1
             end = finding.place.end - 1 if finding.place.end else len(line)
             shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
@@ -250,9 +249,10 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
 def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
     """Return what is wrong with what a script of bash would start."""
     from sbatchgen.dryrun.call import is_planned, plan_of, script_of
+    from sbatchgen.rules.judge import check_started
 
     script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
-    return [*plan_of(script, environment, settings.folder)[1]] if is_planned(script) else []
+    return check_started(plan_of(script, environment, settings.folder)) if is_planned(script) else []
 
 
 def _report(

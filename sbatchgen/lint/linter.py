@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint import suppression
+from sbatchgen.lint.suppression import apply_suppressions, find_suppressions, not_suppressed
 from sbatchgen.plan.plan import Plan
-from sbatchgen.rules import judge
-from sbatchgen.rules.rule import Rule
+from sbatchgen.rules import comments, judge
+from sbatchgen.rules.rule import Applies, Rule
 from sbatchgen.units import RELEASES
+
+if TYPE_CHECKING:
+    from sbatchgen.dryrun.run import DryRun
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message
 _ABOUT_OPTIONS = ("directives", "words", "meanings", *judge.JOBS)
-# Rules of scripts whose facts the rules of plans report as well, with the job's own places: SB014 and SB021.
-_REPORTED_OF_PLANS = ("SB304", "SB506")
-# What follows from a placeholder in another line: the script as a whole is not read as it will be.
-_OF_WHOLE = frozenset(("SB104", "SB135", "SB814"))
-_OF_JOBS = frozenset(
-    ("SB101", "SB104", "SB311", "SB312", "SB401")
-)  # about how Slurm starts and ends a script
-_OF_PLACEHOLDERS = frozenset(("SB129", "SB136", "SB812"))
-_OF_ANY_SCRIPT = frozenset(("SB144", "SB611", "SB802", "SB804", "SB806", "SB813", "SB814", "SB815"))
-_NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
-
 _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
 
 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
-    every = (*suppression.RULES, *judge.rules((*judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)))
+    modules = (*judge.STARTED, *judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
+    every = (*comments.RULES, *judge.rules(modules))  # the text's rule is the last of its id
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
+
+
+@cache
+def _of_scripts() -> dict[str, Rule[Any]]:
+    return {rule.id: rule for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))}
+
+
+def applies(rule_id: str, where: Applies) -> bool:
+    """Whether a rule is true of such scripts or lines; rules of other tools and of comments always are."""
+    rule = _of_scripts().get(rule_id)
+    return rule is None or where in rule.applies
+
+
+def marks_secret(rule_id: str) -> bool:
+    """Whether the findings of a rule mark what no report may show again."""
+    rule = _of_scripts().get(rule_id)
+    return rule is not None and rule.marks_secret
 
 
 def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
@@ -51,19 +60,29 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """
     failures: _Failures = {}
     findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
-    ignored = {finding.place.line for finding in findings if finding.rule in ("SB104", "SB105", "SB113")}
-    if any(_NAMES_A_TIME.search(script.lines[line - 1]) for line in ignored):
-        findings = [finding for finding in findings if finding.rule != "SB205"]  # "no time limit"
-    if findings and script.writes_jobs:
-        findings = [finding for finding in findings if finding.rule not in _OF_JOBS]
-    findings = _without_template(script, _dated(script, findings))
+    findings = _dated(script, _applying(script, findings))
     said = {finding.rule for finding in findings}
     findings += [finding for finding in others if finding.rule not in said]
     if "sbatchgen:" in script.text:
-        findings = suppression.apply_suppressions(
-            findings, script.file, script.lines, rules=[*rules()], certain=script.known
+        findings = apply_suppressions(
+            findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
         )
     return _sorted([*findings, *_failure_findings(script, failures)])
+
+
+def _certain_ids(script: JobScript) -> list[str]:
+    """Return the ids of rules that have no more to say of a script: none where the cluster is not known.
+
+    A rule that compares with the cluster is silent then, and one about started programs without a dry run.
+    """
+    started = {rule.id for rule in judge.rules(judge.STARTED)}
+    return [rule for rule in rules() if rule not in started] if script.known else []
+
+
+def lint_started(done: DryRun) -> list[Finding]:
+    """Return what is wrong with what a script starts, and no comment in it turns off."""
+    suppressions = list(find_suppressions(done.script.file, done.script.lines))
+    return not_suppressed(judge.check_started(done), suppressions)[0]
 
 
 def lint_rendered(plan: Plan, text: str) -> list[Finding]:
@@ -75,7 +94,7 @@ def lint_rendered(plan: Plan, text: str) -> list[Finding]:
         profile=plan.profile,
         known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in plan.extra_options.items()),
     )
-    wanted = (rule for rule in judge.rules(judge.SCRIPTS) if rule.id not in _REPORTED_OF_PLANS)
+    wanted = (rule for rule in judge.rules(judge.SCRIPTS) if Applies.RENDERED in rule.applies)
     findings = (finding for rule in wanted for finding in judge.findings(rule, script))
     return _sorted(finding for finding in findings if not finding.pedantic)
 
@@ -136,23 +155,23 @@ def _dated_finding(finding: Finding, release: str) -> Finding:
     return finding._replace(severity="warning", problem=finding.problem._replace(what=what))
 
 
-def _without_template(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Leave out what is about lines that a program or a person has yet to fill in; all of a template.
-
-    Of a script that only writes job scripts, what is true of any script is left.
-    """
+def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Leave out findings of rules that are not true of this script, or of a line to be filled in."""
+    if not findings:
+        return []
     if script.written_directives:
-        return [finding for finding in findings if finding.rule in _OF_ANY_SCRIPT]
-    lines = {*script.placeholders, *script.unfilled} if findings else set()
-    if not lines:
+        return [finding for finding in findings if applies(finding.rule, Applies.PURE_WRITERS)]
+    if script.writes_jobs:
+        findings = [finding for finding in findings if applies(finding.rule, Applies.WRITERS)]
+    if not (lines := {*script.placeholders, *script.unfilled}):
         return findings
     if script.is_template:
-        return [finding for finding in findings if finding.rule == "SB136"]
+        return [finding for finding in findings if applies(finding.rule, Applies.TEMPLATES)]
     return [
         finding
         for finding in findings
-        if finding.rule in _OF_PLACEHOLDERS
-        or (finding.place.line not in lines and finding.rule not in _OF_WHOLE)
+        if applies(finding.rule, Applies.PLACEHOLDERS)
+        or (finding.place.line not in lines and applies(finding.rule, Applies.UNFILLED))
     ]
 
 

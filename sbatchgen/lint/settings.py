@@ -14,10 +14,11 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.linter import lint, rules
+from sbatchgen.lint.linter import applies, lint, rules
 from sbatchgen.lint.source import Source
-from sbatchgen.lint.suppression import is_known
+from sbatchgen.rules.comments import is_known
 from sbatchgen.rules.retired import RETIRED
+from sbatchgen.rules.rule import Applies
 from sbatchgen.sbatch.option_table import line_of
 from sbatchgen.units import RELEASES
 
@@ -72,9 +73,12 @@ class Settings:
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that are not turned off, with the lines and columns of its file."""
-    judged = map(settings.judged, lint(script_of(source, settings), others))
-    moved = (source.moved(finding) for finding in judged if finding is not None)
-    return [finding for finding in moved if finding is not None]
+    findings = lint(script_of(source, settings), others)
+    if source.indents:
+        where = Applies.PARTS if source.is_part else Applies.EXAMPLES
+        findings = [finding for finding in findings if applies(finding.rule, where)]
+    judged = map(settings.judged, findings)
+    return [source.moved(finding) for finding in judged if finding is not None]
 
 
 def script_of(source: Source, settings: Settings) -> JobScript:

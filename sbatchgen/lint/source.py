@@ -28,9 +28,6 @@ _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
 _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
-_OF_READERS = "SB812"  # the rule of what readers of a document are to fill in
-# Of what a part of a script lacks, or shows as alternatives, or with prose around it.
-_OF_WHOLE = ("SB104", "SB119", "SB131", "SB205", "SB814")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +57,10 @@ class Source:
         """How many characters of the document are before a line of the script, counted from 0."""
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
-    def moved(self, finding: Finding) -> Finding | None:
-        """Return the finding with its place in the file; without edits in a document, if it is one there."""
+    def moved(self, finding: Finding) -> Finding:
+        """Return the finding with its place in the file; without edits in a document."""
         if not self.indents:
             return finding
-        if finding.rule == _OF_READERS or (self.is_part and finding.rule in _OF_WHOLE):
-            return None
         old = finding.place
         at = self.indent(old.line - 1)
         line, column = old.line + self.line - 1, old.column + at

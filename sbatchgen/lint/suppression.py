@@ -9,88 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
-from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Finding, Place
-from sbatchgen.rules.retired import RETIRED, removal
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.comments import KINDS, RULES, Applied, Suppression, starts_id
 
 _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
 )
 _NAME = re.compile(r"\w+")
 _OTHERS = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
-KINDS = ("disable", "disable-file")
-SHELLCHECK = re.compile(r"SC\d{1,4}")
 _FILE = (0, 0)  # the lines of a comment for the whole script
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suppression:
-    """A rule that a comment turns off.
-
-    Attributes:
-        rule: The rule's id, or the start of it; empty if the comment names no rule.
-        kind: The word before the equals sign.
-        lines: The first and the last line that it counts for.
-        at: Where the rule is named.
-    """
-
-    rule: str
-    kind: str
-    lines: tuple[int, int]
-    at: Place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Applied:
-    """The comments of a script and what they met.
-
-    Attributes:
-        comments: Each rule that one names.
-        idle: Those that turned nothing off, where that is certain.
-        rules: The ids of all rules.
-    """
-
-    comments: Sequence[Suppression]
-    idle: Sequence[Suppression]
-    rules: Sequence[str]
-
-
-RULES: Rules[Applied] = Rules()
-
-
-@RULES.add("SB001", "info", "a comment for sbatchgen that names no rule")
-def _unknown(applied: Applied) -> Iterator[Hit]:
-    for comment in applied.comments:
-        kind, rule = comment.kind, comment.rule
-        if kind not in KINDS:
-            what = f"'sbatchgen: {kind}=' is unknown: no rule is turned off"
-            yield Hit(comment.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
-        elif not rule:
-            yield Hit(comment.at, f"{kind}= names no rule", f"write # sbatchgen: {kind}=SB127")
-        elif rule in RETIRED:
-            yield Hit(comment.at, removal(rule), "remove it from the comment")
-        elif not is_known(rule, applied.rules):
-            yield Hit(comment.at, f"there is no rule {rule}", did_you_mean(rule, applied.rules))
-
-
-@RULES.add("SB002", "info", "a comment that turns off nothing")
-def _idle(applied: Applied) -> Iterator[Hit]:
-    for comment in applied.idle:
-        what = f"{comment.rule} finds nothing where this comment turns it off"
-        yield Hit(comment.at, what, "remove the comment")
-
-
-def is_known(start: str, rules: Iterable[str]) -> bool:
-    """Whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
-    of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
-    return of_shellcheck or _starts_id(start, (*rules, *RETIRED))
-
-
-def _starts_id(start: str, rules: Iterable[str]) -> bool:
-    return bool(start) and any(rule.startswith(start) for rule in rules)
 
 
 def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
@@ -124,8 +52,35 @@ def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
     return first, last
 
 
+def not_suppressed(
+    findings: Iterable[Finding], comments: Sequence[Suppression]
+) -> tuple[list[Finding], set[tuple[tuple[int, int], str]]]:
+    """Return the findings that no comment turns off, and lines and rules of comments that turn one off."""
+    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
+    for comment in comments:
+        if comment.kind in KINDS:
+            starts.setdefault(comment.lines, set()).add(comment.rule)
+    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
+    around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
+    used: set[tuple[tuple[int, int], str]] = set()
+    left = []
+    for finding in findings:
+        line, rule = finding.place.line, finding.rule
+        matching = {rule[:end] for end in range(1, len(rule) + 1)}
+        places = {_FILE, (line, line), around.get(line, _FILE)}
+        covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
+        used |= covering
+        left += [finding] * (not covering)
+    return left, used
+
+
 def apply_suppressions(
-    findings: Sequence[Finding], file: str, lines: Sequence[str], *, rules: Sequence[str], certain: bool
+    findings: Sequence[Finding],
+    file: str,
+    lines: Sequence[str],
+    *,
+    rules: Sequence[str],
+    certain: Sequence[str],
 ) -> list[Finding]:
     """Return the findings that no comment turns off, and what is wrong with the comments.
 
@@ -134,29 +89,12 @@ def apply_suppressions(
         file: Its name.
         lines: Its lines.
         rules: The ids of all rules.
-        certain: Whether a comment that turns nothing off has no use: not where the cluster is unknown, for a
-            rule that compares with it is silent then.
+        certain: The ids of those for which a comment that turns nothing off has no use.
     """
     comments = list(find_suppressions(file, lines))
-    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
-    for comment in comments:
-        if comment.kind in KINDS:
-            starts.setdefault(comment.lines, set()).add(comment.rule)
-    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
-    around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
-    used: set[tuple[tuple[int, int], str]] = set()
-
-    def is_kept(finding: Finding) -> bool:
-        line, rule = finding.place.line, finding.rule
-        matching = {rule[:end] for end in range(1, len(rule) + 1)}
-        places = {_FILE, (line, line), around.get(line, _FILE)}
-        covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
-        used.update(covering)
-        return not covering
-
-    left = [finding for finding in findings if is_kept(finding)]
-    unused = (comment for comment in comments if certain and (comment.lines, comment.rule) not in used)
-    idle = [comment for comment in unused if _starts_id(comment.rule, rules)]
+    left, used = not_suppressed(findings, comments)
+    unused = (comment for comment in comments if (comment.lines, comment.rule) not in used)
+    idle = [comment for comment in unused if starts_id(comment.rule, certain)]
     applied = Applied(comments=comments, idle=idle, rules=rules)
     about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
-    return [*left, *filter(is_kept, about)]
+    return [*left, *not_suppressed(about, comments)[0]]

@@ -22,7 +22,7 @@ _ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launche
 _BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
-@RULES.add("SB332", "error", "srun without a program")
+@RULES.add("SB332", "error", "srun without a program", source="srun(1)")
 def _no_program(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.bash.chain import chain
 

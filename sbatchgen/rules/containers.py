@@ -14,7 +14,7 @@ from pathlib import Path
 from sbatchgen.finding import Place
 from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.runtimes.edf import IN_CONTAINER
 
 RULES: Rules[JobScript] = Rules()
@@ -83,7 +83,12 @@ def _image_made(script: JobScript) -> bool:
     return "container-save" in script.text
 
 
-@RULES.add("SB506", "warning", "an image that every node pulls from a registry")
+@RULES.add(
+    "SB506",
+    "warning",
+    "an image that every node pulls from a registry",
+    applies=Applies.USUALLY & ~Applies.RENDERED,
+)
 def _pulls(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.registry:

@@ -14,7 +14,7 @@ from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
 from sbatchgen.quoting import counted
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
 from sbatchgen.units import Memory, Text, mebibytes
@@ -23,7 +23,7 @@ RULES: Rules[Job] = Rules()
 Fits = Callable[[NodeFacts], bool]
 
 
-@RULES.add("SB131", "error", "options that exclude each other")
+@RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
     """SB131."""
     resources = job.resources
@@ -50,7 +50,7 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, f"remove --{name}", "warning" if of_caller else None)
 
 
-@RULES.add("SB132", "warning", "more tasks than fit on the nodes")
+@RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")
 def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
     resources = job.resources
     most = resources.nodes_max or resources.nodes_min
@@ -62,7 +62,7 @@ def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
         yield Hit("ntasks", what, fix)
 
 
-@RULES.add("SB133", "warning", "fewer tasks than nodes")
+@RULES.add("SB133", "warning", "fewer tasks than nodes", source="src/sbatch/opt.c of Slurm")
 def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
     tasks, nodes = job.resources.ntasks, job.resources.nodes_min
     if tasks and nodes and tasks < nodes:
@@ -70,7 +70,7 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
         yield Hit("nodes", what, "set --ntasks-per-node instead of --ntasks")
 
 
-@RULES.add("SB207", "error", "more GPUs on a node than it has", about_fit=True)
+@RULES.add("SB207", "error", "more GPUs on a node than it has", about_fit=True, source="gres.conf(5)")
 def _gpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, most = job.resources.spread(partition.nodes_max), partition.gpus_per_node
@@ -118,7 +118,12 @@ def _of_one_type(node: NodeFacts) -> int:
     return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
 
 
-@RULES.add("SB241", "warning", "several slices of a GPU")
+@RULES.add(
+    "SB241",
+    "warning",
+    "several slices of a GPU",
+    source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+)
 def _slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
@@ -126,7 +131,9 @@ def _slices(job: Job) -> Iterator[Hit]:
         yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {kind}:1")
 
 
-@RULES.add("SB208", "error", "a type of GPU that the partition does not have", about_fit=True)
+@RULES.add(
+    "SB208", "error", "a type of GPU that the partition does not have", about_fit=True, source="gres.conf(5)"
+)
 def _gpu_type_known(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition)
@@ -141,7 +148,12 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
                 yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
 
 
-@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several")
+@RULES.add(
+    "SB209",
+    "warning",
+    "no type of GPU is asked for, where there are several",
+    source="https://hpc.ncsu.edu/RunningJobs/Lifecycle.php",
+)
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition, job.resources.gpus_on_node)
@@ -157,7 +169,13 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             yield Hit(job.resources.gpu_option, what, fix, "error")
 
 
-@RULES.add("SB210", "error", "a generic resource that the cluster does not have", about_fit=True)
+@RULES.add(
+    "SB210",
+    "error",
+    "a generic resource that the cluster does not have",
+    about_fit=True,
+    source="gres.conf(5)",
+)
 def _gres_known(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
     asked = [("gres", name) for name, _, _ in job.resources.gres]
@@ -175,7 +193,13 @@ def _gres_known(job: Job) -> Iterator[Hit]:
         yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
-@RULES.add("SB212", "error", "more shards than one GPU has", about_fit=True)
+@RULES.add(
+    "SB212",
+    "error",
+    "more shards than one GPU has",
+    about_fit=True,
+    source="https://slurm.schedmd.com/gres.html",
+)
 def _shards_within_gpu(job: Job) -> Iterator[Hit]:
     for partition in job.partitions.values():
         most = partition.shards_per_gpu
@@ -186,7 +210,9 @@ def _shards_within_gpu(job: Job) -> Iterator[Hit]:
             yield Hit("gres", what, fix, why_not=f"{most} shards a GPU")
 
 
-@RULES.add("SB213", "warning", "several processes that share one GPU")
+@RULES.add(
+    "SB213", "warning", "several processes that share one GPU", source="https://slurm.schedmd.com/gres.html"
+)
 def _shards_for_one(job: Job) -> Iterator[Hit]:
     resources = job.resources
     processes = resources.processes_per_node or resources.tasks_per_node
@@ -199,14 +225,14 @@ def _shards_for_one(job: Job) -> Iterator[Hit]:
         yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
 
 
-@RULES.add("SB214", "info", "shards do not limit GPU memory")
+@RULES.add("SB214", "info", "shards do not limit GPU memory", source="https://slurm.schedmd.com/gres.html")
 def _shards_share_memory(job: Job) -> Iterator[Hit]:
     if job.resources.shards:
         what = "shards do not limit GPU memory: another job can use it up"
         yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
-@RULES.add("SB215", "error", "more CPUs on a node than it has", about_fit=True)
+@RULES.add("SB215", "error", "more CPUs on a node than it has", about_fit=True, source="slurm.conf(5)")
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, most = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
@@ -227,7 +253,7 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
-@RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True)
+@RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True, source="slurm.conf(5)")
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
@@ -297,7 +323,7 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if given else "info")
 
 
-@RULES.add("SB220", "warning", "more memory per CPU than the partition allows")
+@RULES.add("SB220", "warning", "more memory per CPU than the partition allows", source="sbatch(1)")
 def _memory_per_cpu(job: Job) -> Iterator[Hit]:
     asked = job.resources.mem_per_cpu
     for name, partition in job.partitions.items():
@@ -309,7 +335,13 @@ def _memory_per_cpu(job: Job) -> Iterator[Hit]:
             yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {most} or less, or --cpus-per-task {cpus}")
 
 
-@RULES.add("SB237", "error", "GPUs, CPUs and memory that no node has together", about_fit=True)
+@RULES.add(
+    "SB237",
+    "error",
+    "GPUs, CPUs and memory that no node has together",
+    about_fit=True,
+    source="slurm.conf(5)",
+)
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
@@ -362,7 +394,9 @@ def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
     return unknown if node.gres is None else node.gres.get(Text(name), 0)
 
 
-@RULES.add("SB239", "error", "local disk or other resources that no node has", about_fit=True)
+@RULES.add(
+    "SB239", "error", "local disk or other resources that no node has", about_fit=True, source="slurm.conf(5)"
+)
 def _disk_within_node(job: Job) -> Iterator[Hit]:
     disk = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
@@ -385,7 +419,13 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
                 yield Hit("gres", what, fix, why_not=f"{most} {resource} a node")
 
 
-@RULES.add("SB240", "error", "options that the cluster's SelectType does not know", about_fit=True)
+@RULES.add(
+    "SB240",
+    "error",
+    "options that the cluster's SelectType does not know",
+    about_fit=True,
+    source="slurm.conf(5)",
+)
 def _selected(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():

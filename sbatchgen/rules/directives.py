@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
-from sbatchgen.finding import Edit
+from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.words import uses
+from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.rules.words import unknown_options, uses
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
 
 RULES: Rules[JobScript] = Rules()
@@ -28,7 +28,9 @@ _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # how the script is called
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
-@RULES.add("SB101", "error", "the first line does not start with #!")
+@RULES.add(
+    "SB101", "error", "the first line does not start with #!", applies=Applies.USUALLY & ~Applies.WRITERS
+)
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
         if script.text.startswith("\ufeff#!"):
@@ -49,7 +51,12 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(numbers[0]), what, f"sed -i 's/\\r$//' {script.file}", edits=edits)
 
 
-@RULES.add("SB104", "warning", "a directive after the first command is ignored")
+@RULES.add(
+    "SB104",
+    "warning",
+    "a directive after the first command is ignored",
+    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED | Applies.WRITERS),
+)
 def _late(script: JobScript) -> Iterator[Hit]:
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
     late = [
@@ -94,6 +101,13 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 
 
+def unread_lines(script: JobScript) -> Iterator[str]:
+    """Yield lines that were meant as directives, and that sbatch does not read or does not know."""
+    for check in (_late, _lookalike, unknown_options):
+        for hit in check(script):
+            yield script.lines[hit.at.line - 1] if isinstance(hit.at, Place) else ""
+
+
 @RULES.add("SB106", "info", "a directive that is commented out")
 def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
@@ -132,7 +146,12 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, f"type a plain {plain}")
 
 
-@RULES.add("SB136", "info", "a template with placeholders")
+@RULES.add(
+    "SB136",
+    "info",
+    "a template with placeholders",
+    applies=Applies.USUALLY | Applies.PLACEHOLDERS | Applies.TEMPLATES,
+)
 def _template(script: JobScript) -> Iterator[Hit]:
     lines = script.placeholders
     first = next(iter(sorted(lines, key=lambda number: number not in script.directive_lines)), None)
@@ -145,7 +164,9 @@ def _template(script: JobScript) -> Iterator[Hit]:
         yield Hit(at, what, "lint the rendered script")
 
 
-@RULES.add("SB144", "info", "a script that writes job scripts")
+@RULES.add(
+    "SB144", "info", "a script that writes job scripts", applies=Applies.USUALLY | Applies.PURE_WRITERS
+)
 def _writes_scripts(script: JobScript) -> Iterator[Hit]:
     for number in script.written_directives[:1]:
         what = "all #SBATCH lines are text that this script writes: it is not checked as a job script"

@@ -40,7 +40,7 @@ _OPENERS = frozenset(("cd", "pushd", "source", "."))
 _INTERPRETERS = re.compile(r"python[\d.]*|bash|sh|Rscript|julia|perl|torchrun")
 
 
-@RULES.add("SB335", "warning", "a variable that is empty where it is used")
+@RULES.add("SB335", "warning", "a variable that is empty where it is used", source="bash(1)")
 def _empty(script: JobScript) -> Iterator[Hit]:
     body = script.body
     if body.language not in SHELLS or body.faults or not script.directive_lines:

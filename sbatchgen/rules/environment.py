@@ -14,7 +14,7 @@ from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.software import PREPARES
 from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 
@@ -52,7 +52,9 @@ _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 
 
-@RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
+@RULES.add(
+    "SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.USUALLY & ~Applies.WRITERS
+)
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
@@ -100,7 +102,12 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
 
 
-@RULES.add("SB427", "warning", "two masks of GPUs")
+@RULES.add(
+    "SB427",
+    "warning",
+    "two masks of GPUs",
+    source="https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html",
+)
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}
     for setting in script.body.sets:
@@ -195,7 +202,12 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB412", "warning", "results on a node's local disk")
+@RULES.add(
+    "SB412",
+    "warning",
+    "results on a node's local disk",
+    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
+)
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
@@ -223,7 +235,12 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
-@RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
+@RULES.add(
+    "SB417",
+    "warning",
+    "a GLOO_SOCKET_IFNAME that gloo can't use",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
+)
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
@@ -251,7 +268,7 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB901", "warning", "a variable that overrides the script")
+@RULES.add("SB901", "warning", "a variable that overrides the script", source="sbatch(1)")
 def _overrides(script: JobScript) -> Iterator[Hit]:
     known = specs(script.slurm)
     for variable, name in variables(script.slurm) if script.environment else ():

@@ -38,7 +38,7 @@ def _obeyed(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
 
 
-@RULES.add("SB142", "error", "a line of PBS or LSF that sbatch refuses")
+@RULES.add("SB142", "error", "a line of PBS or LSF that sbatch refuses", source="src/sbatch/xlate.c of Slurm")
 def _not_known(script: JobScript) -> Iterator[Hit]:
     for line in _lines(script):
         if line.line not in script.placeholders and (refused := _refused(line)):
@@ -47,7 +47,12 @@ def _not_known(script: JobScript) -> Iterator[Hit]:
             yield Hit(_at(script, word), what, "remove the line, or add #SBATCH --ignore-pbs")
 
 
-@RULES.add("SB143", "warning", "a request of PBS or LSF that sbatch drops or misreads")
+@RULES.add(
+    "SB143",
+    "warning",
+    "a request of PBS or LSF that sbatch drops or misreads",
+    source="src/sbatch/xlate.c of Slurm",
+)
 def _lost(script: JobScript) -> Iterator[Hit]:
     for line in _lines(script):
         given = list(_given(line))

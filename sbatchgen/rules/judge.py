@@ -13,12 +13,14 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
+    from sbatchgen.dryrun.run import DryRun
     from sbatchgen.job.trainer import TrainerJob
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 PLANS = ("plans", "starts")
 TRAINERS = ("trainers",)  # plans that are submitted here
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
+STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
 _SCRIPTS_WORDS = """
 directives foreign words meanings processes command_strings emptiness rendezvous steps environment software
 names containers survival safety secret syntax
@@ -32,7 +34,7 @@ def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
     return tuple(rule for name in modules for rule in import_module(f"sbatchgen.rules.{name}").RULES)
 
 
-def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
+def findings(rule: Rule[Any], job: Job | DryRun) -> Iterator[Finding]:
     """What a rule finds in a job, with the severity that the cluster's policies give it."""
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off":
@@ -45,6 +47,13 @@ def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
 def check_trainer(job: TrainerJob) -> list[Finding]:
     """Return what the folder and the environment of submission say of a plan's trainer."""
     return [finding for rule in rules(TRAINERS) for finding in findings(rule, job)]
+
+
+def check_started(done: DryRun) -> list[Finding]:
+    """Return what is wrong with what a script starts, each mistake once, in the order of its lines."""
+    every = [finding for rule in rules(STARTED) for finding in findings(rule, done)]
+    once = {finding.problem.what: finding for finding in reversed(every)}
+    return sorted(once.values(), key=lambda finding: (finding.place.line, finding.rule))
 
 
 def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:

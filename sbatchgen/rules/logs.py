@@ -36,7 +36,7 @@ def _not_expanded(job: Job) -> Iterator[Hit]:
         yield Hit(name, what, fix, None if job.is_script else "error")
 
 
-@RULES.add("SB604", "error", "a signal that comes too soon after the start")
+@RULES.add("SB604", "error", "a signal that comes too soon after the start", source="sbatch(1)")
 def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     signal, time = job.resources.options.get("signal"), job.resources.time
     to, at, seconds = (signal or "").partition("@")
@@ -123,7 +123,12 @@ def _log_of_node(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
 
 
-@RULES.add("SB710", "warning", "a log on a node's local disk")
+@RULES.add(
+    "SB710",
+    "warning",
+    "a log on a node's local disk",
+    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
+)
 def _log_is_shared(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         path = job.option(name)
@@ -132,7 +137,7 @@ def _log_is_shared(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, "use a folder that all nodes share", _in_script(job))
 
 
-@RULES.add("SB711", "info", "a job without a log")
+@RULES.add("SB711", "info", "a job without a log", source="sbatch(1)")
 def _log_is_kept(job: Job) -> Iterator[Hit]:
     path = job.option("output")
     if path in ("none", "/dev/null"):

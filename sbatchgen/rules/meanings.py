@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.option_values import BAD_VALUE
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.words import broken_values, refusal, uses
 from sbatchgen.sbatch.rivals import hint_rivals
 from sbatchgen.sbatch.values import MAIL_EVENTS
@@ -29,7 +29,7 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(use), *refused)
 
 
-@RULES.add("SB129", "warning", "mail that is not sent")
+@RULES.add("SB129", "warning", "mail that is not sent", applies=Applies.USUALLY | Applies.PLACEHOLDERS)
 def _mail(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         events = [event.strip() for event in (use.value or "").split(",")]

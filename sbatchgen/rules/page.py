@@ -2,9 +2,10 @@
 
 Pages are Markdown, one file a group, in `pages`. A rule's part starts with `## SB104 Title`. Its examples are
 fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. Settings
-NAME=VALUE follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted, others
-for the environment of the submission; with `escapes=yes` a backslash with an r is a carriage return. Examples
-are for the cluster of example.yaml, unless the part has a block ```yaml profile; a block ```python trainer is
+NAME=VALUE follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted,
+`plan=yes` for one in which a dry run shows the same, `plan=only` where the text alone does not, others for
+the environment of the submission; with `escapes=yes` a backslash with an r is a carriage return. Examples are
+for the cluster of example.yaml, unless the part has a block ```yaml profile; a block ```python trainer is
 their train.py.
 """
 

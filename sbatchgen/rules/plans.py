@@ -21,7 +21,7 @@ from sbatchgen.runtimes.edf import IN_CONTAINER
 from sbatchgen.sbatch.gres import parted
 from sbatchgen.units import VARIABLE
 
-RULES: Rules[PlannedJob] = Rules()
+RULES: Rules[PlannedJob] = Rules(source="docs/reference/job.md")
 
 # sbatch obeys or ignores these in a directive, never as a job's author means it.
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")

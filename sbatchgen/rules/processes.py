@@ -14,7 +14,7 @@ from sbatchgen.job.launches import OTHER_LAUNCHERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 
 if TYPE_CHECKING:
     from sbatchgen.job.launches import Launch
@@ -45,7 +45,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB302", "warning", "several launchers on a node")
+@RULES.add("SB302", "warning", "several launchers on a node", source="torch/distributed/run.py")
 def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks, workers = launch.tasks_per_node, launch.workers
@@ -100,7 +100,13 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, fix, "warning")
 
 
-@RULES.add("SB304", "warning", "a launcher with other GPUs or nodes than the job has")
+@RULES.add(
+    "SB304",
+    "warning",
+    "a launcher with other GPUs or nodes than the job has",
+    applies=Applies.USUALLY & ~Applies.RENDERED,
+    source="torch/distributed/run.py",
+)
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     resources, trainings = script.resources, script.trainings
     shared = any(launch.command.background for launch in trainings)  # they may share the job
@@ -124,7 +130,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
-@RULES.add("SB305", "warning", "srun gives each task one CPU only")
+@RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)")
 def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
@@ -164,7 +170,7 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True)
+@RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True, source="sbatch(1)")
 def _uneven(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     nodes, tasks = resources.nodes, resources.ntasks
@@ -195,7 +201,7 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process")
+@RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process", source="srun(1)")
 def _launcher_bound(script: JobScript) -> Iterator[Hit]:
     exported = [each for each in script.body.sets if each.name == "SLURM_CPU_BIND" and each.value]
     for launch in script.trainings:

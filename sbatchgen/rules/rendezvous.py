@@ -119,7 +119,7 @@ _LISTS_NODES = re.compile(
 )
 
 
-@RULES.add("SB324", "warning", "--standalone on several nodes")
+@RULES.add("SB324", "warning", "--standalone on several nodes", source="torch/distributed/run.py")
 def _standalone(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("standalone") if launch.launcher else None

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from enum import Flag, auto
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
 
 J = TypeVar("J")  # what a rule judges: a JobScript, a PlannedJob, or any Job
+
+
+class Applies(Flag):
+    """The scripts and lines that a rule is true of, beside whole scripts that a person submits.
+
+    Attributes:
+        EXAMPLES: Scripts of documents, in which readers have something to fill in.
+        PARTS: Scripts of documents that lack their first line, and perhaps more.
+        UNFILLED: Scripts in which another line is yet to be filled in.
+        PLACEHOLDERS: Lines that are yet to be filled in.
+        TEMPLATES: Scripts that a program fills in.
+        WRITERS: Scripts without directives that write a job script.
+        PURE_WRITERS: Those that have no other #SBATCH lines at all.
+        RENDERED: Scripts of sbatchgen's own jobs, which the rules of jobs judge as well.
+    """
+
+    EXAMPLES = auto()
+    PARTS = auto()
+    UNFILLED = auto()
+    PLACEHOLDERS = auto()
+    TEMPLATES = auto()
+    WRITERS = auto()
+    PURE_WRITERS = auto()
+    RENDERED = auto()
+    USUALLY = EXAMPLES | PARTS | UNFILLED | WRITERS | RENDERED
 
 
 class Hit(NamedTuple):
@@ -43,6 +69,10 @@ class Rule(Generic[J]):
         check: The function that judges a job.
         about_fit: Whether it compares a job with its cluster.
         pedantic: Whether it is off by default: it is true, and mostly harmless.
+        applies: The scripts and lines that it is true of.
+        marks_secret: Whether its findings mark what no report may show again.
+        source: The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13,
+            or another page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
     """
 
     id: str
@@ -51,6 +81,9 @@ class Rule(Generic[J]):
     check: Callable[[J], Iterator[Hit]]
     about_fit: bool = False
     pedantic: bool = False
+    applies: Applies = Applies.USUALLY
+    marks_secret: bool = False
+    source: str = ""
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
         """A hit as a finding; `at` is the place of the option that it names."""
@@ -62,15 +95,39 @@ class Rule(Generic[J]):
 
 
 class Rules(list[Rule[J]]):
-    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both."""
+    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both.
+
+    `source` is that of rules which name none.
+    """
+
+    def __init__(self, *, source: str = "") -> None:
+        super().__init__()
+        self.source = source
 
     def add(
-        self, rule_id: str, severity: Severity, title: str, *, about_fit: bool = False, pedantic: bool = False
+        self,
+        rule_id: str,
+        severity: Severity,
+        title: str,
+        *,
+        about_fit: bool = False,
+        pedantic: bool = False,
+        applies: Applies = Applies.USUALLY,
+        marks_secret: bool = False,
+        source: str = "",
     ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
-        """A decorator that makes a function a rule."""
+        """Return a decorator that makes a function a rule; the arguments are attributes of `Rule`."""
 
         def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
-            self.append(Rule(rule_id, severity, title, check, about_fit, pedantic))
+            more = (about_fit, pedantic, applies, marks_secret, source or self.source)
+            self.append(Rule(rule_id, severity, title, check, *more))
             return check
 
         return register
+
+    def again(
+        self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
+    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
+        """Return a decorator for a rule of others, which judges something else here, as `severity`."""
+        rule = next(rule for rule in rules if rule.id == rule_id)
+        return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

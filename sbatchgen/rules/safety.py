@@ -13,7 +13,7 @@ from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.sbatch.header import READ
 
@@ -46,7 +46,9 @@ UNFILLED = re.compile(
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
 
 
-@RULES.add("SB802", "error", "an assignment that sets nothing")
+@RULES.add(
+    "SB802", "error", "an assignment that sets nothing", applies=Applies.USUALLY | Applies.PURE_WRITERS
+)
 def _named(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
@@ -104,7 +106,7 @@ def _valid(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-@RULES.add("SB817", "warning", "a pattern in quotes")
+@RULES.add("SB817", "warning", "a pattern in quotes", source="bash(1)")
 def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
     for command in script.named(*_OF_FILES):
         for before, word in zip(command.words, command.words[1:], strict=False):
@@ -151,7 +153,12 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, "write a directive")
 
 
-@RULES.add("SB804", "warning", "rm -r that may remove more than it should")
+@RULES.add(
+    "SB804",
+    "warning",
+    "rm -r that may remove more than it should",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+)
 def _removes(script: JobScript) -> Iterator[Hit]:
     is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
@@ -205,7 +212,12 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
                 yield f"{tool.name} -c", option.value_word
 
 
-@RULES.add("SB812", "warning", "an unfilled placeholder")
+@RULES.add(
+    "SB812",
+    "warning",
+    "an unfilled placeholder",
+    applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
+)
 def _unfilled(script: JobScript) -> Iterator[Hit]:
     """What sbatch or bash refuses at once wastes no time in the queue: an info."""
     of_bash = {} if script.refused_unfilled else unfilled_commands(script)
@@ -246,7 +258,12 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
             yield number, match
 
 
-@RULES.add("SB813", "error", "an option line that bash takes for a command")
+@RULES.add(
+    "SB813",
+    "error",
+    "an option line that bash takes for a command",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sbatchgen.finding import Place
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
 
@@ -38,7 +38,13 @@ _PLACEHOLDER = re.compile(
 _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 
 
-@RULES.add("SB806", "warning", "a secret in the script")
+@RULES.add(
+    "SB806",
+    "warning",
+    "a secret in the script",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+    marks_secret=True,
+)
 def _secrets(script: JobScript) -> Iterator[Hit]:
     seen: set[tuple[int, int]] = set()
     for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):

@@ -14,7 +14,7 @@ from sbatchgen.plan.plan import GPU_CPUS, Plan
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
 
-RULES: Rules[PlannedJob] = Rules()
+RULES: Rules[PlannedJob] = Rules(source="docs/reference/job.md")
 
 CPU_BIND = frozenset(
     """

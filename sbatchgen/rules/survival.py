@@ -14,7 +14,7 @@ from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
 
 RULES: Rules[JobScript] = Rules()
@@ -82,7 +82,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, fix)
 
 
-@RULES.add("SB602", "warning", "a trap that runs too late")
+@RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)")
 def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=True)
     if signal is None or signal not in _trapped(script):
@@ -96,7 +96,7 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     yield Hit(script.at_word(trainings[-1].command), what, fix)
 
 
-@RULES.add("SB603", "warning", "a signal that does not reach its handler")
+@RULES.add("SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)")
 def _reaches(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=False)
     if signal is None or script.body.language not in SHELLS:
@@ -113,7 +113,7 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
 
-@RULES.add("SB619", "warning", "a trap for a signal that Slurm is not asked for")
+@RULES.add("SB619", "warning", "a trap for a signal that Slurm is not asked for", source="sbatch(1)")
 def _nobody_sends(script: JobScript) -> Iterator[Hit]:
     if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
         return
@@ -171,7 +171,12 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
 _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
-@RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever")
+@RULES.add(
+    "SB611",
+    "warning",
+    "a dependency that may keep the job pending for ever",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+)
 def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
@@ -187,7 +192,12 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-@RULES.add("SB614", "warning", "a signal that kills torchrun")
+@RULES.add(
+    "SB614",
+    "warning",
+    "a signal that kills torchrun",
+    source="torch/distributed/elastic/multiprocessing/api.py",
+)
 def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
@@ -205,7 +215,7 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
             yield Hit("signal", what, fix)
 
 
-@RULES.add("SB615", "warning", "a shell that keeps the signal from the program")
+@RULES.add("SB615", "warning", "a shell that keeps the signal from the program", source="cgroup.conf(5)")
 def _shell_between(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=False)
     if signal is None or signal in HARMLESS:

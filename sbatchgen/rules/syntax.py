@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from sbatchgen.job.placeholders import FOR_A_PERSON
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
 
@@ -28,7 +28,12 @@ _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTIL
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
-@RULES.add("SB814", "error", "a bash syntax error")
+@RULES.add(
+    "SB814",
+    "error",
+    "a bash syntax error",
+    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED) | Applies.PURE_WRITERS,
+)
 def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         if "here-document" not in message and not unfilled_commands(script):  # SB812
@@ -51,7 +56,13 @@ def _mend(message: str) -> str:
     return "close what is open before it: a quote, if, do, { or ("
 
 
-@RULES.add("SB815", "warning", "an unterminated here-document")
+@RULES.add(
+    "SB815",
+    "warning",
+    "an unterminated here-document",
+    applies=Applies.USUALLY | Applies.PURE_WRITERS,
+    source="bash(1)",
+)
 def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         match = _HERE.search(message)

@@ -19,7 +19,7 @@ from sbatchgen.quoting import word
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.units import ShellPath
 
-RULES: Rules[TrainerJob] = Rules()
+RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
 PAGE = "docs/how-to/own-trainer.md"
 # They add no folder.

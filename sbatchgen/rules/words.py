@@ -17,7 +17,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.demands import exclusive_options
 from sbatchgen.rules.option_values import refused
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.option_table import HasArgument
 from sbatchgen.units import RELEASES
@@ -85,7 +85,8 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB113", "error", "an option that sbatch does not know")
-def _unknown(script: JobScript) -> Iterator[Hit]:
+def unknown_options(script: JobScript) -> Iterator[Hit]:
+    """SB113."""
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
@@ -136,7 +137,7 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
 
 
-@RULES.add("SB119", "warning", "an option that is given twice")
+@RULES.add("SB119", "warning", "an option that is given twice", applies=Applies.USUALLY & ~Applies.PARTS)
 def _repeated(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
     for use in uses(script):
@@ -175,7 +176,7 @@ def _release(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
 
 
-@RULES.add("SB135", "error", "a combination that sbatch refuses")
+@RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
 def _combination(script: JobScript) -> Iterator[Hit]:
     """What no other rule reports: each option alone is fine."""
     sbatch, reply = script.sbatch, script.sbatch.refusal

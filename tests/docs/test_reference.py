@@ -57,6 +57,13 @@ def test_every_rule_links_to_its_page() -> None:
     assert numbers == sorted(numbers)
 
 
+def test_every_rule_says_where_it_comes_from() -> None:
+    """From public scripts that break it, or from a manual: a rule with neither goes."""
+    shown = reference.seen()
+    assert shown.keys() - {"scripts"} <= rules().keys()
+    assert [rule.id for rule in rules().values() if not (shown.get(rule.id) or rule.source)] == []
+
+
 def test_every_exit_status_is_explained() -> None:
     own, _, of_jobs = (PAGES / "exit-status.md").read_text().partition("## Of a job")
     kinds: list[type[errors.SbatchgenError]] = [errors.SbatchgenError]

@@ -10,6 +10,7 @@ from sbatchgen.dryrun.run import DryRun
 from sbatchgen.finding import Finding
 from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
+from sbatchgen.rules.judge import check_started
 from sbatchgen.runtimes import RUNTIMES
 from tests.scripts import NEEDS, errors, plan, script
 
@@ -32,5 +33,5 @@ def jobs() -> Iterator[tuple[str, Plan]]:
 
 def planned(name: str, of: Plan, folder: Path) -> tuple[DryRun, list[Finding]]:
     """The plan of a job, and its warnings and errors."""
-    done, findings = plan_of(script_of(name, script(of), profile=of.profile), {"HOME": "/home/user"}, folder)
-    return done, [finding for finding in findings if finding.severity != "info"]
+    done = plan_of(script_of(name, script(of), profile=of.profile), {"HOME": "/home/user"}, folder)
+    return done, [finding for finding in check_started(done) if finding.severity != "info"]

@@ -11,6 +11,7 @@ import pytest
 from sbatchgen.dryrun.call import given_by, plan_of, script_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.finding import Finding
+from sbatchgen.rules.judge import check_started
 from sbatchgen.sandbox.box import Box, NoSandboxError, run
 
 HEAD = "#!/bin/bash\n"
@@ -44,8 +45,8 @@ def planned(
     script = script_of("job.sh", text if text.startswith("#!") else HEAD + text, profile=None, slurm=slurm)
     given = given_by(arguments, variables, files)
     around = {"HOME": f"/home/{USER}", **(environment or os.environ)}
-    done, findings = plan_of(script, around, folder, given, nodes=nodes)
-    return done, [*findings]
+    done = plan_of(script, around, folder, given, nodes=nodes)
+    return done, check_started(done)
 
 
 def said(findings: list[Finding]) -> list[str]:

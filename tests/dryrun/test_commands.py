@@ -52,6 +52,15 @@ def test_the_plans_of_two_scripts_are_compared(command: Command, folder: Path) -
     assert command("plan", "--diff", "old.sh", "old.sh").out == ""
 
 
+def test_a_comment_turns_off_what_a_plan_finds(command: Command, folder: Path) -> None:
+    launch = "#!/bin/bash\n#SBATCH --gpus-per-node=2 -t 60\ntorchrun --standalone --nproc-per-node=2"
+    (folder / "job.slurm").write_text(f"{launch}\n")
+    assert "torchrun has no program" in command("plan", "job.slurm").err
+    (folder / "job.slurm").write_text(f"{launch}  # sbatchgen: disable=SB341\n")
+    assert "torchrun has no program" not in command("plan", "job.slurm").err
+    assert "SB002" not in command("lint", "--profile", "msu", "job.slurm").out  # which plans nothing
+
+
 def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
     (folder / "job.slurm").write_text(MEETS)
     (folder / "empty.slurm").write_text("#!/bin/bash\n#SBATCH -t 60\ncmd='accelerate launch'\nsrun $cmd\n")
@@ -60,7 +69,7 @@ def test_lint_reports_what_plans_find(command: Command, folder: Path) -> None:
     reported = command("lint", "--plan", "--no-shellcheck", "job.slurm", "empty.slurm", "tool.sh")
     assert reported.err.startswith("note: runs each script in a sandbox: no network, no files changed\n")
     assert "sandbox" not in reported.out
-    assert "empty.slurm:4:1: warning plan: accelerate launch has no program" in reported.out
+    assert "empty.slurm:4:1: warning SB341: accelerate launch has no program" in reported.out
     assert reported.status == 0
 
 

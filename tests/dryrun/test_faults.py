@@ -11,6 +11,7 @@ from sbatchgen.dryrun import screen
 from sbatchgen.dryrun.call import given_by, plan_of, script_of
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.rules.judge import check_started
 from tests.dryrun.faults import FAULTS, GIVEN, PROFILE, SCRIPTS, Fault
 from tests.dryrun.plans import needs_sandbox
 
@@ -21,8 +22,8 @@ def _says(text: str, folder: Path) -> list[tuple[str, int]]:
     """What the plan of a script finds and needs, with lines."""
     (file := folder / "here.yaml").write_text(PROFILE)
     script = script_of("job.sh", text, profile=read_document(file, Profile).value, slurm="22.05")
-    done, findings = plan_of(script, {"HOME": "/home/somebody"}, folder, given_by((), (), GIVEN))
-    said = [(finding.problem.what, finding.place.line) for finding in findings]
+    done = plan_of(script, {"HOME": "/home/somebody"}, folder, given_by((), (), GIVEN))
+    said = [(finding.problem.what, finding.place.line) for finding in check_started(done)]
     needed = screen.as_text(done).partition("Needed, and not here:")[2]
     return [*said, *((what, int(line)) for what, line in re.findall(r"  (.+) \(line (\d+)\)", needed))]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.dryrun import screen
-from sbatchgen.dryrun.findings import may_be_lost
+from sbatchgen.dryrun.call import may_be_lost
 from sbatchgen.dryrun.run import SECONDS
 from tests.dryrun.plans import TWO_NODES, needs_sandbox, planned, said
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.dryrun import screen
-from sbatchgen.dryrun.downloads import downloads
-from sbatchgen.dryrun.findings import findings
 from sbatchgen.dryrun.placement import placements
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import StartRecord, read, steps
 from sbatchgen.dryrun.step import number_of
 from sbatchgen.outputs.document import document
 from sbatchgen.outputs.jobs import plan_output
+from sbatchgen.rules.judge import check_started
 from tests.dryrun.plans import needs_sandbox, planned
 
 SCRIPT = """#!/bin/bash
@@ -80,7 +79,7 @@ def test_a_forged_record_fails_no_plan(done: DryRun, seed: int) -> None:
         starts = tuple(start for text in forged if (start := read(text)))
         of = replace(done, starts=starts, steps=steps(starts, done.grant, done.batch))
         placements(starts, done.grant, done.script.release, cpus_known=bool(number % 2))
-        every = (*findings(of, of), *downloads(of))
+        every = check_started(replace(of, failing=of))
         assert screen.as_text(of)
         assert screen.as_text(of, process=1)
         assert document(plan_output(of, every))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.dryrun.call import script_of
-from sbatchgen.dryrun.refusals import refusal
+from sbatchgen.rules.refusals import refusal
 from tests.conftest import Command
 from tests.dryrun.plans import needs_sandbox
 

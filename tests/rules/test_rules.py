@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sbatchgen.dryrun.call import plan_of
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job import JobSpec
@@ -16,13 +19,14 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import TrainerJob
-from sbatchgen.lint import suppression
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.plan.resolve import resolve
-from sbatchgen.rules import judge
-from sbatchgen.rules.judge import check
+from sbatchgen.rules import comments, judge
+from sbatchgen.rules.judge import check, check_started
 from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
+from tests.conftest import REPOSITORY
+from tests.dryrun.plans import needs_sandbox
 from tests.tables import hold
 
 PAGES = pages()
@@ -50,7 +54,7 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
 
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:
-    settings = dict(example.settings)
+    settings = {name: value for name, value in example.settings.items() if name != "plan"}
     return JobScript(
         file="job.slurm",
         text=example.text,
@@ -60,6 +64,11 @@ def subject(page: Page, example: Example, folder: Path) -> JobScript:
         environment=settings,
         folder=folder,
     )
+
+
+def started(page: Page, example: Example, folder: Path) -> list[Finding]:
+    """What a dry run of an example shows."""
+    return check_started(plan_of(subject(page, example, folder), {"HOME": "/home/somebody"}, folder))
 
 
 def test_rules_and_pages_are_the_same() -> None:
@@ -72,7 +81,7 @@ def test_no_id_is_given_twice() -> None:
     wanted = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     ids = [
         rule.id
-        for rule in (*suppression.RULES, *wanted, *judge.rules((*judge.PLANS, *judge.TRAINERS)))
+        for rule in (*comments.RULES, *wanted, *judge.rules((*judge.PLANS, *judge.TRAINERS)))
         if rule.id != "SB126"
     ]
     assert len(ids) == len(set(ids))
@@ -97,6 +106,8 @@ def test_the_examples_are_what_they_say(page: Page, tmp_path: Path) -> None:
 
 def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
     """A bad one has a finding of the rule, which its fix removes; a good one has none, and no error at all."""
+    if example.settings.get("plan") == "only":
+        return
     shown = findings(page, example, tmp_path)
     about = [finding for finding in shown if finding.rule == page.rule]
     if example.good:
@@ -121,6 +132,23 @@ def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
         assert not any(finding.edits for finding in left)
         errors = {finding.rule for finding in shown if finding.severity == "error"}
         assert {finding.rule for finding in after if finding.severity == "error"} <= errors
+
+
+@needs_sandbox
+@pytest.mark.parametrize("rule", sorted({rule.id for rule in judge.rules(judge.STARTED)}))
+def test_a_dry_run_shows_what_the_page_says(rule: str, tmp_path: Path) -> None:
+    """Of each bad example that it is run for, with a fix; of no good one, in which lint finds no error either."""
+    page = PAGES[rule]
+    examples = [example for example in page.examples if example.settings.get("plan")]
+    assert {example.good for example in examples} == {True, False}
+    for example in examples:
+        about = [finding for finding in started(page, example, tmp_path) if finding.rule == page.rule]
+        assert bool(about) != example.good, example.text
+        for finding in about:
+            assert finding.problem.fix
+            assert 1 <= finding.place.line <= len(example.text.split("\n"))
+        errors = [each for each in findings(page, example, tmp_path) if each.severity == "error"]
+        assert not (example.good and errors)
 
 
 def test_fixes_are_tried() -> None:
@@ -164,3 +192,14 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
     assert missing() == {"SB505"}
     (tmp_path / "a" / "t.sqsh").touch()
     assert missing() == set()
+
+
+def test_where_a_rule_is_true_is_said_by_the_rule() -> None:
+    """No id of a rule is written in the folders that apply them."""
+    for folder in ("lint", "adopt", "dryrun", "review", "submit", "cli"):
+        for file in (REPOSITORY / "sbatchgen" / folder).glob("*.py"):
+            nodes = ast.walk(ast.parse(file.read_text()))
+            texts = [
+                node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+            assert [text for text in texts if re.fullmatch(r"SB\d{3}", text)] == [], file

@@ -36,7 +36,11 @@ def refusal(script: JobScript) -> Finding | None:
     )
     telling = [each for each in every if each.severity == "error" or each.rule == _OF_COMBINATION]
     at = script.at(message.line or 1)
-    fallback = Finding("error", Problem(f'"{message.text}"', at.text, "see sbatch(1)"), rule="plan", place=at)
+    unknown = "SB113" if "unrecognized" in message.text else "SB126"
+    at = script.at(message.line or 1)
+    fallback = Finding(
+        "error", Problem(f'"{message.text}"', at.text, "see sbatch(1)"), rule=unknown, place=at
+    )
     first = min(telling, key=lambda finding: finding.rule, default=fallback)
     what = REFUSED + _SAID.sub("", first.problem.what)
     return first._replace(severity="error", problem=first.problem._replace(what=what))

@@ -1,4 +1,4 @@
-"""A finding of a plan, and what several kinds of them ask."""
+"""Which steps run at once, what srun gets, and what an empty value may follow from: for the rules."""
 
 from __future__ import annotations
 
@@ -8,37 +8,16 @@ from itertools import combinations
 from sbatchgen.dryrun.missing import option_of
 from sbatchgen.dryrun.run import DryRun
 from sbatchgen.dryrun.starts import Step, options_of_srun
-from sbatchgen.errors import Problem
-from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.job.launches import sourcing
-
-RULE = "plan"
-
-
-def found(
-    done: DryRun, line: int, what: str, fix: str = "", *, severity: Severity = "warning", rule: str = RULE
-) -> Finding:
-    """Return what is wrong with a line of a script.
-
-    Args:
-        done: The dry run of the script.
-        line: The line; 0 if it is not known.
-        what: What is wrong.
-        fix: What to type.
-        severity: How bad it is.
-        rule: The rule of lint that finds the same mistake in the text, if there is one.
-    """
-    place = Place(f"{done.script.file}:{line}" if line else done.script.file, line, 1 if line else 0)
-    return Finding(severity, Problem(what, place.text, fix), rule=rule, place=place)
 
 
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:
     """Whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
-    of_user = ("", "array")  # which sbatch gets on its command line
+    by_user = ("", "array")  # which sbatch gets on its command line
     sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
     return any(
         need.kind == "arguments"
-        or (variables and need.kind == "variable" and option_of(need.name) in of_user)
+        or (variables and need.kind == "variable" and option_of(need.name) in by_user)
         or (need.kind == "file" and need.line in sourced)
         for need in done.needed
     )
@@ -58,7 +37,7 @@ def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
             yield first, second, shared
 
 
-def own_options(step: Step) -> dict[str, str]:
+def srun_options(step: Step) -> dict[str, str]:
     """Return the options of srun by their long names."""
     return {name: value for name, value, *_ in options_of_srun(step.command)}
 

@@ -1,0 +1,83 @@
+"""What is wrong with comments that turn rules off: SB001 and SB002."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sbatchgen.errors import did_you_mean
+from sbatchgen.finding import Place
+from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.rule import Hit, Rules
+
+KINDS = ("disable", "disable-file")
+SHELLCHECK = re.compile(r"SC\d{1,4}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suppression:
+    """A rule that a comment turns off.
+
+    Attributes:
+        rule: The rule's id, or the start of it; empty if the comment names no rule.
+        kind: The word before the equals sign.
+        lines: The first and the last line that it counts for.
+        at: Where the rule is named.
+    """
+
+    rule: str
+    kind: str
+    lines: tuple[int, int]
+    at: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """The comments of a script and what they met.
+
+    Attributes:
+        comments: Each rule that one names.
+        idle: Those that turned nothing off, where that is certain.
+        rules: The ids of all rules.
+    """
+
+    comments: Sequence[Suppression]
+    idle: Sequence[Suppression]
+    rules: Sequence[str]
+
+
+RULES: Rules[Applied] = Rules(source="docs/how-to/lint-scripts.md")
+
+
+@RULES.add("SB001", "info", "a comment for sbatchgen that names no rule")
+def _unknown(applied: Applied) -> Iterator[Hit]:
+    for comment in applied.comments:
+        kind, rule = comment.kind, comment.rule
+        if kind not in KINDS:
+            what = f"'sbatchgen: {kind}=' is unknown: no rule is turned off"
+            yield Hit(comment.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
+        elif not rule:
+            yield Hit(comment.at, f"{kind}= names no rule", f"write # sbatchgen: {kind}=SB127")
+        elif rule in RETIRED:
+            yield Hit(comment.at, removal(rule), "remove it from the comment")
+        elif not is_known(rule, applied.rules):
+            yield Hit(comment.at, f"there is no rule {rule}", did_you_mean(rule, applied.rules))
+
+
+@RULES.add("SB002", "info", "a comment that turns off nothing")
+def _idle(applied: Applied) -> Iterator[Hit]:
+    for comment in applied.idle:
+        what = f"{comment.rule} finds nothing where this comment turns it off"
+        yield Hit(comment.at, what, "remove the comment")
+
+
+def is_known(start: str, rules: Iterable[str]) -> bool:
+    """Whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
+    of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
+    return of_shellcheck or starts_id(start, (*rules, *RETIRED))
+
+
+def starts_id(start: str, rules: Iterable[str]) -> bool:
+    """Whether one of these ids starts so."""
+    return bool(start) and any(rule.startswith(start) for rule in rules)

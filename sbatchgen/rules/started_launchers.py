@@ -1,0 +1,228 @@
+"""Launchers of PyTorch that a script starts: whether they meet, and have the GPUs that they want.
+
+A dry run shows it. Source: torch/distributed/run.py of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+from sbatchgen.dryrun.launchers import StartedLauncher, launchers_of
+from sbatchgen.dryrun.meetings import may_follow, meetings
+from sbatchgen.dryrun.run import DryRun
+from sbatchgen.dryrun.starts import StartedProcess, Step
+from sbatchgen.dryrun.step import number_of
+from sbatchgen.executables.launcher import LauncherCall
+from sbatchgen.executables.program import PROGRAMS
+from sbatchgen.finding import Severity
+from sbatchgen.quoting import counted
+from sbatchgen.rules import names, processes, rendezvous, steps
+from sbatchgen.rules.rule import Hit, Rules
+
+RULES: Rules[DryRun] = Rules()
+
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html"
+SAME_GPU: tuple[str, Severity, str] = ("SB343", "warning", "programs that want the same GPU at once")
+
+
+def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
+    """Each step, with the launchers in it."""
+    return [(step, [*launchers_of(step, len(done.grant.nodes))]) for step in done.steps]
+
+
+def _groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
+    """Yield the launchers of a step that wait for each other on several nodes."""
+    for step, launchers in _launchers(done):
+        members = [launcher for launcher in launchers if launcher.nodes > 1]
+        nodes = {launcher.process.node for launcher in members}
+        if len(nodes) > 1 and len({launcher.name for launcher in members}) == 1:
+            yield step, members
+
+
+def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
+    """Yield the processes of a step that have no launcher, and are to meet by variables."""
+    for step in done.steps:
+        ranks = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
+        if step.is_srun and len(ranks) > 1 and all(process.env.get("WORLD_SIZE") for process in ranks):
+            yield step, ranks
+
+
+def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
+    """Return the first launcher that starts more processes than it has GPUs."""
+    return next((each for each in launchers if 0 < len(each.process.gpus) < each.workers), None)
+
+
+def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
+    """Return what is wrong with a step that starts more launchers than one waits for, and the option."""
+    first = launchers[0] if step.is_srun and launchers else None
+    if not first or not 1 < first.nodes < step.tasks or _greedy(launchers):
+        return "", ""
+    alike = {(launcher.nodes, launcher.of_role("HOST")[1]) for launcher in launchers}
+    if len(alike) > 1 or len({launcher.process.node for launcher in launchers}) < 2:
+        return "", ""
+    option = PROGRAMS[first.name].role("NODES")
+    return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {step.tasks} times", option
+
+
+@RULES.again(processes.RULES, "SB302")
+def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _launchers(done):
+        what, _ = _surplus(step, launchers)
+        if what and step.tasks > len({launcher.process.node for launcher in launchers}):
+            yield Hit(done.at(step.line), what, "srun --ntasks-per-node=1")
+        nodes = [launcher.process.node for launcher in launchers if launcher.port]
+        if step.is_srun and len(nodes) > len({*nodes}):
+            name, port = launchers[0].name, launchers[0].port
+            what = f"srun starts {nodes.count(nodes[0])} {name} on {nodes[0]}, "
+            what += f"and each listens on port {port}"
+            fix = f"srun --ntasks-per-node=1 {name} ...: it starts the processes of a node itself"
+            yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.again(processes.RULES, "SB303", "warning")
+def _absent(done: DryRun) -> Iterator[Hit]:
+    """Launchers that wait for more nodes than start one."""
+    groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
+    for step, launchers in () if done.ended.limit else _launchers(done):
+        for launcher in launchers:
+            if launcher.nodes > 1 and launcher.name != "deepspeed":
+                key = (launcher.name, launcher.nodes, launcher.of_role("HOST")[1])
+                groups.setdefault(key, []).append((step.line, launcher))
+    count = sum(map(len, groups.values()))
+    for (name, nodes, _), members in groups.items():
+        if len(members) < nodes and count < nodes:
+            option = PROGRAMS[name].role("NODES")
+            what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
+            fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
+            yield Hit(done.at(members[0][0]), what, fix)
+
+
+@RULES.again(processes.RULES, "SB304")
+def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _launchers(done):
+        if greedy := _greedy(launchers):
+            option, has = PROGRAMS[greedy.name].role("PROCESSES"), len(greedy.process.gpus)
+            total = has * greedy.nodes if greedy.name == "accelerate launch" else has
+            what = f"--{option} {greedy.options[option]}, but a process has {counted(has, 'GPU')}"
+            fix = f"--{option}={total}, or ask for {greedy.workers} GPUs on a node"
+            yield Hit(done.at(step.line), what, fix)
+        what, option = _surplus(step, launchers)
+        if what and step.tasks <= len({launcher.process.node for launcher in launchers}):
+            yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
+
+
+@RULES.again(rendezvous.RULES, "SB307")
+def _apart(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _groups(done):
+        for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
+            option = launchers[0].of_role(role)[0]
+            nodes = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
+            if option:
+                yield from _differs(done, step, f"--{option}", nodes, variable)
+    for step, ranks in _ranks(done):
+        for variable in ("MASTER_ADDR", "MASTER_PORT"):
+            numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
+            yield from _differs(done, step, variable, numbers, variable)
+
+
+def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
+    """Yield a hit if a place to meet, by its name, has several values: `places` has a node for each."""
+    if len(places) > 1:
+        (value, at), (other, there), *_ = places.items()
+        what = f"the nodes don't meet: {name} is {value} on {at}, and {other} on {there}"
+        yield Hit(done.at(step.line), what, f"set {variable} in the batch script, before srun")
+
+
+@RULES.again(steps.RULES, "SB308")
+def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _groups(done):
+        option, rank = launchers[0].of_role("RANK")
+        is_static = launchers[0].options.get("rdzv-backend", "static") == "static"
+        if rank and is_static and {launcher.options.get(option) for launcher in launchers} == {rank}:
+            what = f"all {len(launchers)} nodes get --{option} {rank}: "
+            what += "the batch script expands it, not the tasks"
+            fix = f"srun bash -c '... --{option} $SLURM_NODEID ...', in single quotes"
+            yield Hit(done.at(step.line), what, fix)
+    for step, ranks in _ranks(done):
+        numbers = {process.env.get("RANK") for process in ranks}
+        if len(numbers) == 1 and None not in numbers:
+            what = f"all {step.tasks} processes get RANK={numbers.pop()}: "
+            what += "the batch script expands it, not the tasks"
+            yield Hit(done.at(step.line), what, "srun bash -c 'RANK=$SLURM_PROCID ...', in single quotes")
+
+
+@RULES.again(names.RULES, "SB425")
+def _world_size(done: DryRun) -> Iterator[Hit]:
+    for step, ranks in _ranks(done):
+        size = number_of(ranks[0].env["WORLD_SIZE"])
+        each_is_rank = all(process.env.get("LOCAL_RANK") for process in ranks)
+        if size not in (0, step.tasks) and (each_is_rank or size < step.tasks):
+            what = f"WORLD_SIZE is {ranks[0].env['WORLD_SIZE']}, "
+            what += f"and this step starts {counted(step.tasks, 'process')}"
+            yield Hit(done.at(step.line), what, "export WORLD_SIZE=$SLURM_NTASKS")
+
+
+@RULES.add("SB341", "warning", "a launcher without a program", source="torch/distributed/run.py")
+def _bare(done: DryRun) -> Iterator[Hit]:
+    if may_follow(done, variables=False):
+        return
+    for step, launchers in _launchers(done):
+        bare = next((launcher for launcher in launchers if launcher.lacks_program), None)
+        if bare:
+            what = f"{bare.name} has no program: its command ends with its options"
+            fix = f"print the words before this line: {bare.name} needs the program that it starts"
+            yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.add("SB342", "warning", "a variable that no shell expands", source="bash(1)")
+def _not_expanded(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _launchers(done):
+        for option, value in launchers[0].options.items() if launchers else ():
+            if match := re.search(r"\$\{?([A-Za-z_]\w*)", value or ""):
+                what = f"{launchers[0].name} gets --{option} {value} as it is: no shell expands the variable"
+                fix = f"leave out the backslash or the inner single quotes before ${match[1]}"
+                yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.add(*SAME_GPU, source=NCCL)
+def _same_gpus(done: DryRun) -> Iterator[Hit]:
+    for first, second, launcher, gpus in _collisions(done):
+        if gpus:
+            numbers = f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"
+            what = f"this {launcher.name} and that of line {first.line} want {numbers} of "
+            what += f"{launcher.process.node} at once"
+            yield Hit(done.at(second.line), what, "CUDA_VISIBLE_DEVICES=..., other GPUs for each of them")
+
+
+@RULES.add(
+    "SB344", "warning", "launchers that listen on the same port at once", source="torch/distributed/run.py"
+)
+def _same_port(done: DryRun) -> Iterator[Hit]:
+    for first, second, launcher, gpus in _collisions(done):
+        if not gpus:
+            what = f"this {launcher.name} and that of line {first.line} listen on port {launcher.port} "
+            what += "of a node at once"
+            yield Hit(done.at(second.line), what, "--standalone, or a --master-port of its own for each")
+
+
+def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, list[int]]]:
+    """Yield steps whose launchers collide on a node, one of the second, and the GPUs that both want.
+
+    Without such GPUs, they listen on the same port.
+    """
+    started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
+    for first, second, _ in meetings(done):
+        both = product(started[id(first)], started[id(second)])
+        pair = next(((a, b) for a, b in both if a.process.node == b.process.node), None)
+        if not pair or second.line in lines:
+            continue
+        a, b = pair
+        wanted = a.workers + b.workers if a.workers and b.workers else 0
+        gpus = sorted({*a.process.gpus} & {*b.process.gpus})
+        if wanted <= len({*a.process.gpus} | {*b.process.gpus}):
+            gpus = []
+        if gpus or (a.port and a.port == b.port):
+            lines.add(second.line)
+            yield first, second, b, gpus

@@ -1,0 +1,104 @@
+"""Steps that a script starts and that Slurm refuses, that wait for each other, or that want the same GPU.
+
+A dry run shows it. Source: srun(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from sbatchgen.dryrun.meetings import at_once, meetings, srun_options
+from sbatchgen.dryrun.run import DryRun, knows_cpus
+from sbatchgen.dryrun.starts import Step
+from sbatchgen.dryrun.step import number_of
+from sbatchgen.quoting import counted
+from sbatchgen.rules import steps
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.started_launchers import NCCL, SAME_GPU
+from sbatchgen.rules.started_values import nodes_of
+
+RULES: Rules[DryRun] = Rules()
+
+
+@RULES.add("SB340", "warning", "a step that Slurm refuses", source="srun(1)")
+def _refused(done: DryRun) -> Iterator[Hit]:
+    for step in done.steps:
+        if step.refusal and not any(nodes_of(done, step)):
+            yield Hit(
+                done.at(step.line), f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
+            )
+
+
+@RULES.add(*SAME_GPU, source=NCCL)
+def _same_gpu(done: DryRun) -> Iterator[Hit]:
+    """Programs that the script puts on the same GPU while another of its node is idle."""
+    chosen = [
+        (step, process.gpus)
+        for step in done.steps
+        for process in step.processes
+        if not step.is_srun and process.gpus and "CUDA_VISIBLE_DEVICES" in process.env
+    ]
+    for (first, gpus), (second, others) in combinations(chosen, 2):
+        used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
+        idle = {*range(done.grant.gpus)} - used
+        shared = {*gpus} & {*others}
+        if at_once(first, second) and shared and idle:
+            what = f"this program and that of line {first.line} want GPU {min(shared)} at once"
+            fix = f"CUDA_VISIBLE_DEVICES={min(idle)} for one of them: this GPU is idle"
+            yield Hit(done.at(second.line), what, fix)
+            return
+
+
+@RULES.again(steps.RULES, "SB310")
+def _waiting(done: DryRun) -> Iterator[Hit]:
+    if any(any(nodes_of(done, step)) for step in done.steps if step.is_srun and not step.refusal):
+        return
+    lines = set()
+    for first, second, shared in meetings(done):
+        node = min(shared)
+        if first.line in lines or not all(node in step.takes for step in (first, second)):
+            continue
+        if (why := _why_waiting(done, first, second, node)) is not None:
+            lines.add(first.line)
+            where, taken, fix = why
+            what = f"{where}this step waits until that of line {first.line} ends: each {taken}"
+            yield Hit(done.at(second.line), what, fix, "info" if where else None)
+
+
+def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[str, str, str] | None:
+    """Where the second of two steps waits, what each takes, and the fix; None if it starts at once."""
+    parts = [step.takes[node] for step in (first, second)]
+    sharing, held = {first.sharing, second.sharing}, min(part.gpus for part in parts)
+    if "overlap" in sharing:
+        return None
+    if "whole" in sharing:
+        fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
+        return "", f"takes all of {node}", fix
+    if 2 * held > done.grant.asked_gpus and held > (asked := _asked_gpus(second, node)):
+        option = done.script.resources.gpu_option
+        fix = f"srun --{option}={'gpu:' * (option == 'gres')}{asked or 1}, the option of the job"
+        return "", f"gets {counted(held, 'GPU')} of {node}", fix
+    cpus = done.grant.cpus[done.grant.nodes.index(node)]
+    if knows_cpus(done.script) and any(part.cpus >= cpus for part in parts):
+        where = "where a job gets only the CPUs that it asks for, "
+        return where, f"takes all of {node}", "srun -n and -c of each step, its part of them"
+    if _takes_memory(done, first) and _takes_memory(done, second):
+        return "where Slurm counts memory, ", "gets all of --mem", "srun --mem=..., the part of each step"
+    return None
+
+
+def _takes_memory(done: DryRun, step: Step) -> bool:
+    """Whether a step gets all the memory of the job on a node."""
+    asks = any(name.startswith("mem") for name in srun_options(step) if name != "mem-bind")
+    return bool(done.script.resources.mem) and not asks
+
+
+def _asked_gpus(step: Step, node: str) -> int:
+    """How many GPUs a step itself asks for on a node; 0 if it does not say."""
+    options = srun_options(step)
+    if {"gres", "gpus-per-node"} & options.keys():
+        return step.takes[node].gpus
+    gpus = number_of(options.get("gpus", "").rpartition(":")[2]) // len(step.takes)
+    tasks = sum(process.node == node for process in step.processes)
+    return gpus or number_of(options.get("gpus-per-task", "").rpartition(":")[2]) * tasks
