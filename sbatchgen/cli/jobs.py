@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -213,6 +214,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     from sbatchgen.dryrun import screen
     from sbatchgen.dryrun.call import SANDBOX_NOTE, plan_of
     from sbatchgen.lint.linter import lint_started
+    from sbatchgen.rules import judge
     from sbatchgen.rules.refusals import misfits, refusal
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
@@ -223,6 +225,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
+    Thread(target=judge.rules, args=(judge.STARTED,)).start()  # loads them while the sandbox runs
     plans = [
         plan_of(script, os.environ, here(), inputs, nodes=nodes, see=how["see"])
         for script, inputs, nodes in jobs
