@@ -26,7 +26,7 @@ from sbatchgen.cli.output import (
     show_review,
 )
 from sbatchgen.cli.runs import check_folder, find_run, follow_run, open_index
-from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -347,8 +347,9 @@ def last_record(run: Run) -> Record:
 def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     """Submit the script of a run again, as it was."""
     from sbatchgen.files import read_file, read_own
+    from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import scripts, start
+    from sbatchgen.runs import own_trainer, scripts, start
     from sbatchgen.submit.finished import of_script
 
     kept, script = scripts.path(run.folder, last.job), Path(last.script)
@@ -363,4 +364,10 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     queued = partial(start.queued, run.folder, os.environ)
     if problem := queued():
         raise CommandLineError([problem])
-    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder, queued=queued), yes=yes)
+    findings = submission.review.findings
+    if forgets := own_trainer.forgets(last, run.folder):
+        findings = (*findings, Finding("warning", Problem(forgets, last.script)))
+    review = dataclasses.replace(submission.review, findings=findings)
+    submit_reviewed(
+        dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued), yes=yes
+    )

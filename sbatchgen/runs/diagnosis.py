@@ -95,7 +95,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     causes: Sequence[Failure] = ()
     if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
         log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
-        causes = [_of_trainer(cause, kept) for cause in causes] if kept else causes
+        causes = [_of_trainer(cause, kept, state.run.folder) for cause in causes] if kept else causes
         failed = failed or bool(causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -180,14 +180,15 @@ def _has_gpus(script: JobScript | None) -> bool | None:
     return bool(asked.gpu_count or asked.shards)
 
 
-def _of_trainer(cause: Failure, kept: Record) -> Failure:
+def _of_trainer(cause: Failure, kept: Record, run_dir: Path) -> Failure:
     """Return a cause whose fix says how this trainer resumes, which may be the user's own."""
-    trainer = next((value.value for value in kept.values if value.name == "trainer"), "")
+    named = next((value.value for value in kept.values if value.name == "trainer"), "")
+    trainer = named or Path(kept.script).name
     if not trainer or "sbatchgen resume" not in cause.fix:
         return cause
     own = f"starts {trainer} again, which continues if it loads its checkpoint"
     fix = cause.fix.replace("continues from the last checkpoint", own)
-    forgets = own_trainer.forgets(kept)
+    forgets = own_trainer.forgets(kept, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
 
 

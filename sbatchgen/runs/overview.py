@@ -68,7 +68,7 @@ def page(
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (forgets := own_trainer.forgets(records[-1])):
+    if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))
     facts += [("log", logs[-1])] if logs else []
     if records and (code := records[-1].code):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.errors import CommandLineError
+from sbatchgen.errors import CommandLineError, Problem
+from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
+from sbatchgen.runs.own_trainer import script_forgets
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_in
@@ -46,11 +48,12 @@ def of_script(
     )
     parsed = read_script(source.data)
     options = {name: option.value or "" for name, option in parsed.options.items()}
-    job = JobScript(file=str(path), text=source.text).resources
     name = options.get("job-name") or path.name
     array, working = options.get("array", ""), folder / options.get("chdir", "")
     log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
     profile = given.get("profile")
+    script = JobScript(file=str(path), text=source.text)
+    findings = [*findings_of(source, settings), *_restarts(script, folder)]
     again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
     return Submission(
         script=source.data,
@@ -59,7 +62,7 @@ def of_script(
         log_folders=log_folders(parsed, folder, name),
         run_dir=None,
         local=False,
-        review=review.of_script(source.text, job, findings_of(source, settings), again),
+        review=review.of_script(source.text, script.resources, findings, again),
         about=Record(
             shared=False,
             name=name,
@@ -70,3 +73,12 @@ def of_script(
             array=array,
         ),
     )
+
+
+def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
+    """Yield a warning if the script lets Slurm start it again, and its trainer forgets all."""
+    requeues = "requeue" in script.options or any(
+        "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
+    )
+    if requeues and (forgets := script_forgets(script, folder)):
+        yield Finding("warning", Problem(f"a requeue starts it again: {forgets}", script.file))

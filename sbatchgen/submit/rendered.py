@@ -66,7 +66,8 @@ def of_job(
     begins, here, source = None, list[Finding](), None
     if folder:
         begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
-        trainer = TrainerJob(request.plan, folder, environment)
+        earlier = bool(run_dir and scripts.last(run_dir))
+        trainer = TrainerJob(request.plan, folder, environment, earlier=earlier)
         here, source = [*here, *check_trainer(trainer)], trainer.source
     folder = folder or Path()
     again = ("sbatchgen", "plan", *request.rerun[2:]) if request.plan.sweep is None else ()
