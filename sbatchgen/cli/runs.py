@@ -138,7 +138,7 @@ def _show_status(
         put(overview.as_json(states, [problem.what for problem in problems]), nl=False)
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in job_log.find_logs(kept[-1])] if kept else []
+        logs = [str(path) for path in job_log.newest_logs(kept[-1])] if kept else []
         if sort and not states[0].sweep:
             raise CommandLineError.of(
                 f"run {states[0].run.name} is not a sweep", at="--sort", fix="leave it out"
@@ -206,8 +206,9 @@ class _Logs:
         self._run, self._task, self._since = run, task, since
         self.refresh()
         paths = self._paths()
-        self._tails = {path: Tail(path, last=0) for path in paths[:-1]}
-        self._tails |= {path: Tail(path, last=lines) for path in paths[-1:]}
+        newest = self._newest()
+        self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
+        self._tails |= {path: Tail(path, last=lines) for path in newest}
 
     def refresh(self) -> None:
         """Read which jobs the run has now."""
@@ -218,7 +219,16 @@ class _Logs:
     def _paths(self) -> list[Path]:
         from sbatchgen.runs import job_log
 
-        return [path for record in self._records for path in job_log.find_logs(record, self._task)]
+        return [
+            path for record in self._records for path in job_log.find_logs(record, self._task, errors=True)
+        ]
+
+    def _newest(self) -> list[Path]:
+        """Return the logs of the newest job that has any; that of its stderr comes last."""
+        from sbatchgen.runs import job_log
+
+        each = (job_log.newest_logs(record, self._task)[::-1] for record in reversed(self._records))
+        return next(filter(None, each), [])
 
     def show(self) -> bool:
         """Print what is new; return whether there is a log."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,15 +13,15 @@ from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.runs import own_trainer, process
 from sbatchgen.runs.events import STATUS
-from sbatchgen.runs.failure import Failure, failures, look_bad
+from sbatchgen.runs.failure import Failure, crash, failures, look_bad, merged
 from sbatchgen.runs.index import LOST, Run, RunJob
-from sbatchgen.runs.job_log import START, find_logs, last_lines
+from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.runs.scripts import parsed
-from sbatchgen.runs.status import RunState, before, is_local
+from sbatchgen.runs.status import ERRORS, RunState, before, is_local
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
@@ -69,7 +67,7 @@ def is_failed(state: RunState) -> bool:
     if state.sweep:
         return FAILED in state.sweep.counts
     job = state.last
-    return job is not None and job.ended and _failed(job.state, job, state.progress)
+    return job is not None and job.ended and (job.says == ERRORS or _failed(job.state, job, state.progress))
 
 
 def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
@@ -87,30 +85,33 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     in_turn = bool(kept and kept.one_training)
     row = _row(rows, task, kept.first if kept else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
+    logs = {str(path): last_start(path, LINES) for path in (newest_logs(kept, task) if kept else ())}
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
-    log, lines = _log(kept, task)
     training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     failed = ended and _failed(name, job, training)
+    hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
-    if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
+    if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
+        causes = _causes(state.run, job, row, folder=folder, training=training, logs=logs)
         causes = [_of_trainer(cause, kept, state.run.folder) for cause in causes] if kept else causes
-        failed = failed or bool(causes)
+        failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
         says = f"{what} {task} of job {job.id} {row.state.words if row else 'ended'}"
-    if failed and name in _NO_FAILURE:
-        says += ", but its training failed"
+    if failed and name in _NO_FAILURE and not (hidden and ERRORS in says):
+        says += f", {ERRORS}" if hidden else ", but its training failed"
+    log = next((path for path, lines in logs.items() if crash(lines)), "")
+    log = log or next((path for path, lines in logs.items() if lines), next(iter(logs), ""))
     waits = [row for row in state.now[:1] if row.state.name == "PENDING" and not failed]
     return Diagnosis(
         run=run,
         failed=failed,
         says=_with_details(says, row),
         fix=reason(waits[0].reason, waits[0].id).fix if waits else "",
-        log=log,
+        log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
-        lines=look_bad(lines) if failed and not causes else (),
+        lines=look_bad(logs.get(log, ())) if failed and not causes else (),
         problems=problems,
     )
 
@@ -151,25 +152,30 @@ def _causes(
     *,
     folder: Path,
     training: Progress | None,
-    log: str,
-    lines: Sequence[tuple[int, str]],
-) -> tuple[str, Sequence[Failure]]:
-    """Return the file whose lines show why a job, or a task, has ended, and the causes."""
+    logs: Mapping[str, Sequence[tuple[int, str]]],
+) -> Sequence[Failure]:
+    """Return why a job, or a task, has ended."""
     if row:
         how = f"{row.state.name} {row.exit_code}:{row.signal}"
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
     script = parsed(run.folder, job.id)
-    if causes := failures(how, lines, run.name, has_gpus=_has_gpus(script)):
-        return log, causes
+    has_gpus = _has_gpus(script)
+    each = {path: failures(how, lines, run.name, has_gpus=has_gpus) for path, lines in logs.items()}
+    each = {
+        path: [replace(cause, file=path * bool(cause.says)) for cause in found]
+        for path, found in each.items()
+    }
+    if causes := merged(each.values() if logs else [failures(how, (), run.name, has_gpus=has_gpus)]):
+        return causes
     if training and _says_failed(training, job):
         why = training.reason
         own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        return str(folder / STATUS), failures("", [(0, why)], run.name) or ([own] if why else [])
-    if script and log and not lines and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
-        return script.file, causes
-    return log, ()
+        told = failures("", [(0, why)], run.name) or ([own] if why else [])
+        return [replace(cause, file=str(folder / STATUS)) for cause in told]
+    is_empty = logs and not any(logs.values())
+    return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
 
 
 def _has_gpus(script: JobScript | None) -> bool | None:
@@ -197,7 +203,7 @@ def _in_setup(script: JobScript) -> list[Failure]:
     means = "a command in the profile's setup failed: its `set -e` ends the script without a message"
     fix = "run the lines above that one on a node; with `set -x` in setup the log shows each command"
     return [
-        Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line)
+        Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line, file=script.file)
         for number, line in enumerate(script.lines, 1)
         if line.startswith(SETUP_ENDS)
         and script.body.option_at("errexit", number)
@@ -218,20 +224,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     except SlurmError as error:
         return known, [*error.problems]
     return known, []
-
-
-def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:
-    """Return the newest log of a job, and the lines of its last start."""
-    paths = find_logs(replace(kept, log=kept.errors or kept.log), task) if kept else []
-    if not paths:
-        return "", []
-    lines = deque[tuple[int, str]](maxlen=LINES)
-    with contextlib.suppress(OSError):
-        for number, line in last_lines(paths[-1]):
-            if START.match(line):
-                lines.clear()
-            lines.append((number, line))
-    return str(paths[-1]), [*lines]
 
 
 def _with_details(says: str, row: SlurmJob | None) -> str:
@@ -256,7 +248,9 @@ def as_text(diagnosis: Diagnosis) -> str:
     shown = shown[:MOST]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
-        lines += [f"  at:  {_place(log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
+        lines += (
+            [f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
+        )
         lines += [f"  fix: {cause.fix}"] if cause.fix else []
     if not shown:
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else ""))

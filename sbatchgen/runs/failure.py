@@ -4,6 +4,7 @@ What failures.yaml does not know is not a cause: nothing is guessed.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,20 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:$|: \
 _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
+)
+
+AT_END = 100  # lines of a log, of which a program that has crashed was the last to print
+_CRASH = re.compile(
+    r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError"
+    r"|srun: error: \S+: tasks? \S+ (?:Exited with exit code [1-9]|Killed$|Out Of Memory"
+    r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
+    r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
+# What comes before the traceback of an exception that the program has caught.
+_HANDLED = re.compile(
+    r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b|Exception (?:in thread|ignored)|(?i:caught|retry|skip|ignor)"
 )
 
 
@@ -74,6 +89,7 @@ class Failure:
         ended: How the job ended, if that shows it: "TIMEOUT 0:15".
         line: The first line of the log that shows it, from 1; 0 without one, or if lines are not counted.
         says: That line.
+        file: The log that has it, or "".
     """
 
     cause: str
@@ -83,6 +99,7 @@ class Failure:
     ended: str = ""
     line: int = 0
     says: str = ""
+    file: str = ""
 
 
 @functools.cache
@@ -130,6 +147,28 @@ def failures(
         del by_cause[OWN]
         by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
     return sorted(by_cause.values(), key=_order)
+
+
+def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
+    """Return the causes that several logs show, each once, in the order of `failures`."""
+    by_cause: dict[str, Failure] = {}
+    for failure in itertools.chain.from_iterable(several):
+        seen = by_cause.setdefault(failure.cause, failure)
+        if failure.says and not seen.says:
+            by_cause[failure.cause] = failure
+    return sorted(by_cause.values(), key=_order)
+
+
+def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the line at the end of a log that says that a program has crashed, whatever followed."""
+    before, in_traceback = "", False
+    for number, line in log[-AT_END:]:
+        for piece in pieces(line):
+            if _CRASH.match(piece) or (in_traceback and _RAISED.match(piece)):
+                return number, piece
+            in_traceback |= piece == _TRACEBACK and not _HANDLED.search(before)
+        before = line
+    return None
 
 
 def _order(failure: Failure) -> tuple[int, int]:

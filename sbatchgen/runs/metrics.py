@@ -18,7 +18,7 @@ from typing import Any
 
 from sbatchgen import files
 from sbatchgen.runs.events import EVENTS, MAX_BYTES, as_events, events
-from sbatchgen.runs.job_log import START, find_logs
+from sbatchgen.runs.job_log import START, find_logs, newest_logs
 from sbatchgen.runs.record import Record, records
 
 END = 1 << 18  # bytes at the end of a log, which have the newest numbers
@@ -45,7 +45,7 @@ def log_events(
         kept, task = records(folder.parent), folder.name
     known: list[dict[str, Any]] = []
     for record in reversed(kept):
-        paths = find_logs(record, task)[-1 if from_end else 0 :]
+        paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
         pattern = next((value.value for value in record.values if value.name == "metrics"), "")
         lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
         known = [*_events(lines, re.compile(pattern) if pattern else None), *known]

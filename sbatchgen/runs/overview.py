@@ -14,7 +14,7 @@ from sbatchgen.runs import own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
-from sbatchgen.runs.status import SAVED, RunState, words
+from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import reason
 from sbatchgen.table import one_line, table
@@ -37,7 +37,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     """Return what a job does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
-        return job.says if job.says == SAVED else f"{text}: {job.says}" if job.says else text
+        comma = "," if job.says == ERRORS else ":"
+        return job.says if job.says == SAVED else f"{text}{comma} {job.says}" if job.says else text
     (row,) = now
     again = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
@@ -70,7 +71,7 @@ def page(
     is_done = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))
-    facts += [("log", logs[-1])] if logs else []
+    facts += zip(["log", "", ""], logs, strict=False)
     if records and (code := records[-1].code):
         commit = f" at {code.at}" if code.commit else ""
         facts.append(("code", f"{code.snapshot or code.folder}{commit}"))

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.runs import points, process, record
+from sbatchgen.runs.failure import crash
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
+from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
@@ -26,6 +28,8 @@ SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 NEVER_STARTED = "it has never started"
+ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
+AT_END = 200  # lines of a log that are read for them
 SAVED = "stopped and saved, with more to do"  # exit status 75
 _CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
@@ -157,6 +161,12 @@ def _from_accounting(
             yield job._replace(state="", ended=True, says="no longer in the queue")
 
 
+def _hides_errors(job: RunJob, folder: Path) -> bool:
+    """Whether the logs of a job that has completed end with the crash of a program."""
+    kept = record.read_record(folder, job.id)
+    return any(crash(last_start(path, AT_END)) for path in (newest_logs(kept) if kept else ()))
+
+
 def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     """Return a job by its rows: one, or several of an array."""
     if len(rows) == 1:
@@ -166,6 +176,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
             says = reason(row.reason, row.id).means
         elif _never_started(row):
             says = NEVER_STARTED
+        elif row.state.name == "COMPLETED" and _hides_errors(job, folder):
+            says = ERRORS
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
             says = f"signal {row.signal}" if row.signal else _exit_status(row.exit_code)
         return job._replace(state=row.state.name, ended=row.state.ended, says=says)
