@@ -164,16 +164,16 @@ def _causes(
     has_gpus = _has_gpus(script)
     each = {path: failures(how, lines, run.name, has_gpus=has_gpus) for path, lines in logs.items()}
     each = {
-        path: [replace(cause, file=path * bool(cause.says)) for cause in found]
-        for path, found in each.items()
+        path: [replace(cause, file=path * bool(cause.says)) for cause in several]
+        for path, several in each.items()
     }
     if causes := merged(each.values() if logs else [failures(how, (), run.name, has_gpus=has_gpus)]):
         return causes
     if training and _says_failed(training, job):
         why = training.reason
         own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        told = failures("", [(0, why)], run.name) or ([own] if why else [])
-        return [replace(cause, file=str(folder / STATUS)) for cause in told]
+        causes = failures("", [(0, why)], run.name) or ([own] if why else [])
+        return [replace(cause, file=str(folder / STATUS)) for cause in causes]
     is_empty = logs and not any(logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
 

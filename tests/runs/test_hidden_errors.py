@@ -86,12 +86,12 @@ def test_a_last_command_hides_no_crash(cluster: Cluster, name: str, apart: str) 
     done = site.sbatchgen("submit", f"{name}.sh", "--yes", check=True)
     cluster.wait(int(done.stdout), {"COMPLETED"})
     assert "completed, with errors in the log" in site.sbatchgen("status", name, check=True).stdout
-    told = site.sbatchgen("diagnose", name, check=True).stdout
-    assert f"{name}: job {done.stdout.strip()} completed, with errors in the log" in told
-    assert says in told, told
+    shown = site.sbatchgen("diagnose", name, check=True).stdout
+    assert f"{name}: job {done.stdout.strip()} completed, with errors in the log" in shown
+    assert says in shown, shown
     assert says in site.sbatchgen("logs", name, check=True).stdout
     if apart:
-        assert f"{name}-{done.stdout.strip()}.err" in told
+        assert f"{name}-{done.stdout.strip()}.err" in shown
         assert f"{name}-{done.stdout.strip()}.err" in site.sbatchgen("status", name).stdout
 
 
