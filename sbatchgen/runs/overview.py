@@ -72,6 +72,8 @@ def page(
     if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))
     facts += zip(["log", "", ""], logs, strict=False)
+    if records and records[-1].script:
+        facts.append(("script", " ".join([records[-1].script, *records[-1].options])))
     if records and (code := records[-1].code):
         commit = f" at {code.at}" if code.commit else ""
         facts.append(("code", f"{code.snapshot or code.folder}{commit}"))
