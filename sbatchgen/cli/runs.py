@@ -252,7 +252,7 @@ def follow_run(
     from sbatchgen.runs import cost, overview, status
 
     run = find_run(index, name)
-    logs, shown, asked = _Logs(run, lines, task, since), "", 0.0
+    logs, shown, asked, quiet = _Logs(run, lines, task, since), "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
@@ -263,6 +263,9 @@ def follow_run(
                 if now != shown and (state.last is None or state.last.state != "RUNNING"):
                     note(f"note: {now}")
                 shown = now
+                if state.quiet and not quiet:
+                    note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {run.name}")
+                quiet = bool(state.quiet)
             logs.show()
             bar()
             if all(job.ended for job in state.jobs):
@@ -287,7 +290,7 @@ def report(run: str, *, form: str) -> None:
     (state,), problems = states_of([run])
     made = cost.make_report(state, os.environ)
     put(cost.as_json(made) if form == "json" else cost.as_text(made), nl=False)
-    for problem in [*(problem.what for problem in problems), *made.problems]:
+    for problem in [*filter(None, [state.quiet]), *(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
 

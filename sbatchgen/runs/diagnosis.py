@@ -11,11 +11,12 @@ from pathlib import Path
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
-from sbatchgen.runs import own_trainer, process
+from sbatchgen.runs import life, own_trainer, process
 from sbatchgen.runs.events import STATUS
-from sbatchgen.runs.failure import Failure, crash, failures, look_bad, merged
+from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged
 from sbatchgen.runs.index import LOST, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
+from sbatchgen.runs.life import Quiet
 from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
@@ -34,6 +35,13 @@ MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
+_WAITS = "most often a process waits for another that has ended, or for a file or the network"
+_STILL = (
+    "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
+)
+_STILL += "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
+_EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
+_OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 
 
@@ -93,8 +101,11 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        causes = _causes(state.run, job, row, folder=folder, training=training, logs=logs)
-        causes = [_of_trainer(cause, kept, state.run.folder) for cause in causes] if kept else causes
+        causes = _causes(state.run, job, row, kept, folder=folder, training=training, logs=logs)
+        if row and kept and row.start and row.end and any(cause.rank == "limit" for cause in causes):
+            times = (row.start.timestamp(), row.end.timestamp())
+            causes = _stood_still(causes, life.quiet_at_end(kept, folder, *times, task), run)
+        causes = [_to_type(cause, kept, state.run.folder, row) for cause in causes] if kept else causes
         failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -104,11 +115,14 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     log = next((path for path, lines in logs.items() if crash(lines)), "")
     log = log or next((path for path, lines in logs.items() if lines), next(iter(logs), ""))
     waits = [row for row in state.now[:1] if row.state.name == "PENDING" and not failed]
+    fix = reason(waits[0].reason, waits[0].id).fix if waits else ""
+    if state.quiet:
+        says, fix = f"{says}; {state.quiet}", _STILL.format(run=run)
     return Diagnosis(
         run=run,
         failed=failed,
         says=_with_details(says, row),
-        fix=reason(waits[0].reason, waits[0].id).fix if waits else "",
+        fix=fix,
         log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
         lines=look_bad(logs.get(log, ())) if failed and not causes else (),
@@ -149,6 +163,7 @@ def _causes(
     run: Run,
     job: RunJob,
     row: SlurmJob | None,
+    kept: Record | None,
     *,
     folder: Path,
     training: Progress | None,
@@ -161,13 +176,13 @@ def _causes(
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
     script = parsed(run.folder, job.id)
-    has_gpus = _has_gpus(script)
-    each = {path: failures(how, lines, run.name, has_gpus=has_gpus) for path, lines in logs.items()}
+    asks = Asks(has_gpus=_has_gpus(script), is_script=bool(kept and kept.script))
+    each = {path: failures(how, lines, run.name, asks) for path, lines in logs.items()}
     each = {
         path: [replace(cause, file=path * bool(cause.says)) for cause in several]
         for path, several in each.items()
     }
-    if causes := merged(each.values() if logs else [failures(how, (), run.name, has_gpus=has_gpus)]):
+    if causes := merged(each.values() if logs else [failures(how, (), run.name, asks)]):
         return causes
     if training and _says_failed(training, job):
         why = training.reason
@@ -186,16 +201,38 @@ def _has_gpus(script: JobScript | None) -> bool | None:
     return bool(asked.gpu_count or asked.shards)
 
 
-def _of_trainer(cause: Failure, kept: Record, run_dir: Path) -> Failure:
-    """Return a cause whose fix says how this trainer resumes, which may be the user's own."""
-    named = next((value.value for value in kept.values if value.name == "trainer"), "")
-    trainer = named or Path(kept.script).name
-    if not trainer or "sbatchgen resume" not in cause.fix:
-        return cause
+def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
+    """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
+    fix = cause.fix
+    if row and row.nodes == 1 and row.node_list:
+        fix = fix.replace(" NODE", f" {row.node_list}")
+    if kept.process:  # of Slurm nothing more can be asked for
+        fix = "; ".join(part for part in fix.split("; ") if not _OF_SLURM.search(part))
+    elif kept.command[1:2] == ("sweep",):
+        fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
+    elif kept.script:
+        name = Path(kept.script).name
+        fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
+    values = {value.name: value.value for value in kept.values}
+    if "cpu" in kept.command[2:3]:  # a mode that takes no GPU
+        fix = fix.replace("--gpus-per-node 1", "--set mode=single")
+    trainer = values.get("trainer", "") or Path(kept.script).name
+    if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
+        return replace(cause, fix=fix)
     own = f"starts {trainer} again, which continues if it loads its checkpoint"
-    fix = cause.fix.replace("continues from the last checkpoint", own)
+    fix = fix.replace("continues from the last checkpoint", own)
     forgets = own_trainer.forgets(kept, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
+
+
+def _stood_still(causes: Sequence[Failure], quiet: Quiet | None, run: str) -> Sequence[Failure]:
+    """Return the causes of a run that a limit of time has ended: not that limit, if it stood still before."""
+    if quiet is None:
+        return causes
+    means = f"it stood still until its time limit: {quiet.says}"
+    fix = f"more time does not help: sbatchgen logs {run} --lines 20 shows where; {_WAITS}"
+    still = Failure(cause="stood-still", rank="cause", means=means, fix=fix)
+    return [still, *(cause for cause in causes if cause.rank != "limit")]
 
 
 def _in_setup(script: JobScript) -> list[Failure]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sbatchgen.errors import parse_error_line
 from sbatchgen.inputs.document import read_document
@@ -50,6 +50,18 @@ _HANDLED = re.compile(
 )
 
 
+class Asks(NamedTuple):
+    """What a job is.
+
+    Attributes:
+        has_gpus: Whether it has asked for GPUs; None if that is not known.
+        is_script: Whether it is a finished script, and not rendered.
+    """
+
+    has_gpus: bool | None = None
+    is_script: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class FailureText:
     """A cause, as failures.yaml explains it."""
@@ -59,15 +71,17 @@ class FailureText:
     log: tuple[str, ...] = ()
     means: str
     fix: str
+    fix_script: str = ""
     fix_with_gpus: str = ""
     fix_without_gpus: str = ""
     rank: Rank = "cause"
     last: bool = False
     source: str
 
-    def fix_for(self, *, has_gpus: bool | None) -> str:
-        """Return the fix for a job that has asked for GPUs or not; None if that is not known."""
-        return {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[has_gpus] or self.fix
+    def fix_for(self, asks: Asks) -> str:
+        """Return the fix for a job."""
+        by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[asks.has_gpus]
+        return by_gpus or (self.fix_script if asks.is_script else "") or self.fix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +130,7 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
     return any_text, tuple((re.compile(text), known) for text, known in each)
 
 
-def failures(
-    ended: str, log: Iterable[tuple[int, str]], run: str, *, has_gpus: bool | None = None
-) -> list[Failure]:
+def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | None = None) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
     Slurm's state, exit code and signal are `ended`, "FAILED 1:0", or ""; each line of the log has its
@@ -128,14 +140,14 @@ def failures(
     as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
     starts of the job.
     """
-    by_cause: dict[str, Failure] = {}
+    asks, by_cause = asks or Asks(), dict[str, Failure]()
     for known in causes():
         if known.ended and (match := re.fullmatch(known.ended, ended)):
-            by_cause[known.cause] = _failure(known, match, run, has_gpus=has_gpus, ended=ended)
+            by_cause[known.cause] = _failure(known, match, run, asks, ended=ended)
     last = {known.cause for known in causes() if known.last}
     seen_last: list[Failure] = []
     for number, line in log:
-        seen_last = [*_in_line(number, line, run, has_gpus=has_gpus)]
+        seen_last = [*_in_line(number, line, run, asks)]
         for failure in seen_last:
             seen = by_cause.get(failure.cause)
             new = seen is None and not (ended and failure.rank in ("outside", "limit"))
@@ -176,7 +188,7 @@ def _order(failure: Failure) -> tuple[int, int]:
     return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
 
 
-def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iterator[Failure]:
+def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
     """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
@@ -186,7 +198,7 @@ def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iter
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
-                    yield _failure(known, match, run, has_gpus=has_gpus, line=number, says=piece)
+                    yield _failure(known, match, run, asks, line=number, says=piece)
                     break
         elif own:
             means = f"{own.what} ({own.at})" if own.at else own.what
@@ -197,16 +209,14 @@ def _failure(
     known: FailureText,
     match: re.Match[str],
     run: str,
+    asks: Asks,
     *,
-    has_gpus: bool | None,
     ended: str = "",
     line: int = 0,
     says: str = "",
 ) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
-    means, fix = (
-        text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(has_gpus=has_gpus))
-    )
+    means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(asks)))
     return Failure(
         cause=known.cause, rank=known.rank, means=means, fix=fix, ended=ended, line=line, says=says
     )

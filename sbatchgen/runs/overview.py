@@ -29,7 +29,8 @@ def overview(states: Sequence[RunState]) -> str:
     rows = [HEADINGS]
     for state in states:
         of_job = (state.last.id, _state(state.last, state.now)) if state.last else ("", "")
-        rows.append((state.run.name, *of_job, state.progress.says if state.progress else ""))
+        says = (state.progress.says if state.progress else "", state.quiet)
+        rows.append((state.run.name, *of_job, "; ".join(filter(None, says))))
     return table(tuple(map(one_line, row)) for row in rows)
 
 
@@ -68,6 +69,7 @@ def page(
         facts += [("", progress.costs)] if progress.costs else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
+    facts += [("stands still", state.quiet)] if state.quiet else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))

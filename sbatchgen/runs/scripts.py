@@ -14,9 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
 from sbatchgen.runs.record import read_record, records
-from sbatchgen.sbatch.header import with_options
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
-from sbatchgen.runs import points, process, record
+from sbatchgen.runs import life, points, process, record
 from sbatchgen.runs.failure import crash
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
@@ -42,6 +42,7 @@ class RunState:
         jobs: Its jobs, the oldest first.
         now: What squeue says of the last one: a row, or several of an array; empty if it does not know it.
         progress: How far the training is; None if it has not begun, or writes nothing.
+        quiet: How long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not.
         sweep: The points, where only this run was asked for and is a sweep.
     """
 
@@ -49,6 +50,7 @@ class RunState:
     jobs: Sequence[RunJob]
     now: Sequence[SlurmJob] = ()
     progress: Progress | None = None
+    quiet: str = ""
     sweep: SweepState | None = None
 
     @property
@@ -78,7 +80,8 @@ def run_states(
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
-        states.append(replace(state, now=rows.get(state.last.key, ()) if state.last else ()))
+        state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
+        states.append(replace(state, quiet=_quiet(state)))
     try:
         sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
     except SbatchgenError as error:
@@ -88,6 +91,19 @@ def run_states(
         points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=points_now)]
     return states, problems
+
+
+def _quiet(state: RunState) -> str:
+    """Say for how long a run that runs has stood still; "" of one with several tasks."""
+    job, now = state.last, state.now
+    rows = [row for row in now if row.state.name == "RUNNING"]
+    kept = record.read_record(state.run.folder, job.id) if job and not job.ended else None
+    if kept is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
+        return ""
+    clock = time.time()
+    started = clock - rows[0].used_s if rows else job.submitted
+    quiet = life.quiet_now(kept, state.run.folder, started, clock)
+    return quiet.says if quiet else ""
 
 
 def before(jobs: Iterable[RunJob]) -> datetime:

@@ -7,11 +7,10 @@ The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, rel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sbatchgen import quoting
 from sbatchgen.sbatch.option_table import line_of
 from sbatchgen.sbatch.values import BLANKS, Message, RefusedError
 
@@ -25,7 +24,6 @@ _WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((Fals
 _PIECES = re.compile(rf"{_PIECE}|\\ ")
 _ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
-_OLDEST = "20.11"  # release that is known here
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
 
 
@@ -136,28 +134,6 @@ def directives(text: str, *, slurm: str) -> Iterator[Directive]:
             column = line.index("#") + 1
             kind = Kind.DISABLED if line.startswith("##", column - 1) else Kind.LOOKALIKE
             yield Directive(kind=kind, text=line, line=number, column=column)
-
-
-def with_options(text: str, options: Sequence[str]) -> str:
-    """Return a script that says what options on the command line of sbatch say, as "--mem=64G".
-
-    They are the last words of its last directive, so that they count and its lines keep their numbers; of a
-    script without directives they are the second line.
-    """
-    if not options:
-        return text
-    pairs = (option.removeprefix("--").partition("=") for option in options)
-    added = " ".join(quoting.directive(name, value) for name, _, value in pairs)
-    lines = text.split("\n")
-    read = [
-        each for each in directives(text, slurm=_OLDEST) if each.kind is Kind.SBATCH and not each.component
-    ]
-    if not read:
-        return "\n".join([*lines[:1], f"#SBATCH {added}", *lines[1:]])
-    last = read[-1]
-    at = last.words[-1].end - 1 if last.words else len("#SBATCH")
-    lines[last.line - 1] = f"{last.text[:at]} {added}{last.text[at:]}"
-    return "\n".join(lines)
 
 
 def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) -> Directive:

@@ -11,13 +11,13 @@ from sbatchgen.errors import CommandLineError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.flags import layer_of
 from sbatchgen.inputs.search import Places
+from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
 from sbatchgen.runs.own_trainer import script_forgets
 from sbatchgen.runs.record import Record
-from sbatchgen.sbatch.header import with_options
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import OptionSource, asked_in
 from sbatchgen.submit.submission import Submission, log_folders

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from sbatchgen.runs.failure import LONGEST, failures, look_bad
+from sbatchgen.runs.failure import LONGEST, Asks, failures, look_bad
 from tests.conftest import FIXTURES
 
 RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())
@@ -147,5 +147,5 @@ def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:
 )
 def test_the_fix_of_no_gpu_is_that_of_the_job(has_gpus: bool | None, says: str) -> None:  # noqa: FBT001
     log = [(1, "RuntimeError: No CUDA GPUs are available")]
-    (failure,) = failures("FAILED 1:0", log, "ddp", has_gpus=has_gpus)
+    (failure,) = failures("FAILED 1:0", log, "ddp", Asks(has_gpus=has_gpus))
     assert says in failure.fix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.sbatch.header import with_options
+from sbatchgen.job.more_options import with_options
 from sbatchgen.sbatch.reader import read_script
 
 
