@@ -1,4 +1,4 @@
-"""Options on the command line of sbatch, as a script would say them: what is asked for is then read as ever."""
+"""Options on the command line of sbatch, as a script would say them."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import word
 from sbatchgen.runs import life, own_trainer, process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged
@@ -203,7 +204,7 @@ def _has_gpus(script: JobScript | None) -> bool | None:
 
 def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
     """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
-    fix = cause.fix
+    fix = _not_copied(cause, kept) or cause.fix
     if row and row.nodes == 1 and row.node_list:
         fix = fix.replace(" NODE", f" {row.node_list}")
     if kept.process:  # of Slurm nothing more can be asked for
@@ -223,6 +224,21 @@ def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) 
     fix = fix.replace("continues from the last checkpoint", own)
     forgets = own_trainer.forgets(kept, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
+
+
+def _not_copied(cause: Failure, kept: Record) -> str:
+    """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
+    name = cause.means.removeprefix("there is no ").strip("'")
+    copied = kept.code and kept.code.snapshot
+    if (
+        cause.cause != "file-missing"
+        or not copied
+        or name.startswith("/")
+        or not Path(kept.folder, name).exists()
+    ):
+        return ""
+    again = f"sbatchgen resume {kept.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
+    return f"git does not know it, so the snapshot lacks it: {again}"
 
 
 def _stood_still(causes: Sequence[Failure], quiet: Quiet | None, run: str) -> Sequence[Failure]:
