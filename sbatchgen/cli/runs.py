@@ -436,6 +436,22 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
 
 
+def _folders(name: str) -> list[Path]:
+    """Return the folder of a run or of a point, as lr/0; of a sweep, those of its points."""
+    from sbatchgen.runs.points import POINTS
+
+    base, _, point = name.rpartition("/")
+    if Path(name).is_dir():
+        folder = Path(name)
+    elif base and point.isdecimal() and not Path(base).is_dir():
+        folder = find_run(open_index(), base).folder / point
+    else:
+        folder = find_run(open_index(), name).folder
+    points = [path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
+    is_sweep = (folder / POINTS).exists()
+    return sorted(points, key=lambda path: int(path.name)) if is_sweep and points else [folder]
+
+
 @click.command()
 @RUNS
 @click.option(
@@ -452,7 +468,7 @@ def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
     """
     from sbatchgen.runs import plot as drawing
 
-    folders = [Path(name) if Path(name).is_dir() else find_run(open_index(), name).folder for name in names]
+    folders = [folder for name in names for folder in _folders(name)]
     if text or not (output or drawing.can_draw()):
         from sbatchgen.runs.chart import chart
 

@@ -206,7 +206,10 @@ class _Reader:
         if len(text) > MAX_BYTES:
             return False
         self.saved += saved_files(tree)
+        set_here = {*_variables_set(tree)}
         for node in ast.walk(tree):
+            if id(node) in set_here:
+                continue
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self.imports(self.root, alias.name.split("."))
@@ -235,6 +238,14 @@ class _Reader:
         elif not here:
             self.whole = False
         self.waiting += [file for file in here if file not in self.seen and file not in self.waiting]
+
+
+def _variables_set(tree: ast.AST) -> Iterator[int]:
+    """Yield the ids of the names that a program sets and does not read: os.environ["RANK"] = "0"."""
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                yield id(target.slice)
 
 
 def _words(node: ast.AST) -> Iterator[str]:

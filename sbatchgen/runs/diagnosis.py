@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import word
 from sbatchgen.runs import life, own_trainer, process
 from sbatchgen.runs.events import STATUS
-from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged
+from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged, raised_at
 from sbatchgen.runs.index import LOST, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.life import Quiet
@@ -41,6 +41,7 @@ _STILL = (
     "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
 )
 _STILL += "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
+_SILENT = "let the script show each command: set -x after its directives"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
@@ -183,6 +184,7 @@ def _causes(
         path: [replace(cause, file=path * bool(cause.says)) for cause in several]
         for path, several in each.items()
     }
+    each = {path: [*_raised(several, logs[path], path)] for path, several in each.items()}
     if causes := merged(each.values() if logs else [failures(how, (), run.name, asks)]):
         return causes
     if training and _says_failed(training, job):
@@ -192,6 +194,20 @@ def _causes(
         return [replace(cause, file=str(folder / STATUS)) for cause in causes]
     is_empty = logs and not any(logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
+
+
+def _raised(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
+    """Yield causes with the place where they were raised; an exception that none explains too."""
+    for cause in causes:
+        place = raised_at(log, cause.line) if cause.line else ""
+        yield replace(cause, means=f"{cause.means} ({place})") if place else cause
+    number, says = crash(log) or (0, "")
+    place = raised_at(log, number) if number else ""
+    if place and all(cause.rank in ("effect", "limit") for cause in causes):
+        means, fix = f"{says} ({place})", "the lines above it in the log show how the program came there"
+        yield Failure(
+            cause="exception", rank="cause", means=means, fix=fix, line=number, says=says, file=path
+        )
 
 
 def _has_gpus(script: JobScript | None) -> bool | None:
@@ -306,9 +322,11 @@ def as_text(diagnosis: Diagnosis) -> str:
         )
         lines += [f"  fix: {cause.fix}"] if cause.fix else []
     if not shown:
-        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else ""))
+        empty = f"; its log is empty: {log}" if log else ""
+        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
         lines += [f"  {_place(log, number)}: {text[:SHOWN]}" for number, text in diagnosis.lines]
-        lines.append(f"  fix: sbatchgen {'logs' if log else 'status'} {run} shows more")
+        shows = f"sbatchgen {'logs' if log else 'status'} {run} shows more"
+        lines.append(f"  fix: {shows if diagnosis.lines or not log else _SILENT}")
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 

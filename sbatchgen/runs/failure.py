@@ -44,6 +44,9 @@ _CRASH = re.compile(
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
+_RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
+_FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
 # What comes before the traceback of an exception that the program has caught.
 _HANDLED = re.compile(
     r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b|Exception (?:in thread|ignored)|(?i:caught|retry|skip|ignor)"
@@ -181,6 +184,27 @@ def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
             in_traceback |= piece == _TRACEBACK and not _HANDLED.search(before)
         before = line
     return None
+
+
+def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
+    """Return where the exception in a line was raised, as "train.py:12, rank 3"; "" without a traceback.
+
+    Of the files of a traceback that is the last one outside of installed packages.
+    """
+    start = next((place for place, (line, _) in enumerate(log) if line == number), 0)
+    rank = _RANK.match(log[start][1]) if log else None
+    before = rank[0] if rank else ""
+    frame = ""
+    for _, line in reversed(log[max(0, start - AT_END) : start]):
+        if not line.startswith(before):
+            continue
+        if _TRACEBACK in line:
+            who = f", rank {rank[1] or rank[2]}" if rank and frame else ""
+            return f"{frame}{who}"
+        match = _FRAME.match(line[len(before) :])
+        if match and not frame and not _INSTALLED.search(match[1]):
+            frame = f"{match[1]}:{match[2]}"
+    return ""
 
 
 def _order(failure: Failure) -> tuple[int, int]:

@@ -218,7 +218,7 @@ def _exit_status(status: int) -> str:
 
 def _never_started(row: SlurmJob) -> bool:
     """Whether a job was cancelled while it waited, as those of a chain that are not needed."""
-    return row.state.name == "CANCELLED" and not row.node_list and not row.used_s
+    return row.state.name == "CANCELLED" and not (row.node_list or row.used_s or row.restarts)
 
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:

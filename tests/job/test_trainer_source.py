@@ -167,6 +167,7 @@ def test_a_framework_asks_for_no_restart_and_an_unknown_package_may(tmp_path: Pa
         ("from torch.multiprocessing import spawn\nspawn(main, nprocs=4)", True),
         ("import torch.multiprocessing as mp\nif not os.environ.get('RANK'):\n    mp.spawn(main)", False),
         ("import torch\nrace.spawn(main)", False),
+        ("import torch.multiprocessing as mp\nos.environ['RANK'] = '0'\nmp.spawn(main)", True),
     ],
 )
 def test_who_always_starts_processes(tmp_path: Path, text: str, expected: bool) -> None:  # noqa: FBT001
