@@ -221,6 +221,7 @@ def _has_gpus(script: JobScript | None) -> bool | None:
 def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
     """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
     fix = _not_copied(cause, kept) or cause.fix
+    cause = replace(cause, means=cause.means.replace(f"({kept.folder}/", "(", 1))
     if row and row.nodes == 1 and row.node_list:
         fix = fix.replace(" NODE", f" {row.node_list}")
     if kept.process:  # of Slurm nothing more can be asked for

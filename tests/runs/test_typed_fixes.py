@@ -13,7 +13,9 @@ import pytest
 from sbatchgen.runs.failure import Asks, FailureText, causes
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import read_record
+from tests.cluster.slurm import Cluster
 from tests.conftest import Command
+from tests.jobs.jobs import site_on
 from tests.runs.test_failure import ENDED, RECORDED
 from tests.slurm import fakes
 
@@ -116,3 +118,38 @@ def test_every_fix_works_when_it_is_typed(kind: str, folder: Path, programs: Pat
                 done = command(*each, "--dry-run")
                 assert done.status in (0, None), (cause, fix, done.err)
     assert tried
+
+
+EATS = """#!/bin/bash
+#SBATCH --job-name=eats --time=5 --output=%x-%j.log
+ulimit -v 400000
+python3 -u -c "x = [bytearray(10**8) for _ in range(100)]"
+"""
+
+
+@pytest.mark.slow
+def test_the_fix_of_an_old_script_is_typed_on_a_real_slurm(cluster: Cluster) -> None:
+    site = site_on(cluster)
+    cluster.put("work/eats.sh", EATS)
+    job = int(site.sbatchgen("submit", "eats.sh", "--yes", check=True).stdout)
+    cluster.wait(job, {"FAILED"})
+    (cause,) = json.loads(site.sbatchgen("diagnose", "eats", "--format", "json").stdout)["causes"]
+    assert cause["cause"] == "host-memory"
+    ((_, *fix),) = typed(cause["fix"].replace("64G", "300M"))
+    again = int(site.sbatchgen(*fix, "--yes", check=True).stdout)
+    assert "MinMemoryNode=300M" in cluster.run(["scontrol", "show", "job", str(again)]).stdout
+    assert "--mem=300M" in site.sbatchgen("status", "eats", check=True).stdout
+    cluster.wait(again, {"FAILED"})
+
+
+@pytest.mark.slow
+def test_a_job_that_was_requeued_and_cancelled_has_started(cluster: Cluster) -> None:
+    site = site_on(cluster)
+    cluster.put("work/again.sh", "#!/bin/bash\n#SBATCH --job-name=requeued --time=5 --requeue\nsleep 300\n")
+    job = int(site.sbatchgen("submit", "again.sh", "--yes", check=True).stdout)
+    cluster.wait(job, {"RUNNING"})
+    cluster.run(["scontrol", "requeue", str(job)], check=True)
+    cluster.wait(job, {"PENDING"})
+    site.sbatchgen("cancel", "requeued", check=True)
+    cluster.wait(job, {"CANCELLED"})
+    assert "never started" not in site.sbatchgen("status", "requeued", check=True).stdout
