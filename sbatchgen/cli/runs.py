@@ -141,7 +141,7 @@ def _show_status(
         put_json(status_output(states, [problem.what for problem in problems]))
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in job_log.find_logs(kept[-1])] if kept else []
+        logs = [str(path) for path in job_log.newest_logs(kept[-1])] if kept else []
         if sort and not states[0].sweep:
             raise CommandLineError.of(
                 f"run {states[0].run.name} is not a sweep", at="--sort", fix="leave it out"
@@ -209,8 +209,9 @@ class _Logs:
         self._run, self._task, self._since = run, task, since
         self.refresh()
         paths = self._paths()
-        self._tails = {path: Tail(path, last=0) for path in paths[:-1]}
-        self._tails |= {path: Tail(path, last=lines) for path in paths[-1:]}
+        newest = self._newest()
+        self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
+        self._tails |= {path: Tail(path, last=lines) for path in newest}
 
     def refresh(self) -> None:
         """Read which jobs the run has now."""
@@ -221,7 +222,16 @@ class _Logs:
     def _paths(self) -> list[Path]:
         from sbatchgen.runs import job_log
 
-        return [path for record in self._records for path in job_log.find_logs(record, self._task)]
+        return [
+            path for record in self._records for path in job_log.find_logs(record, self._task, errors=True)
+        ]
+
+    def _newest(self) -> list[Path]:
+        """Return the logs of the newest job that has any; that of its stderr comes last."""
+        from sbatchgen.runs import job_log
+
+        each = (job_log.newest_logs(record, self._task)[::-1] for record in reversed(self._records))
+        return next(filter(None, each), [])
 
     def show(self) -> bool:
         """Print what is new; return whether there is a log."""
@@ -245,7 +255,7 @@ def follow_run(
     from sbatchgen.runs import cost, overview, status
 
     run = find_run(index, name)
-    logs, shown, asked = _Logs(run, lines, task, since), "", 0.0
+    logs, shown, asked, quiet = _Logs(run, lines, task, since), "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
@@ -256,6 +266,9 @@ def follow_run(
                 if now != shown and (state.last is None or state.last.state != "RUNNING"):
                     note(f"note: {now}")
                 shown = now
+                if state.quiet and not quiet:
+                    note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {run.name}")
+                quiet = bool(state.quiet)
             logs.show()
             bar()
             if all(job.ended for job in state.jobs):
@@ -283,7 +296,7 @@ def report(run: str, *, form: str) -> None:
         put_json(made)
     else:
         put(cost.as_text(made), nl=False)
-    for problem in [*(problem.what for problem in problems), *made.problems]:
+    for problem in [*filter(None, [state.quiet]), *(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
 
@@ -434,6 +447,22 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
 
 
+def _folders(name: str) -> list[Path]:
+    """Return the folder of a run or of a point, as lr/0; of a sweep, those of its points."""
+    from sbatchgen.runs.points import POINTS
+
+    base, _, point = name.rpartition("/")
+    if Path(name).is_dir():
+        folder = Path(name)
+    elif base and point.isdecimal() and not Path(base).is_dir():
+        folder = find_run(open_index(), base).folder / point
+    else:
+        folder = find_run(open_index(), name).folder
+    points = [path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
+    is_sweep = (folder / POINTS).exists()
+    return sorted(points, key=lambda path: int(path.name)) if is_sweep and points else [folder]
+
+
 @click.command()
 @RUNS
 @click.option(
@@ -450,7 +479,7 @@ def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
     """
     from sbatchgen.runs import plot as drawing
 
-    folders = [Path(name) if Path(name).is_dir() else find_run(open_index(), name).folder for name in names]
+    folders = [folder for name in names for folder in _folders(name)]
     if text or not (output or drawing.can_draw()):
         from sbatchgen.runs.chart import chart
 

@@ -26,7 +26,7 @@ from sbatchgen.cli.output import (
     show_review,
 )
 from sbatchgen.cli.runs import check_folder, find_run, follow_run, open_index
-from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: bool, **given: Any) -> None:
     """Review a job, then submit it.
 
-    JOB may also be a finished script. Exactly the bytes that were shown are submitted, and nothing of the job
-    runs here. Several jobs get the same options, and none is submitted if one has errors.
+    JOB may also be a finished script; options of sbatch, as --time, go with it and count before its own.
+    Exactly the bytes that were shown are submitted, and nothing of the job runs here. Several jobs get the
+    same options, and none is submitted if one has errors.
     """
     from sbatchgen.lint.source import is_script
     from sbatchgen.submit.finished import of_script
@@ -300,7 +301,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
 
     The bundled trainer continues from its last good checkpoint. The job is rendered again, from the folder
     where it was submitted; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows
-    what differs from the last job.
+    what differs from the last job. A finished script is submitted again; its program decides where it begins.
     """
     resumed = find_run(open_index(), run)
     last = last_record(resumed)
@@ -313,10 +314,15 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         with submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
             submit.invoke(context)
         return
-    if options or args:
-        what = f"run {resumed.name} is of a finished script: options can't change it"
-        raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
-    _resume_script(resumed, last, yes=yes)
+    typed = [last.script, *options, *(["--yes"] if yes else [])]
+    with submit.make_context("submit", typed, obj=args) as context:
+        given = context.params
+        how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
+        keep_env = given.pop("keep_sbatch_env")
+        if snapshot_of(given) is not None:
+            raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
+        del given["job"]
+        _resume_script(resumed, last, given, args, keep_env=keep_env, **how)
 
 
 def last_record(run: Run) -> Record:
@@ -344,11 +350,14 @@ def last_record(run: Run) -> Record:
     return last
 
 
-def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
-    """Submit the script of a run again, as it was."""
+def _resume_script(
+    run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
+) -> None:
+    """Submit the script of a run again, as it was, but for options of sbatch."""
     from sbatchgen.files import read_file, read_own
+    from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import scripts, start
+    from sbatchgen.runs import own_trainer, scripts, start
     from sbatchgen.submit.finished import of_script
 
     kept, script = scripts.path(run.folder, last.job), Path(last.script)
@@ -359,8 +368,13 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     if not same:
         what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
-    submission = of_script(script, {}, (), os.environ, here())
+    submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
     queued = partial(start.queued, run.folder, os.environ)
     if problem := queued():
         raise CommandLineError([problem])
-    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder, queued=queued), yes=yes)
+    findings = submission.review.findings
+    if forgets := own_trainer.forgets(last, run.folder):
+        findings = (*findings, Finding("warning", Problem(forgets, last.script)))
+    review = dataclasses.replace(submission.review, findings=findings)
+    again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)
+    submit_reviewed(again, keep_env=keep_env, **how)

@@ -106,7 +106,9 @@ class _CommonKeys:
     )
     launcher_args: tuple[Argument, ...] | None = described("Arguments of torchrun, as --tee=3.")
     requeue_on_timeout: bool | None = described(
-        "Requeue the job at its time limit, for a trainer that resumes by itself.", group="Training"
+        "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself: "
+        "another one begins at the beginning, over what it has saved.",
+        group="Training",
     )
     requeue_on_node_fail: bool | None = described(
         "When a node fails, wait until Slurm notices it and requeues the job.", group="Training"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.job.job import PlannedJob
+from sbatchgen.job.saved_files import SavedFile
 from sbatchgen.job.trainer_source import TrainerSource, read_trainer
 from sbatchgen.plan.plan import Plan
 from sbatchgen.units import ShellPath
@@ -18,12 +21,16 @@ class TrainerJob(PlannedJob):
     Attributes:
         here: The folder of submission.
         environment: The user's.
+        earlier: Whether another job has trained in its run folder.
     """
 
-    def __init__(self, plan: Plan, here: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, plan: Plan, here: Path, environment: Mapping[str, str], *, earlier: bool = False
+    ) -> None:
         super().__init__(plan)
         self.here = here
         self.environment = environment
+        self.earlier = earlier
 
     @cached_property
     def working(self) -> Path | None:
@@ -41,20 +48,62 @@ class TrainerJob(PlannedJob):
         trainer = self.plan.trainer
         return read_trainer(trainer, self.working) if trainer and self.working else None
 
+    @property
+    def starts_again(self) -> bool:
+        """Whether it is started again whatever the trainer says, or continues what another job has saved."""
+        source, saved = self.source, self.source.saved if self.source else ()
+        is_there = not saved or any(
+            (self.working or self.here).joinpath(file.name).exists() for file in saved
+        )
+        continues = self.earlier and self.plan.stoppable and is_there and source is not None
+        return promises_restarts(self.plan) or continues
+
+    @property
+    def shared_file(self) -> SavedFile | None:
+        """The file into which all points of its sweep, or all elements of its array, save."""
+        plan, names = self.plan, {*(self.plan.sweep.names if self.plan.sweep else ())}
+        for file in self.source.saved if self.source else ():
+            name = _given(file, plan.args) if file.option else file.name
+            if name and "{" not in name and file.option.lstrip("-") not in names:
+                return replace(file, name=name)
+        return None
+
+
+def _given(file: SavedFile, args: Sequence[str]) -> str:
+    """Return the file that an option of the trainer names, or its default."""
+    for word, following in itertools.zip_longest(args, args[1:], fillvalue=""):
+        if word == file.option or word.startswith(f"{file.option}="):
+            return str(following if word == file.option else word.partition("=")[2])
+    return file.name
+
 
 def promises_restarts(plan: Plan) -> bool:
-    """Whether the job is started again whatever the trainer says: at its time limit, or in the next job."""
-    return plan.restartable and (plan.consecutive or not plan.asks_to_stop)
+    """Whether it is started again whatever the trainer says: at its time limit, preempted, in a next job."""
+    requeues = plan.partition.preemption == "requeue" and bool(plan.options.requeue)
+    return plan.restartable and (plan.consecutive or not plan.asks_to_stop or requeues)
 
 
 def fate(plan: Plan, source: TrainerSource | None) -> str:
     """Say what happens to a training at its time limit where it is not resumed; "" if it may be."""
     if source is None or not plan.restartable:
         return ""
-    if source.saves_nothing and promises_restarts(plan):
-        return f"{plan.trainer} saves nothing: each restart begins at the beginning"
+    forgets = forgets_all(str(plan.trainer), source)
+    if forgets and promises_restarts(plan):
+        return f"{forgets}: each restart begins at the beginning{OVERWRITES * source.never_loads}"
     if source.saves_nothing:
-        return f"{plan.trainer} saves nothing: at the time limit its work is lost"
+        return f"{forgets}: at the time limit its work is lost"
     if source.never_asks and not promises_restarts(plan):
-        return f"{plan.trainer} asks for none: at the time limit the job ends; see --requeue-on-timeout"
+        how = "let it load before --requeue-on-timeout" if forgets else "see --requeue-on-timeout"
+        also = " and never loads what it saves" if forgets else ""
+        return f"{plan.trainer} asks for none{also}: at the time limit the job ends; {how}"
     return ""
+
+
+OVERWRITES = ", and may overwrite what it has saved"
+
+
+def forgets_all(trainer: str, source: TrainerSource | None) -> str:
+    """Say that a trainer saves nothing, or never loads; "" if it may resume, or nothing is known."""
+    if source and source.saves_nothing:
+        return f"{trainer} saves nothing"
+    return f"{trainer} never loads what it saves" if source and source.never_loads else ""

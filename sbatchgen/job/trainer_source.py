@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.job.saved_files import SavedFile, saved_files
 from sbatchgen.plan.plan import trainer_is_file
 
 MAX_BYTES = 1 << 19  # of a file
@@ -43,6 +44,25 @@ _SAVES = re.compile(
     r"(?im)save|saving|dump|checkpoint|ckpt|write_|^write\b|snapshot|to_(?:csv|json|pickle|parquet|hdf)"
     r"|export|h5py|sqlite|shelve|artifact|copyfile|memmap|tofile"
 )
+# Calls and arguments that load what an earlier start has saved: of torch, safetensors, Accelerate, Lightning
+# and the Trainer of transformers. Names that may do so, and ways to set weights one by one.
+_LOADS = re.compile(
+    r"(?m)^(?:load_(?:state_dict|state|model|weights|checkpoint|from_checkpoint|file)\(|safe_open\(|ckpt_path$"
+    r"|set_\w*state_dict\(|resume_from_checkpoint$|get_last_checkpoint)"
+)
+_MAY_LOAD = re.compile(
+    r"(?im)resum|restor|continu|load_(?!data|digits|iris|wine|breast|diabetes)|^copy_\(|functional_call"
+    r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
+)
+_READS = re.compile(r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained")  # a model, or data
+_STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict nothing takes these
+_FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # of Lightning and transformers
+# Frameworks whose ways to load are in _LOADS.
+_KNOWN_NAMES = """
+accelerate bitsandbytes datasets evaluate lightning peft pytorch_lightning safetensors torchmetrics
+transformers trl wandb
+"""
+_KNOWN = frozenset(_KNOWN_NAMES.split())
 _CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
 _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
 
@@ -56,12 +76,14 @@ class TrainerSource:
         words: The names that they use, of calls with a "(" at the end, and their texts: a line for each.
         spawns: Whether they start processes by torch.multiprocessing.spawn.
         whole: Whether all of these modules could be read.
+        saved: The files of fixed names into which they save.
     """
 
     packages: frozenset[str] = frozenset()
     words: str = ""
     spawns: bool = False
     whole: bool = True
+    saved: tuple[SavedFile, ...] = ()
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -83,6 +105,34 @@ class TrainerSource:
     def saves_nothing(self) -> bool:
         """Whether it certainly writes no checkpoint."""
         return self._is_plain and not _SAVES.search(self.words) and not _CONTRACT.search(self.words)
+
+    @cached_property
+    def loads(self) -> bool | None:
+        """Whether it loads what an earlier start has saved; None where that is not known."""
+        if _LOADS.search(self.words):
+            return True
+        known = _PLAIN | _KNOWN | (sys.stdlib_module_names - _HIDDEN)
+        hidden = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
+        if hidden or _MAY_LOAD.search(self.words):
+            return None
+        fits = self.packages & _KNOWN and _FIT.search(self.words)
+        return False if fits or _STATES.search(self.words) or not _READS.search(self.words) else None
+
+    @property
+    def never_loads(self) -> bool:
+        """Whether it saves, and certainly begins at the beginning each time."""
+        return self.loads is False and not self.saves_nothing
+
+    @property
+    def lines_that_load(self) -> str:
+        """What it lacks for that, as lines of its own kind."""
+        if "transformers" in self.packages:
+            return "trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
+        if {"lightning", "pytorch_lightning"} & self.packages:
+            return 'trainer.fit(..., ckpt_path="last"), with ModelCheckpoint(FOLDER, save_last=True)'
+        file = f'"{self.saved[0].name}"' if len(self.saved) == 1 else "FILE"
+        takes = 'model.load_state_dict(state["model"]); first = state["epoch"] + 1'
+        return f"if os.path.exists({file}): state = torch.load({file}); {takes}"
 
     @property
     def never_asks(self) -> bool:
@@ -115,6 +165,9 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         words="\n".join(reader.words),
         spawns=reader.spawns,
         whole=reader.whole and not reader.waiting,
+        saved=()
+        if re.search(r"(?m)^chdir\($", "\n".join(reader.words))
+        else tuple(dict.fromkeys(reader.saved)),
     )
 
 
@@ -136,6 +189,7 @@ class _Reader:
     words: list[str] = field(default_factory=list)
     seen: set[Path] = field(default_factory=set)
     waiting: list[Path] = field(default_factory=list)
+    saved: list[SavedFile] = field(default_factory=list)
     spawns: bool = False
     whole: bool = True
 
@@ -151,7 +205,11 @@ class _Reader:
             return False
         if len(text) > MAX_BYTES:
             return False
+        self.saved += saved_files(tree)
+        set_here = {*_variables_set(tree)}
         for node in ast.walk(tree):
+            if id(node) in set_here:
+                continue
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self.imports(self.root, alias.name.split("."))
@@ -180,6 +238,14 @@ class _Reader:
         elif not here:
             self.whole = False
         self.waiting += [file for file in here if file not in self.seen and file not in self.waiting]
+
+
+def _variables_set(tree: ast.AST) -> Iterator[int]:
+    """Yield the ids of the names that a program sets and does not read: os.environ["RANK"] = "0"."""
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                yield id(target.slice)
 
 
 def _words(node: ast.AST) -> Iterator[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
-from sbatchgen.job.trainer import fate
+from sbatchgen.job.trainer import fate, promises_restarts
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.origins import Setting, surprises
 from sbatchgen.plan.plan import Plan
@@ -141,7 +141,7 @@ def of_plan(
         of_script(script),
         job=replace(_job(plan, snapshot), restarts=(restarts := fate(plan, source))),
         cluster=_cluster(plan),
-        request=(request := allocation.of_plan(plan, ends=bool(restarts))),
+        request=(request := allocation.of_plan(plan, ends=bool(restarts) and not promises_restarts(plan))),
         cost=cost_of(request, plan.partition.billing) if plan.slurm else None,
         start=start,
         surprises=tuple(surprises(plan, profile_by)),

@@ -1,4 +1,4 @@
-"""What is wrong with a trainer of one's own: what its text and its Python say of it here, SB045 to SB049.
+"""What is wrong with a trainer of one's own: what its text and its Python say of it here, SB045 to SB051.
 
 Nothing of it is imported or run.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.inputs.settings import SETUPS
-from sbatchgen.job.trainer import TrainerJob, fate, promises_restarts
+from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.plan.plan import Plan, trainer_is_file
 from sbatchgen.quoting import word
 from sbatchgen.rules.rule import Hit, Rules
@@ -82,6 +82,32 @@ def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
         off = "leave out --chain" if plan.chain > 1 else "--max-restarts 0"
         fix = f"save to $RUN_DIR, and load that at the start ({PAGE})" + (f"; or {off}" if promised else "")
         yield Hit(job.at("trainer"), fate(plan, job.source), fix, None if promised else "info")
+
+
+@RULES.add("SB050", "warning", "a trainer that saves and never loads")
+def _never_loads(job: TrainerJob) -> Iterator[Hit]:
+    plan, source = job.plan, job.source
+    if not source or not source.never_loads or not job.starts_again:
+        return
+    when = "it begins" if job.earlier else "each restart begins"
+    what = f"{forgets_all(str(plan.trainer), source)}: {when} at the beginning"
+    off = "leave out --chain" if plan.chain > 1 else "--max-restarts 0" if promises_restarts(plan) else ""
+    fix = f"at its start: {source.lines_that_load} ({PAGE})" + (f"; or {off}" if off else "")
+    yield Hit(job.at("trainer"), what + OVERWRITES, fix)
+
+
+@RULES.add("SB051", "warning", "several trainings that save to one file")
+def _one_file(job: TrainerJob) -> Iterator[Hit]:
+    plan, file = job.plan, job.shared_file
+    count = plan.sweep.chosen if plan.sweep else 2 * bool(plan.options.array and not plan.consecutive)
+    if not file or count < 2:
+        return
+    several = f"{count} points" if plan.sweep else "the elements of the array"
+    name = file.name.rpartition("/")[2]
+    fix = f'in {plan.trainer}: os.path.join(os.environ["RUN_DIR"], "{name}"), which each has for itself'
+    if file.option:
+        fix = f"-- {file.option} {{run_dir}}/{name}"
+    yield Hit(job.at("trainer"), f"{several} save to {file.name}, each over what the others have saved", fix)
 
 
 @RULES.add("SB049", "warning", "a Python without torch")

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
-from sbatchgen.runs import own_trainer, process
+from sbatchgen.quoting import word
+from sbatchgen.runs import life, own_trainer, process
 from sbatchgen.runs.events import STATUS
-from sbatchgen.runs.failure import Failure, failures, look_bad
+from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged, raised_at
 from sbatchgen.runs.index import LOST, Run, RunJob
-from sbatchgen.runs.job_log import START, find_logs, last_lines
+from sbatchgen.runs.job_log import last_start, newest_logs
+from sbatchgen.runs.life import Quiet
 from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.runs.scripts import parsed
-from sbatchgen.runs.status import RunState, before, is_local
+from sbatchgen.runs.status import ERRORS, RunState, before, is_local
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
@@ -34,6 +34,14 @@ MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
+_WAITS = "most often a process waits for another that has ended, or for a file or the network"
+_STILL = (
+    "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
+)
+_STILL += "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
+_SILENT = "let the script show each command: set -x after its directives"
+_EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
+_OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 
 
@@ -67,7 +75,7 @@ def is_failed(state: RunState) -> bool:
     if state.sweep:
         return FAILED in state.sweep.counts
     job = state.last
-    return job is not None and job.ended and _failed(job.state, job, state.progress)
+    return job is not None and job.ended and (job.says == ERRORS or _failed(job.state, job, state.progress))
 
 
 def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
@@ -85,30 +93,39 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     in_turn = bool(kept and kept.one_training)
     row = _row(rows, task, kept.first if kept else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
+    logs = {str(path): last_start(path, LINES) for path in (newest_logs(kept, task) if kept else ())}
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
-    log, lines = _log(kept, task)
     training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     failed = ended and _failed(name, job, training)
+    hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
-    if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
-        causes = [_of_trainer(cause, kept) for cause in causes] if kept else causes
-        failed = failed or bool(causes)
+    if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
+        causes = _causes(state.run, job, row, kept, folder=folder, training=training, logs=logs)
+        if row and kept and row.start and row.end and any(cause.rank == "limit" for cause in causes):
+            times = (row.start.timestamp(), row.end.timestamp())
+            causes = _stood_still(causes, life.quiet_at_end(kept, folder, *times, task), run)
+        causes = [_to_type(cause, kept, state.run.folder, row) for cause in causes] if kept else causes
+        failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
         says = f"{what} {task} of job {job.id} {row.state.words if row else 'ended'}"
-    if failed and name in _NO_FAILURE:
-        says += ", but its training failed"
+    if failed and name in _NO_FAILURE and not (hidden and ERRORS in says):
+        says += f", {ERRORS}" if hidden else ", but its training failed"
+    log = next((path for path, lines in logs.items() if crash(lines)), "")
+    log = log or next((path for path, lines in logs.items() if lines), next(iter(logs), ""))
     waits = [row for row in state.now[:1] if row.state.name == "PENDING" and not failed]
+    fix = reason(waits[0].reason, waits[0].id).fix if waits else ""
+    if state.quiet:
+        says, fix = f"{says}; {state.quiet}", _STILL.format(run=run)
     return Diagnosis(
         run=run,
         failed=failed,
         says=_with_details(says, row),
-        fix=reason(waits[0].reason, waits[0].id).fix if waits else "",
-        log=log,
+        fix=fix,
+        log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
-        lines=look_bad(lines) if failed and not causes else (),
+        lines=look_bad(logs.get(log, ())) if failed and not causes else (),
         problems=problems,
     )
 
@@ -146,28 +163,49 @@ def _causes(
     run: Run,
     job: RunJob,
     row: SlurmJob | None,
+    kept: Record | None,
     *,
     folder: Path,
     training: Progress | None,
-    log: str,
-    lines: Sequence[tuple[int, str]],
-) -> tuple[str, Sequence[Failure]]:
-    """Return the file whose lines show why a job, or a task, has ended, and the causes."""
+    logs: Mapping[str, Sequence[tuple[int, str]]],
+) -> Sequence[Failure]:
+    """Return why a job, or a task, has ended."""
     if row:
         how = f"{row.state.name} {row.exit_code}:{row.signal}"
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
     script = parsed(run.folder, job.id)
-    if causes := failures(how, lines, run.name, has_gpus=_has_gpus(script)):
-        return log, causes
+    asks = Asks(has_gpus=_has_gpus(script), is_script=bool(kept and kept.script))
+    each = {path: failures(how, lines, run.name, asks) for path, lines in logs.items()}
+    each = {
+        path: [replace(cause, file=path * bool(cause.says)) for cause in several]
+        for path, several in each.items()
+    }
+    each = {path: [*_raised(several, logs[path], path)] for path, several in each.items()}
+    if causes := merged(each.values() if logs else [failures(how, (), run.name, asks)]):
+        return causes
     if training and _says_failed(training, job):
         why = training.reason
         own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        return str(folder / STATUS), failures("", [(0, why)], run.name) or ([own] if why else [])
-    if script and log and not lines and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
-        return script.file, causes
-    return log, ()
+        causes = failures("", [(0, why)], run.name) or ([own] if why else [])
+        return [replace(cause, file=str(folder / STATUS)) for cause in causes]
+    is_empty = logs and not any(logs.values())
+    return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
+
+
+def _raised(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
+    """Yield causes with the place where they were raised; an exception that none explains too."""
+    for cause in causes:
+        place = raised_at(log, cause.line) if cause.line else ""
+        yield replace(cause, means=f"{cause.means} ({place})") if place else cause
+    number, says = crash(log) or (0, "")
+    place = raised_at(log, number) if number else ""
+    if place and all(cause.rank in ("effect", "limit") for cause in causes):
+        means, fix = f"{says} ({place})", "the lines above it in the log show how the program came there"
+        yield Failure(
+            cause="exception", rank="cause", means=means, fix=fix, line=number, says=says, file=path
+        )
 
 
 def _has_gpus(script: JobScript | None) -> bool | None:
@@ -178,15 +216,54 @@ def _has_gpus(script: JobScript | None) -> bool | None:
     return bool(asked.gpu_count or asked.shards)
 
 
-def _of_trainer(cause: Failure, kept: Record) -> Failure:
-    """Return a cause whose fix says how this trainer resumes, which may be the user's own."""
-    trainer = next((value.value for value in kept.values if value.name == "trainer"), "")
-    if not trainer or "sbatchgen resume" not in cause.fix:
-        return cause
+def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
+    """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
+    fix = _not_copied(cause, kept) or cause.fix
+    cause = replace(cause, means=cause.means.replace(f"({kept.folder}/", "(", 1))
+    if row and row.nodes == 1 and row.node_list:
+        fix = fix.replace(" NODE", f" {row.node_list}")
+    if kept.process:  # of Slurm nothing more can be asked for
+        fix = "; ".join(part for part in fix.split("; ") if not _OF_SLURM.search(part))
+    elif kept.command[1:2] == ("sweep",):
+        fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
+    elif kept.script:
+        name = Path(kept.script).name
+        fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
+    values = {value.name: value.value for value in kept.values}
+    if "cpu" in kept.command[2:3]:  # a mode that takes no GPU
+        fix = fix.replace("--gpus-per-node 1", "--set mode=single")
+    trainer = values.get("trainer", "") or Path(kept.script).name
+    if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
+        return replace(cause, fix=fix)
     own = f"starts {trainer} again, which continues if it loads its checkpoint"
-    fix = cause.fix.replace("continues from the last checkpoint", own)
-    forgets = own_trainer.forgets(kept)
+    fix = fix.replace("continues from the last checkpoint", own)
+    forgets = own_trainer.forgets(kept, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
+
+
+def _not_copied(cause: Failure, kept: Record) -> str:
+    """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
+    name = cause.means.removeprefix("there is no ").strip("'")
+    copied = kept.code and kept.code.snapshot
+    if (
+        cause.cause != "file-missing"
+        or not copied
+        or name.startswith("/")
+        or not Path(kept.folder, name).exists()
+    ):
+        return ""
+    again = f"sbatchgen resume {kept.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
+    return f"git does not know it, so the snapshot lacks it: {again}"
+
+
+def _stood_still(causes: Sequence[Failure], quiet: Quiet | None, run: str) -> Sequence[Failure]:
+    """Return the causes of a run that a limit of time has ended: not that limit, if it stood still before."""
+    if quiet is None:
+        return causes
+    means = f"it stood still until its time limit: {quiet.says}"
+    fix = f"more time does not help: sbatchgen logs {run} --lines 20 shows where; {_WAITS}"
+    still = Failure(cause="stood-still", rank="cause", means=means, fix=fix)
+    return [still, *(cause for cause in causes if cause.rank != "limit")]
 
 
 def _in_setup(script: JobScript) -> list[Failure]:
@@ -194,7 +271,7 @@ def _in_setup(script: JobScript) -> list[Failure]:
     means = "a command in the profile's setup failed: its `set -e` ends the script without a message"
     fix = "run the lines above that one on a node; with `set -x` in setup the log shows each command"
     return [
-        Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line)
+        Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line, file=script.file)
         for number, line in enumerate(script.lines, 1)
         if line.startswith(SETUP_ENDS)
         and script.body.option_at("errexit", number)
@@ -215,20 +292,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     except SlurmError as error:
         return known, [*error.problems]
     return known, []
-
-
-def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:
-    """Return the newest log of a job, and the lines of its last start."""
-    paths = find_logs(replace(kept, log=kept.errors or kept.log), task) if kept else []
-    if not paths:
-        return "", []
-    lines = deque[tuple[int, str]](maxlen=LINES)
-    with contextlib.suppress(OSError):
-        for number, line in last_lines(paths[-1]):
-            if START.match(line):
-                lines.clear()
-            lines.append((number, line))
-    return str(paths[-1]), [*lines]
 
 
 def _with_details(says: str, row: SlurmJob | None) -> str:
@@ -253,12 +316,16 @@ def as_text(diagnosis: Diagnosis) -> str:
     shown = shown[:MOST]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
-        lines += [f"  at:  {_place(log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
+        lines += (
+            [f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
+        )
         lines += [f"  fix: {cause.fix}"] if cause.fix else []
     if not shown:
-        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else ""))
+        empty = f"; its log is empty: {log}" if log else ""
+        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
         lines += [f"  {_place(log, number)}: {text[:SHOWN]}" for number, text in diagnosis.lines]
-        lines.append(f"  fix: sbatchgen {'logs' if log else 'status'} {run} shows more")
+        shows = f"sbatchgen {'logs' if log else 'status'} {run} shows more"
+        lines.append(f"  fix: {shows if diagnosis.lines or not log else _SILENT}")
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 

@@ -4,11 +4,12 @@ What failures.yaml does not know is not a cause: nothing is guessed.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sbatchgen.errors import parse_error_line
 from sbatchgen.inputs.document import read_document
@@ -34,6 +35,35 @@ _LOOKS_BAD = re.compile(
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
 
+AT_END = 100  # lines of a log, of which a program that has crashed was the last to print
+_CRASH = re.compile(
+    r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError"
+    r"|srun: error: \S+: tasks? \S+ (?:Exited with exit code [1-9]|Killed$|Out Of Memory"
+    r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
+    r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
+_RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
+_FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+# What comes before the traceback of an exception that the program has caught.
+_HANDLED = re.compile(
+    r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b|Exception (?:in thread|ignored)|(?i:caught|retry|skip|ignor)"
+)
+
+
+class Asks(NamedTuple):
+    """What a job is.
+
+    Attributes:
+        has_gpus: Whether it has asked for GPUs; None if that is not known.
+        is_script: Whether it is a finished script, and not rendered.
+    """
+
+    has_gpus: bool | None = None
+    is_script: bool = False
+
 
 @dataclass(frozen=True, kw_only=True)
 class FailureText:
@@ -44,15 +74,17 @@ class FailureText:
     log: tuple[str, ...] = ()
     means: str
     fix: str
+    fix_script: str = ""
     fix_with_gpus: str = ""
     fix_without_gpus: str = ""
     rank: Rank = "cause"
     last: bool = False
     source: str
 
-    def fix_for(self, *, has_gpus: bool | None) -> str:
-        """Return the fix for a job that has asked for GPUs or not; None if that is not known."""
-        return {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[has_gpus] or self.fix
+    def fix_for(self, asks: Asks) -> str:
+        """Return the fix for a job."""
+        by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[asks.has_gpus]
+        return by_gpus or (self.fix_script if asks.is_script else "") or self.fix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +106,7 @@ class Failure:
         ended: How the job ended, if that shows it: "TIMEOUT 0:15".
         line: The first line of the log that shows it, from 1; 0 without one, or if lines are not counted.
         says: That line.
+        file: The log that has it, or "".
     """
 
     cause: str
@@ -83,6 +116,7 @@ class Failure:
     ended: str = ""
     line: int = 0
     says: str = ""
+    file: str = ""
 
 
 @functools.cache
@@ -99,9 +133,7 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
     return any_text, tuple((re.compile(text), known) for text, known in each)
 
 
-def failures(
-    ended: str, log: Iterable[tuple[int, str]], run: str, *, has_gpus: bool | None = None
-) -> list[Failure]:
+def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | None = None) -> list[Failure]:
     """Return the causes that can be seen, the likeliest first.
 
     Slurm's state, exit code and signal are `ended`, "FAILED 1:0", or ""; each line of the log has its
@@ -111,14 +143,14 @@ def failures(
     as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
     starts of the job.
     """
-    by_cause: dict[str, Failure] = {}
+    asks, by_cause = asks or Asks(), dict[str, Failure]()
     for known in causes():
         if known.ended and (match := re.fullmatch(known.ended, ended)):
-            by_cause[known.cause] = _failure(known, match, run, has_gpus=has_gpus, ended=ended)
+            by_cause[known.cause] = _failure(known, match, run, asks, ended=ended)
     last = {known.cause for known in causes() if known.last}
     seen_last: list[Failure] = []
     for number, line in log:
-        seen_last = [*_in_line(number, line, run, has_gpus=has_gpus)]
+        seen_last = [*_in_line(number, line, run, asks)]
         for failure in seen_last:
             seen = by_cause.get(failure.cause)
             new = seen is None and not (ended and failure.rank in ("outside", "limit"))
@@ -132,12 +164,55 @@ def failures(
     return sorted(by_cause.values(), key=_order)
 
 
+def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
+    """Return the causes that several logs show, each once, in the order of `failures`."""
+    by_cause: dict[str, Failure] = {}
+    for failure in itertools.chain.from_iterable(several):
+        seen = by_cause.setdefault(failure.cause, failure)
+        if failure.says and not seen.says:
+            by_cause[failure.cause] = failure
+    return sorted(by_cause.values(), key=_order)
+
+
+def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the line at the end of a log that says that a program has crashed, whatever followed."""
+    before, in_traceback = "", False
+    for number, line in log[-AT_END:]:
+        for piece in pieces(line):
+            if _CRASH.match(piece) or (in_traceback and _RAISED.match(piece)):
+                return number, piece
+            in_traceback |= piece == _TRACEBACK and not _HANDLED.search(before)
+        before = line
+    return None
+
+
+def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
+    """Return where the exception in a line was raised, as "train.py:12, rank 3"; "" without a traceback.
+
+    Of the files of a traceback that is the last one outside of installed packages.
+    """
+    start = next((place for place, (line, _) in enumerate(log) if line == number), 0)
+    rank = _RANK.match(log[start][1]) if log else None
+    before = rank[0] if rank else ""
+    frame = ""
+    for _, line in reversed(log[max(0, start - AT_END) : start]):
+        if not line.startswith(before):
+            continue
+        if _TRACEBACK in line:
+            who = f", rank {rank[1] or rank[2]}" if rank and frame else ""
+            return f"{frame}{who}"
+        match = _FRAME.match(line[len(before) :])
+        if match and not frame and not _INSTALLED.search(match[1]):
+            frame = f"{match[1]}:{match[2]}"
+    return ""
+
+
 def _order(failure: Failure) -> tuple[int, int]:
     """Return what sorts causes: effects of others by their lines, the rest as they were found."""
     return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
 
 
-def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iterator[Failure]:
+def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
     """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
@@ -147,7 +222,7 @@ def _in_line(number: int, line: str, run: str, *, has_gpus: bool | None) -> Iter
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
-                    yield _failure(known, match, run, has_gpus=has_gpus, line=number, says=piece)
+                    yield _failure(known, match, run, asks, line=number, says=piece)
                     break
         elif own:
             means = f"{own.what} ({own.at})" if own.at else own.what
@@ -158,16 +233,14 @@ def _failure(
     known: FailureText,
     match: re.Match[str],
     run: str,
+    asks: Asks,
     *,
-    has_gpus: bool | None,
     ended: str = "",
     line: int = 0,
     says: str = "",
 ) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
-    means, fix = (
-        text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(has_gpus=has_gpus))
-    )
+    means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(asks)))
     return Failure(
         cause=known.cause, rank=known.rank, means=means, fix=fix, ended=ended, line=line, says=says
     )

@@ -154,13 +154,15 @@ class Index:
         return sorted(self._of(run), key=lambda job: job.submitted)
 
     def find(self, text: str, folder: Path) -> list[Run]:
-        """Return the runs that match a name, the id of a job, or a folder, relative to `folder`."""
+        """Return the runs that match a name, the id of a job, or a folder, relative to `folder`.
+
+        A name means the run that was submitted by it from `folder`, then the run of ./runs/NAME, then any.
+        """
         self._load()
         near = Path(os.path.normpath(folder / "runs" / text))
-        if text in self._runs and (here := [run for run in self._runs.values() if run.folder == near]):
-            return here
-        if text in self._runs:
-            return [self._runs[text]]
+        if named := self._runs.get(text):
+            here = [run for run in self._runs.values() if run.folder == near]
+            return here if here and not _is_submitted_from(named, folder) else [named]
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
@@ -251,6 +253,14 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
+
+
+def _is_submitted_from(run: Run, folder: Path) -> bool:
+    """Whether the name of a run was printed in a folder."""
+    pending = records.submitting(run.folder)
+    return any(
+        kept.folder == str(folder) for kept in [*records.records(run.folder), *filter(None, [pending])]
+    )
 
 
 def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:

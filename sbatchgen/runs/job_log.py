@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import io
+import itertools
 import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen import files
@@ -23,19 +25,43 @@ START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
-def find_logs(record: Record, task: str = "") -> list[Path]:
+def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[Path]:
     """Return the logs of a job so far, the oldest first; of an array those of all tasks, or of one.
+
+    Those of its stderr, where they are files of their own, are among them with `errors`.
 
     The task of a sweep is the number of its point.
     """
     if task.isdecimal():
         task = str(int(task) - record.first)
-    if not record.log or task.startswith("-"):
+    patterns = dict.fromkeys(filter(None, (record.log, record.errors * errors)))
+    if task.startswith("-"):
         return []
-    names = _PATTERN.sub(lambda match: _filled(record, task, match), glob.escape(record.log))
+    names = [
+        name
+        for pattern in patterns
+        for name in glob.glob(_PATTERN.sub(lambda match: _filled(record, task, match), glob.escape(pattern)))  # noqa: PTH207
+    ]
     with contextlib.suppress(OSError):
-        return sorted((Path(name) for name in glob.glob(names)), key=lambda file: file.stat().st_mtime)  # noqa: PTH207
+        return sorted(map(Path, names), key=lambda file: file.stat().st_mtime)
     return []
+
+
+def newest_logs(record: Record, task: str = "") -> list[Path]:
+    """Return the newest log of a job or of a task; where its stderr is another file, that one comes first."""
+    both = (find_logs(replace(record, log=log), task)[-1:] for log in (record.errors, record.log))
+    return [*dict.fromkeys(itertools.chain.from_iterable(both))]
+
+
+def last_start(path: Path, most: int) -> list[tuple[int, str]]:
+    """Return the last lines of a log that its job has printed since it was started the last time."""
+    lines = deque[tuple[int, str]](maxlen=most)
+    with contextlib.suppress(OSError):
+        for number, line in last_lines(path):
+            if START.match(line):
+                lines.clear()
+            lines.append((number, line))
+    return [*lines]
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:

@@ -18,11 +18,18 @@ from typing import Any
 
 from sbatchgen import files
 from sbatchgen.runs.events import EVENTS, MAX_BYTES, as_events, events
-from sbatchgen.runs.job_log import START, find_logs
+from sbatchgen.runs.job_log import START, find_logs, newest_logs
 from sbatchgen.runs.record import Record, records
 
 END = 1 << 18  # bytes at the end of a log, which have the newest numbers
 LONGEST = 4000  # characters of a line that are read
+# "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%", as plain programs, tqdm, Lightning and transformers do.
+_PLACE = re.compile(r"(?i)\b(epoch|step|iter(?:ation)?)['\"]?[\s:=\[(#'\"]{0,4}(\d{1,12})\b")
+_PLACES = {"e": "epoch", "s": "step", "i": "step"}
+_MEASURED = re.compile(
+    r"(?i)(?<![a-z_])(?:(train|training|val|valid|validation|eval|test)[\s_]{1,2})?(loss|acc(?:uracy)?)"
+    r"['\"]?[\s:=]{1,4}['\"]?(\d{1,12}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)(%)?(?![\w/])"
+)
 _AFTER = ",;:%)]}'\""  # what may follow a number
 
 
@@ -45,7 +52,7 @@ def log_events(
         kept, task = records(folder.parent), folder.name
     known: list[dict[str, Any]] = []
     for record in reversed(kept):
-        paths = find_logs(record, task)[-1 if from_end else 0 :]
+        paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
         pattern = next((value.value for value in record.values if value.name == "metrics"), "")
         lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
         known = [*_events(lines, re.compile(pattern) if pattern else None), *known]
@@ -92,10 +99,25 @@ def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(line[cut:])
             fields = value if isinstance(value, dict) and "event" not in value else {}
+    elif not pattern and (where := _PLACE.search(line)):
+        fields = {_PLACES[where[1][0].lower()]: int(where[2]), **_common(line)}
+        fields = fields if len(fields) > 1 else {}
     for place in ("step", "epoch"):
         if isinstance(value := fields.get(place), float) and math.isfinite(value):
             fields[place] = math.floor(value)  # of an epoch the whole ones, as the bundled trainer counts
     yield from as_events(fields)
+
+
+def _common(line: str) -> dict[str, float]:
+    """Return the losses and accuracies in a line as many programs print them: "loss 0.5 acc 97.5%"."""
+    known: dict[str, float] = {}
+    for match in _MEASURED.finditer(line):
+        kind = "val_" * bool(match[1] and not match[1].lower().startswith("train"))
+        name, value = "loss" if match[2].lower() == "loss" else "accuracy", _number(match[3])
+        if value is not None and math.isfinite(value):
+            is_percent = name == "accuracy" and (value > 1 or match[4] == "%")
+            known.setdefault(kind + name, value / 100 if is_percent else value)
+    return known
 
 
 def _number(text: str) -> float | None:

@@ -10,7 +10,7 @@ from sbatchgen.runs import own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.runs.record import Record
-from sbatchgen.runs.status import SAVED, RunState, words
+from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.table import one_line, table
 from sbatchgen.units import elapsed
@@ -24,7 +24,8 @@ def overview(states: Sequence[RunState]) -> str:
     rows = [HEADINGS]
     for state in states:
         of_job = (state.last.id, _state(state.last, state.now)) if state.last else ("", "")
-        rows.append((state.run.name, *of_job, state.progress.says if state.progress else ""))
+        says = (state.progress.says if state.progress else "", state.quiet)
+        rows.append((state.run.name, *of_job, "; ".join(filter(None, says))))
     return table(tuple(map(one_line, row)) for row in rows)
 
 
@@ -32,7 +33,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     """Return what a job does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
-        return job.says if job.says == SAVED else f"{text}: {job.says}" if job.says else text
+        comma = "," if job.says == ERRORS else ":"
+        return job.says if job.says == SAVED else f"{text}{comma} {job.says}" if job.says else text
     (row,) = now
     again = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
@@ -62,10 +64,13 @@ def page(
         facts += [("", progress.costs)] if progress.costs else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
+    facts += [("stands still", state.quiet)] if state.quiet else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (forgets := own_trainer.forgets(records[-1])):
+    if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))
-    facts += [("log", logs[-1])] if logs else []
+    facts += zip(["log", "", ""], logs, strict=False)
+    if records and records[-1].script:
+        facts.append(("script", " ".join([records[-1].script, *records[-1].options])))
     if records and (code := records[-1].code):
         commit = f" at {code.at}" if code.commit else ""
         facts.append(("code", f"{code.snapshot or code.folder}{commit}"))

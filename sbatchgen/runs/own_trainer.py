@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sbatchgen.job.script import JobScript
+from sbatchgen.job.trainer import OVERWRITES, forgets_all
 from sbatchgen.job.trainer_source import read_trainer
 from sbatchgen.runs.record import Record
+from sbatchgen.runs.scripts import parsed
 
 
-def forgets(kept: Record) -> str:
-    """Say that the trainer of a submission saves nothing, and what follows; "" if it may resume."""
+def forgets(kept: Record, run_dir: Path) -> str:
+    """Say that a trainer of a submission saves nothing or never loads; "" if it may resume."""
+    script = parsed(run_dir, kept.job) if kept.script else None
+    if script:
+        return script_forgets(script, Path(kept.folder))
     values = {value.name: value.value for value in kept.values}
     code = kept.code.snapshot if kept.code else ""
-    trainer, folder = values.get("trainer"), Path(kept.folder, code or values.get("--chdir", ""))
+    return _forgets(values.get("trainer", ""), Path(kept.folder, code or values.get("--chdir", "")))
+
+
+def script_forgets(script: JobScript, folder: Path) -> str:
+    """Say the same of the programs that a finished script starts, if it is submitted from a folder."""
+    working = folder / script.option("chdir")
+    each = (_forgets(launch.program.name, working) for launch in script.trainings)
+    return next(filter(None, each), "")
+
+
+def _forgets(trainer: str, folder: Path) -> str:
     source = read_trainer(trainer, folder) if trainer else None
-    return f"{trainer} saves nothing: it begins at the beginning" if source and source.saves_nothing else ""
+    if source is None or not (says := forgets_all(trainer, source)):
+        return ""
+    loads = f"{OVERWRITES}; let it load: {source.lines_that_load}" if source.never_loads else ""
+    return f"{says}: it begins at the beginning{loads}"

@@ -99,6 +99,7 @@ class Record:
         folder: Where it was submitted from.
         command: What renders its script again; empty for a finished script.
         script: The file of a finished script, or "".
+        options: What sbatch got on its command line with a finished script, as "--mem=64G".
         log: Where its log is, with Slurm's patterns such as %j.
         errors: Where its stderr is, if not in the log.
         array: The elements of an array, as in --array.
@@ -120,6 +121,7 @@ class Record:
     folder: str
     command: tuple[str, ...] = ()
     script: str = ""
+    options: tuple[str, ...] = ()
     log: str = ""
     errors: str = ""
     array: str = ""

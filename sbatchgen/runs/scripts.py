@@ -14,8 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
-from sbatchgen.runs.record import records
+from sbatchgen.runs.record import read_record, records
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
@@ -54,11 +55,11 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 
 
 def parsed(run_dir: Path, job: str) -> JobScript | None:
-    """Return the script of a job, for what it asks and says; None if it can't be read."""
-    file = path(run_dir, job)
+    """Return the script of a job, for what it asks and says, also by options; None if it can't be read."""
+    file, kept = path(run_dir, job), read_record(run_dir, job)
     with contextlib.suppress(OSError):
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
-        return JobScript(file=str(file), text=text)
+        return JobScript(file=str(file), text=with_options(text, kept.options if kept else ()))
     return None
 
 

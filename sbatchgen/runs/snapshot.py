@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -16,15 +17,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError
+from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.git import git
+from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan, trainer_is_file
 from sbatchgen.quoting import word
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.start import error
 
 MAX_BYTES = 256 << 20
+MAX_SETTINGS = 1 << 16  # bytes of a file of settings
+_SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+_RELATIVE = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")
+_WRITTEN = {
+    "runs",
+    "logs",
+    "wandb",
+    "outputs",
+    "checkpoints",
+    "lightning_logs",
+    "mlruns",
+    "venv",
+    "env",
+}  # mostly
 MAX_FILES = 50_000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -142,6 +158,50 @@ def missing(plan: Plan, snapshot: Snapshot) -> Iterator[Finding]:
         yield error(plan, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
 
 
+def unseen(plan: Plan, snapshot: Snapshot, source: TrainerSource | None) -> Iterator[Finding]:
+    """Yield a warning for what the trainer names, is here, and is not in the snapshot.
+
+    Names are in its arguments, in files of settings among them, and in its source.
+    """
+    working = snapshot.root / snapshot.inside
+    saved = {file.name for file in source.saved} if source else set[str]()
+    lacking: dict[str, str] = {}
+    for where, name in _names(plan, working, source):
+        path = Path(os.path.normpath(working / name))
+        inside = os.path.relpath(path, snapshot.root)
+        known = inside in snapshot.sources or any(each.startswith(f"{inside}/") for each in snapshot.sources)
+        if not known and not inside.startswith("..") and name not in saved and _holds_something(path):
+            lacking.setdefault(os.path.relpath(path, working), where)
+    for name, where in lacking.items():
+        if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):
+            what = f"{where} names {name}, which git does not know: it is not in the snapshot"
+            fix = f"--snapshot-file {word(name)}; or give the trainer its whole path, as for large data"
+            problem = Problem(what, str(plan.origin("trainer")), fix)
+            yield Finding("warning", problem)
+
+
+def _names(plan: Plan, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
+    """Yield words that may be relative paths of what a trainer reads, after where they are."""
+    for arg in map(str, plan.args):
+        name = arg.partition("=")[2] if arg.startswith("-") else arg
+        if _RELATIVE.fullmatch(name):
+            yield "an argument", name
+        if _RELATIVE.fullmatch(name) and name.endswith(_SETTINGS):
+            with contextlib.suppress(OSError):
+                text = files.read_file(working / name, MAX_SETTINGS).decode("utf-8", "replace")
+                yield from ((name, each) for each in dict.fromkeys(_RELATIVE.findall(text)))
+    for name in dict.fromkeys(source.words.split("\n") if source else ()):
+        if _RELATIVE.fullmatch(name) and name not in _WRITTEN:
+            yield str(plan.trainer), name
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether it is a file, or a folder that is not empty."""
+    with contextlib.suppress(OSError):
+        return path.is_file() or (path.is_dir() and any(path.iterdir()))
+    return False
+
+
 def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
     """Yield the files and folders that the user named, as names in the root."""
     for path in map(Path, named):
@@ -149,7 +209,8 @@ def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
         if name.startswith("..") or not os.path.lexists(path):
             what = f"there is no {path}" if not os.path.lexists(path) else f"{path} is not in {root}"
             raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
-        yield from _below(root / name) if path.is_dir() and not path.is_symlink() else [name]
+        below = _below(root / name) if path.is_dir() and not path.is_symlink() else [Path(name).name]
+        yield from (str(Path(name).parent / each) for each in below)
 
 
 def _below(folder: Path) -> Iterator[str]:

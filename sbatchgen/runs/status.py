@@ -11,8 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
-from sbatchgen.runs import points, process, record
+from sbatchgen.runs import life, points, process, record
+from sbatchgen.runs.failure import crash
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
+from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
@@ -26,6 +28,8 @@ SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 NEVER_STARTED = "it has never started"
+ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
+AT_END = 200  # lines of a log that are read for them
 SAVED = "stopped and saved, with more to do"  # exit status 75
 _CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
@@ -38,6 +42,7 @@ class RunState:
         jobs: Its jobs, the oldest first.
         now: What squeue says of the last one: a row, or several of an array; empty if it does not know it.
         progress: How far the training is; None if it has not begun, or writes nothing.
+        quiet: How long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not.
         sweep: The points, where only this run was asked for and is a sweep.
     """
 
@@ -45,6 +50,7 @@ class RunState:
     jobs: Sequence[RunJob]
     now: Sequence[SlurmJob] = ()
     progress: Progress | None = None
+    quiet: str = ""
     sweep: SweepState | None = None
 
     @property
@@ -74,7 +80,8 @@ def run_states(
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
-        states.append(replace(state, now=rows.get(state.last.key, ()) if state.last else ()))
+        state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
+        states.append(replace(state, quiet=_quiet(state)))
     try:
         sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
     except SbatchgenError as error:
@@ -84,6 +91,19 @@ def run_states(
         points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=points_now)]
     return states, problems
+
+
+def _quiet(state: RunState) -> str:
+    """Say for how long a run that runs has stood still; "" of one with several tasks."""
+    job, now = state.last, state.now
+    rows = [row for row in now if row.state.name == "RUNNING"]
+    kept = record.read_record(state.run.folder, job.id) if job and not job.ended else None
+    if kept is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
+        return ""
+    clock = time.time()
+    started = clock - rows[0].used_s if rows else job.submitted
+    quiet = life.quiet_now(kept, state.run.folder, started, clock)
+    return quiet.says if quiet else ""
 
 
 def before(jobs: Iterable[RunJob]) -> datetime:
@@ -157,6 +177,12 @@ def _from_accounting(
             yield job._replace(state="", ended=True, says="no longer in the queue")
 
 
+def _hides_errors(job: RunJob, folder: Path) -> bool:
+    """Whether the logs of a job that has completed end with the crash of a program."""
+    kept = record.read_record(folder, job.id)
+    return any(crash(last_start(path, AT_END)) for path in (newest_logs(kept) if kept else ()))
+
+
 def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     """Return a job by its rows: one, or several of an array."""
     if len(rows) == 1:
@@ -166,6 +192,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
             says = reason(row.reason, row.id).means
         elif _never_started(row):
             says = NEVER_STARTED
+        elif row.state.name == "COMPLETED" and _hides_errors(job, folder):
+            says = ERRORS
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
             says = f"signal {row.signal}" if row.signal else _exit_status(row.exit_code)
         return job._replace(state=row.state.name, ended=row.state.ended, says=says)
@@ -190,7 +218,7 @@ def _exit_status(status: int) -> str:
 
 def _never_started(row: SlurmJob) -> bool:
     """Whether a job was cancelled while it waited, as those of a chain that are not needed."""
-    return row.state.name == "CANCELLED" and not row.node_list and not row.used_s
+    return row.state.name == "CANCELLED" and not (row.node_list or row.used_s or row.restarts)
 
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:

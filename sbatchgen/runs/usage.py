@@ -90,7 +90,8 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
         elif times := _times(state, job, after, trained):
             starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
         elif not known and job.state not in _NOT_STARTED:
-            starts.append(replace(had, job=job.id))
+            restarts = state.now[0].restarts if job is state.last and len(state.now) == 1 else 0
+            starts += [replace(had, job=job.id)] * (1 + restarts)
     return RunUsage(
         starts=starts or [had],
         trained=[start.used for start in trained if start.used],

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.errors import CommandLineError
+from sbatchgen.errors import CommandLineError, Problem
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.flags import layer_of
 from sbatchgen.inputs.search import Places
+from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
+from sbatchgen.runs.own_trainer import script_forgets
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.reader import read_script
-from sbatchgen.slurm.refusal import asked_in
+from sbatchgen.slurm.refusal import OptionSource, asked_in
 from sbatchgen.submit.submission import Submission, log_folders
 
 
@@ -27,39 +31,52 @@ def of_script(
     folder: Path,
     *,
     keep_env: bool = False,
+    earlier: Sequence[str] = (),
 ) -> Submission:
-    """Return the submission of a finished script; of a job's options only `--profile` goes with it.
+    """Return the submission of a finished script; options of sbatch go with it, over its own.
+
+    `earlier` are those that it was submitted with before, as "--mem=64G".
 
     Raises:
-        CommandLineError: Other options of a job were given: the script has its own.
+        CommandLineError: Other options of a job were given: they can't change the script.
         DocumentError: It can't be read.
     """
-    others = [value for name, value in given.items() if name != "profile"]
-    if args or any(value is not None and value != () for value in others):
-        what = f"{path} is a finished script: options of a job can't change it"
-        raise CommandLineError.of(what, fix="edit the script, or render the job again with these options")
+    more = _options(path, given, args)
+    named = dict(option.partition("=")[::2] for option in earlier) | more
+    words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
     source = whole(str(path))
+    data, shown = source.data, source.text
     settings = replace(
         settings_of(Places(folder, environment), given.get("profile")),
         environment=environment if keep_env else {},
         makes_log_folders=True,
     )
+    source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
     parsed = read_script(source.data)
     options = {name: option.value or "" for name, option in parsed.options.items()}
-    job = JobScript(file=str(path), text=source.text).resources
     name = options.get("job-name") or path.name
     array, working = options.get("array", ""), folder / options.get("chdir", "")
     log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
     profile = given.get("profile")
+    script = JobScript(file=str(path), text=source.text)
+    twice = tuple(f"{word} is given" for word in named)  # in the script too
+    findings = [each for each in findings_of(source, settings) if not each.problem.what.startswith(twice)]
+    findings += _restarts(script, folder)
+    if words:
+        over = Problem(f"sbatch gets {' '.join(words)}, which counts before the script's own", str(path))
+        findings.append(Finding("info", over))
     again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
+    asked = asked_in(parsed, str(path))
+    asked |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
     return Submission(
-        script=source.data,
+        script=data,
         name=path.name,
-        asked=asked_in(parsed, str(path)),
+        asked=asked,
+        options=words,
         log_folders=log_folders(parsed, folder, name),
         run_dir=None,
         local=False,
-        review=review.of_script(source.text, job, findings_of(source, settings), again),
+        review=review.of_script(shown, script.resources, findings, again),
         about=Record(
             shared=False,
             name=name,
@@ -68,5 +85,33 @@ def of_script(
             log=str(working / log),
             errors=str(working / error) if (error := options.get("error")) else "",
             array=array,
+            options=words,
         ),
     )
+
+
+def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dict[str, str]:
+    """Return the options of sbatch that were given, as "--mem" and its value; "" for a flag."""
+    options, others = {}, ["--"] * bool(args)
+    for key, value in layer_of((), given).values.items():
+        kind, _, name = key.rpartition(".")
+        name = name.replace("_", "-")
+        if kind in ("options", "extra_options"):
+            is_flag = value is True or value is False or str(value) == "true"
+            options[f"--no-{name}" if value is False else f"--{name}"] = "" if is_flag else str(value)
+        else:
+            others.append(f"--{name}")
+    if others:
+        what = f"{path} is a finished script: {others[0]} can't change it"
+        fix = "edit the script, or render the job again; options of sbatch go with it, as --time and --mem"
+        raise CommandLineError.of(what, fix=fix)
+    return options
+
+
+def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
+    """Yield a warning if the script lets Slurm start it again, and its trainer forgets all."""
+    requeues = "requeue" in script.options or any(
+        "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
+    )
+    if requeues and (forgets := script_forgets(script, folder)):
+        yield Finding("warning", Problem(f"a requeue starts it again: {forgets}", script.file))

@@ -26,7 +26,7 @@ from sbatchgen.rules.judge import check, check_trainer
 from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, PlanValue, Record
-from sbatchgen.runs.snapshot import Snapshot, find_code, missing
+from sbatchgen.runs.snapshot import Snapshot, find_code, missing, unseen
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_by
 from sbatchgen.submit.submission import Submission, log_folders
@@ -66,8 +66,10 @@ def of_job(
     begins, here, source = None, list[Finding](), None
     if folder:
         begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
-        trainer = TrainerJob(request.plan, folder, environment)
+        earlier = bool(run_dir and scripts.last(run_dir))
+        trainer = TrainerJob(request.plan, folder, environment, earlier=earlier)
         here, source = [*here, *check_trainer(trainer)], trainer.source
+        here += unseen(request.plan, code, source) if code else ()
     folder = folder or Path()
     again = ("sbatchgen", "plan", *request.rerun[2:]) if request.plan.sweep is None else ()
     request = _with_folders(request, run_dir, code)

@@ -48,6 +48,7 @@ def with_digest(
         "file": submission.name,
         "jobs": str(submission.jobs),
         "after": " ".join(after),
+        "options": " ".join(submission.options),
     }
     if keep_env:
         request |= {name: environment[name] for name in submit_environment(environment)[1]}

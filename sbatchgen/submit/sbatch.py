@@ -143,7 +143,7 @@ def submit(
         _private(submission.script, submission.name, about.key) as script,
     ):
         records.begin(run_dir, replace(about, cluster=clusters))
-        asked = ("sbatch", "--parsable", *options, str(script))
+        asked = ("sbatch", "--parsable", *submission.options, *options, str(script))
         refused = partial(refusal, submission.asked)
         accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
     entry.change(Index.accepted, accepted.job, accepted.cluster)

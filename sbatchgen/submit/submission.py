@@ -24,6 +24,7 @@ class Submission:
         asked: Its options by long name.
         run_dir: Its run folder, or the part of its path that is known; None for a finished script.
         local: Whether bash runs it here.
+        options: What sbatch gets on its command line, over the script's own, as "--mem=64G".
         jobs: How many jobs of it continue one training, one after the other.
         review: What people see.
         about: What its record will say.
@@ -37,6 +38,7 @@ class Submission:
     log_folders: tuple[Path, ...]
     run_dir: Path | None
     local: bool
+    options: tuple[str, ...] = ()
     jobs: int = 1
     review: Review
     about: Record

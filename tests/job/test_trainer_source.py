@@ -72,6 +72,64 @@ def test_what_may_share_the_work_is_not_said_to_train_alone(tmp_path: Path, line
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("torch.save(model.state_dict(), 'last.pt')", False),
+        ("data = torch.load('data.pt')\ntorch.save(model.state_dict(), 'last.pt')", False),
+        ("from sklearn.datasets import load_digits\nload_digits()\ntorch.save(model, 'last.pt')", None),
+        ("torch.save(model.state_dict(), 'last.pt')\nmodel.load_state_dict(torch.load('last.pt'))", True),
+        ("model = torch.load('last.pt')\ntorch.save(model, 'last.pt')", None),
+        ("parser.add_argument('--resume')\ntorch.save(model, 'last.pt')", None),
+        ("torch.save(model.state_dict(), 'a.pt')\nimport own_library", None),
+        ("import torch.distributed.checkpoint as dcp\ndcp.save(model.state_dict())\ndcp.load(state)", None),
+        ("from safetensors.torch import save_file\nsave_file(model.state_dict(), 'a.safetensors')", False),
+        ("from safetensors import safe_open\nsafe_open('a.safetensors', 'pt')", True),
+        ("from safetensors.torch import load_file\nload_file('a.safetensors')", True),
+        ("import lightning as L\nL.Trainer(max_epochs=3).fit(model, data)", False),
+        ("import lightning as L\nL.Trainer(max_epochs=3).fit(model, data, ckpt_path='last')", True),
+        ("from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model)", None),
+        ("from transformers import Trainer\nTrainer(m, a).train()", False),
+        ("from transformers import Trainer\nTrainer(m, a).train(resume_from_checkpoint=True)", True),
+        ("from transformers import AutoModel\nAutoModel.from_pretrained(x).save_pretrained(x)", None),
+        ("from accelerate import Accelerator\nAccelerator().save_state('a')", False),
+        ("from accelerate import Accelerator\nAccelerator().load_state('a')", True),
+        ("import ultralytics\nYOLO().train()", None),
+    ],
+)
+def test_whether_a_trainer_loads_what_it_has_saved(
+    tmp_path: Path,
+    text: str,
+    expected: bool | None,  # noqa: FBT001
+) -> None:
+    write(tmp_path, f"import torch\n{text}\n")
+    assert source(tmp_path).loads is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("torch.save(model, 'a/model.pt')", [("a/model.pt", "")]),
+        ("OUT = 'ckpt'\nLAST = Path(OUT) / 'last.pt'\ntorch.save(model, LAST)", [("ckpt/last.pt", "")]),
+        ("torch.save(model, os.path.join('ckpt', 'last.pt'))", [("ckpt/last.pt", "")]),
+        (
+            "p.add_argument('-o', '--out-file', default='m.pt')\ntorch.save(m, a.out_file)",
+            [("m.pt", "--out-file")],
+        ),
+        ("torch.save(model, Path(os.environ['RUN_DIR']) / 'last.pt')", []),
+        ("torch.save(model, f'model-{lr}.pt')", []),
+        ("for name in ('a.pt', 'b.pt'):\n    torch.save(model, name)", []),
+        ("name = 'a.pt'\nname = where()\ntorch.save(model, name)", []),
+        ("json.dump(facts, 'facts.json')", []),
+        ("import os\nos.chdir(where)\ntorch.save(model, 'model.pt')", []),
+        ("a = b\nb = a\ntorch.save(model, a)", []),
+    ],
+)
+def test_which_files_have_a_fixed_name(tmp_path: Path, text: str, expected: list[tuple[str, str]]) -> None:
+    write(tmp_path, f"import torch\n{text}\n")
+    assert [(file.name, file.option) for file in source(tmp_path).saved] == expected
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "torch.save(model.state_dict(), 'last.pt')",
@@ -109,6 +167,7 @@ def test_a_framework_asks_for_no_restart_and_an_unknown_package_may(tmp_path: Pa
         ("from torch.multiprocessing import spawn\nspawn(main, nprocs=4)", True),
         ("import torch.multiprocessing as mp\nif not os.environ.get('RANK'):\n    mp.spawn(main)", False),
         ("import torch\nrace.spawn(main)", False),
+        ("import torch.multiprocessing as mp\nos.environ['RANK'] = '0'\nmp.spawn(main)", True),
     ],
 )
 def test_who_always_starts_processes(tmp_path: Path, text: str, expected: bool) -> None:  # noqa: FBT001

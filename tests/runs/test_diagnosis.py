@@ -16,7 +16,7 @@ from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.job_log import START
 from sbatchgen.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
-from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER
+from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER, RAISED
 from tests.slurm import fakes
 
 
@@ -256,7 +256,7 @@ def test_who_cancelled_a_job_is_told_where_slurm_knows(
 def test_a_run_without_slurm_is_diagnosed_alike(folder: Path, command: Command) -> None:
     (folder / "train.py").write_text("import nosuchmodule\n")
     assert command("submit", "cpu", "--yes", "--trainer", "train.py").status == 1
-    assert "most likely: this Python has no module 'nosuchmodule'\n" in command("diagnose", "cpu").out
+    assert "most likely: this Python has no module 'nosuchmodule' (" in command("diagnose", "cpu").out
     assert command("diagnose", "nobody").status == 2
 
 
@@ -278,7 +278,7 @@ def test_no_words_of_a_log_reach_the_terminal_as_they_are(
     [
         ("[set -e, 'false']", "", "most likely: a command in the profile's setup failed"),
         ("[set -e]", "print('x', flush=True); raise SystemExit(1)", "no known cause; of its log:\n"),
-        ("['false']", "raise SystemExit(1)", "no known cause\n"),
+        ("['false']", "raise SystemExit(1)", "no known cause; its log is empty: "),
     ],
 )
 def test_a_setup_that_ends_the_script_without_a_word_is_told(
@@ -298,3 +298,24 @@ def test_the_start_of_a_job_is_what_its_script_prints() -> None:
     (said,) = re.findall(r'echo "(Job \$.*)"', (REPOSITORY / "tests/golden/ddp-msu.sh").read_text())
     values = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "restarts": "1", "max_restarts": "10"}
     assert START.fullmatch(Template(said).substitute(values))
+
+
+def test_an_exception_is_told_with_its_rank_file_and_line(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    run_of(folder, programs, "FAILED", 256, f"{RAISED}\n{PEER}\n".encode())
+    lines = command("diagnose", "ddp").out.splitlines()
+    assert lines[1] == "most likely: ValueError: 3 is not a number (/w/train.py:12, rank 3)"
+    assert lines[2].endswith("ddp-4711.out:6: ValueError: 3 is not a number")
+
+
+def test_an_empty_log_is_told_as_such(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "FAILED", 256)
+    shown = command("diagnose", "ddp").out
+    assert f"no known cause; its log is empty: {folder}/runs/ddp/ddp-4711.out\n" in shown
+    assert "set -x" in shown
+
+
+def test_a_job_that_was_requeued_has_started(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "CANCELLED", 0, b"one\n", restartcnt="1", RestartCnt="1", NodeList="")
+    assert "never started" not in command("status").out

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from sbatchgen.runs.failure import LONGEST, failures, look_bad
+from sbatchgen.runs.failure import LONGEST, Asks, failures, look_bad, raised_at
 from tests.conftest import FIXTURES
 
 RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())
@@ -109,6 +109,54 @@ def test_a_cause_is_told_by_its_first_line_and_by_slurm() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "cause", "means"),
+    [
+        (
+            "/usr/bin/python3: can't open file '/w/trian.py': [Errno 2] No such file",
+            "program-missing",
+            "/w/trian.py",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'cuda.bindings'; 'cuda' is not a package",
+            "own-module",
+            "cuda.py",
+        ),
+        (
+            "AttributeError: partially initialized module 'random' has no 'x' (most likely due to a circular import)",
+            "own-module",
+            "random.py",
+        ),
+    ],
+)
+def test_a_missing_program_and_a_hidden_package_are_named(text: str, cause: str, means: str) -> None:
+    (failure,) = failures("FAILED 1:0", [(1, text)], "ddp")
+    assert (failure.cause, means in failure.means) == (cause, True)
+
+
+RAISED = """[rank3]: Traceback (most recent call last):
+[rank1]: Traceback (most recent call last):
+[rank3]:   File "/w/train.py", line 12, in <module>
+[rank1]:   File "/w/other.py", line 99, in <module>
+[rank3]:   File "/v/lib/python3.11/site-packages/torch/nn.py", line 7, in forward
+[rank3]: ValueError: 3 is not a number"""
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (RAISED, "/w/train.py:12, rank 3"),
+        (RAISED.replace("[rank3]:", "2:").replace("[rank1]:", "0:"), "/w/train.py:12, rank 2"),
+        ('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError', "a.py:1"),
+        ("ValueError: 3 is not a number", ""),
+        ("", ""),
+    ],
+)
+def test_where_an_exception_was_raised(text: str, place: str) -> None:
+    lines = [*enumerate(text.splitlines(), 1)]
+    assert raised_at(lines, len(lines)) == place
+
+
 def test_an_own_error_is_shown_with_its_fix() -> None:
     (failure,) = failures("", [(7, "error: no weights found; at: runs/x; fix: --resume off")], "ddp")
     assert (failure.means, failure.fix, failure.line) == ("no weights found (runs/x)", "--resume off", 7)
@@ -147,5 +195,5 @@ def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:
 )
 def test_the_fix_of_no_gpu_is_that_of_the_job(has_gpus: bool | None, says: str) -> None:  # noqa: FBT001
     log = [(1, "RuntimeError: No CUDA GPUs are available")]
-    (failure,) = failures("FAILED 1:0", log, "ddp", has_gpus=has_gpus)
+    (failure,) = failures("FAILED 1:0", log, "ddp", Asks(has_gpus=has_gpus))
     assert says in failure.fix

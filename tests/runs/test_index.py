@@ -58,6 +58,20 @@ def test_a_name_means_the_run_of_this_folder_before_another(index: Index, tmp_pa
     assert [run.folder for run in index.find("ddp", tmp_path)] == [other]
 
 
+def test_a_printed_name_means_its_run_for_ever(index: Index, tmp_path: Path) -> None:
+    """An old script has its folder elsewhere; later a job with a folder of its name is submitted here."""
+    work, elsewhere, near = tmp_path / "work", tmp_path / "state/alpha-1", tmp_path / "work/runs/alpha"
+    for key, folder, job in (("a", elsewhere, "1"), ("b", near, "2")):
+        folder.mkdir(parents=True)
+        run = index.begin(key, folder, "alpha", shared=False)
+        kept = Record(key=key, run=run.name, shared=False, name="alpha", job=job, folder=str(work))
+        record.keep(folder, kept)
+        assert index.find(run.name, work) == [run]  # as it is printed now
+    assert [run.folder for run in index.find("alpha", work)] == [elsewhere]
+    assert [run.folder for run in index.find("alpha-2", work)] == [near]
+    assert [run.folder for run in index.find("runs/alpha", work)] == [near]
+
+
 def test_runs_in_a_shared_folder_are_several(index: Index, tmp_path: Path) -> None:
     names = [index.begin(key, tmp_path, "ddp", shared=True).name for key in "abc"]
     assert names == ["ddp", "ddp-2", "ddp-3"]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.runs import record
-from sbatchgen.runs.metrics import log_events
+from sbatchgen.runs.index import Index, place
+from sbatchgen.runs.metrics import line_events, log_events
 from sbatchgen.runs.plot import read_history
+from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.progress import read_progress
 from sbatchgen.runs.record import PlanValue, Record
 from sbatchgen.units import LinePattern
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Command
 
 PAGE = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
 PATTERNS = re.findall(r"^metrics: '(.*)'$", PAGE, re.MULTILINE)
@@ -120,3 +125,46 @@ def test_other_json_and_other_lines_are_no_measurements(folder: Path) -> None:
 def test_a_pattern_without_a_number_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"regular expression|names no number|control character"):
         LinePattern.parse(pattern)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("epoch 3 loss 0.5 acc 0.4", {"train": {"epoch": 3, "loss": 0.5, "accuracy": 0.4}}),
+        ("Epoch [3/10], Step [100/600], Loss: 0.25", {"train": {"epoch": 3, "loss": 0.25}}),
+        (
+            "Epoch: 3  val loss=1.5e-1  val accuracy: 97.5%",
+            {"epoch": {"epoch": 3, "loss": 0.15, "accuracy": 0.975}},
+        ),
+        (
+            "Epoch 3: 50%|###  | 5/10 [00:01<00:01, 4it/s, v_num=0, train_loss=0.5]",
+            {"train": {"epoch": 3, "loss": 0.5}},
+        ),
+        ("{'loss': 0.5, 'grad_norm': 1.0, 'epoch': 1.5}", {"train": {"epoch": 1, "loss": 0.5}}),
+        ("{'eval_loss': 0.5, 'eval_runtime': 1.0, 'epoch': 2.0}", {"epoch": {"epoch": 2, "loss": 0.5}}),
+        ("{'loss': '1.28', 'epoch': '2.5'}", {"train": {"epoch": 2, "loss": 1.28}}),
+        ("epoch 3 begins", {}),
+        ("loss_scale 2 at step 7", {}),
+        ("step 7: box_loss 0.5 gloss 3", {}),
+        ("the loss is 0.5", {}),
+    ],
+)
+def test_common_lines_are_understood_without_a_pattern(line: str, expected: dict[str, Any]) -> None:
+    known = {event.pop("event"): event for event in line_events(line, None)}
+    assert known == expected
+
+
+def test_a_sweep_is_plotted_point_by_point(folder: Path, command: Command) -> None:
+    index = Index(place(os.environ))
+    run_dir = folder / "elsewhere"
+    index.begin("c0ffee", run_dir, "lr", shared=False)
+    for point in ("0", "1", "10"):
+        (run_dir / point).mkdir(parents=True)
+        lines = [json.dumps({"step": step, "loss": 1 / step}) for step in (1, 2, 3)]
+        (run_dir / point / "events.jsonl").write_text("\n".join(lines))
+    (run_dir / POINTS).write_text("lr\n0.1\n0.2\n")
+    drawn = command("plot", "lr", "--text")
+    assert drawn.status in (0, None), drawn.err
+    assert drawn.out.splitlines()[-1] == "a 0, b 1, c 10; capital letters: validation"
+    single = command("plot", "lr/1", "--text").out
+    assert single.splitlines()[-1].startswith("a 1;")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from sbatchgen.rules import judge
+from sbatchgen.runs.index import Index, place
 from tests.conftest import Command
+from tests.slurm import fakes
 
 PLAIN = "import torch\nprint(torch.nn.Linear(8, 1))\n"
 SAVES = f"{PLAIN}torch.save(1, 'last.pt')\n"
@@ -67,7 +69,7 @@ def test_restarts_are_counted_where_there_may_be_some(command: Command, folder: 
     asks_for_none = review(command, mode="single")
     assert asks_for_none["request"]["restarts"] == 0
     assert asks_for_none["job"]["restarts"].startswith(
-        "train.py asks for none: at the time limit the job ends"
+        "train.py asks for none and never loads what it saves: at the time limit the job ends"
     )
     assert review(command, "--requeue-on-timeout", mode="single")["request"]["restarts"] == 10
     (folder / "train.py").write_text(f"{SAVES}import own_library\n")
@@ -165,3 +167,96 @@ def test_what_happens_at_the_time_limit_is_said_once(command: Command, folder: P
             )
             == 1
         )
+
+
+EPOCHS = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+model = torch.nn.Linear(8, 1)
+for epoch in range(90):
+    torch.save(model.state_dict(), "model.pt")
+"""
+EATS = "warning: train.py never loads what it saves: {} begins at the beginning, and may overwrite what it has saved"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), []),
+        (("--requeue-on-timeout",), [EATS.format("each restart")]),
+        (("--chain", "3"), [EATS.format("each restart")]),
+        (("--array", "1-3%1"), [EATS.format("each restart")]),
+        (("--requeue-on-timeout", "--resume", "off"), []),
+    ],
+)
+def test_a_restart_that_eats_the_model_is_a_warning(
+    command: Command, folder: Path, words: tuple[str, ...], expected: list[str]
+) -> None:
+    (folder / "train.py").write_text(EPOCHS)
+    made = review(command, *words, mode="single")
+    assert [says for says in says(made) if "never loads" in says] == expected
+    fixes = [finding["fix"] for finding in made["findings"] if finding["rule"] == "SB050"]
+    assert all('model.load_state_dict(state["model"])' in fix for fix in fixes)
+    (folder / "train.py").write_text(f"{EPOCHS}model.load_state_dict(torch.load('model.pt'))\n")
+    assert "never loads" not in str(review(command, *words, mode="single"))
+
+
+def test_points_that_save_to_one_file_are_found(command: Command, folder: Path) -> None:
+    (folder / "train.py").write_text(EPOCHS)
+    words = (
+        "sweep",
+        "single",
+        "--profile",
+        "msu",
+        "--trainer",
+        "train.py",
+        "--dry-run",
+        "--run-dir",
+        "runs/lr",
+        "--param",
+        "lr=0.1,0.2",
+    )
+    shown = command(*words).err
+    assert "warning SB051: 2 points save to model.pt" in shown
+    assert 'os.path.join(os.environ["RUN_DIR"], "model.pt")' in shown
+    option = 'parser.add_argument("--out", default="model.pt")\ntorch.save(model, parser.parse_args().out)\n'
+    (folder / "train.py").write_text(f"import argparse, torch\nparser = argparse.ArgumentParser()\n{option}")
+    assert "fix: -- --out {run_dir}/model.pt" in command(*words).err
+    assert "SB051" in command(*words, "--", "--out", "other.pt").err
+    assert "SB051" not in command(*words, "--", "--out", "{run_dir}/model.pt").err
+    assert "SB051" not in command(*words, "--param", "out=a.pt,b.pt").err
+    assert "SB051" not in command(*words[:-1], "lr=0.1").err
+
+
+SCRIPT = "#!/bin/bash\n#SBATCH --job-name=old --time=5 --requeue\npython3 -u train.py\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("single", "--profile", "public_cluster", "--job-name", "old", "--trainer", "train.py"), ("old.sh",)],
+)
+def test_nothing_that_starts_a_run_again_hides_that_its_trainer_never_loads(
+    command: Command, folder: Path, programs: Path, words: tuple[str, ...]
+) -> None:
+    (folder / "train.py").write_text(EPOCHS)
+    (folder / "old.sh").write_text(SCRIPT)
+    fakes.saying(programs, "sbatch", "4711")
+    first = command("submit", *words, "--yes")
+    assert (first.status, first.out) == (0, "4711\n")
+    assert ("never loads" in first.err) is True
+    (folder / "model.pt").write_text("the model")
+    row = {"JobArrayID": "4711", "State": "TIMEOUT", "exit_code": "15"}
+    (job,) = Index(place(os.environ)).jobs()
+    fakes.squeue(programs, [row | {"Command": f"{folder}/sbatchgen-{job.key}-x/job.slurm"}])
+    says = (
+        "train.py never loads what it saves: it begins at the beginning, and may overwrite what it has saved"
+    )
+    assert f"a restart  {says}" in command("status", "old").out
+    assert says in command("diagnose", "old").out
+    again = command("resume", "old", "--yes")
+    assert (again.status, says in again.err) == (0, True), again.err
+    if words[0] == "single":
+        assert f"warning SB050: {says}" in command("submit", *words, "--dry-run").err

@@ -15,6 +15,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.runs import snapshot
 from sbatchgen.runs.snapshot import Snapshot
 from tests.conftest import Command, Result
+from tests.slurm import fakes
 
 ODD = ("a b.py", "line\nbreak.py", os.fsdecode(b"\xff.py"), " blank", "-dash")
 
@@ -323,3 +324,66 @@ def test_where_there_is_nothing_to_copy_it_is_told(
     monkeypatch.chdir(folder)
     none = submit("--snapshot")
     assert (none.status, f"git does not know {folder}" in none.err) == (3, True)
+
+
+READS = """
+import argparse, json, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", default="data")
+parser.add_argument("--config")
+parser.add_argument("--out", default="model.pt")
+args = parser.parse_args()
+torch.save(torch.load("extra/labels.pt"), args.out)
+open("whole.txt")
+"""
+
+
+def test_what_the_trainer_reads_and_git_ignores_is_named_before_the_job_dies(
+    repository: Path, submit: Submit, command: Command
+) -> None:
+    work = repository / "work"
+    put(work / "train.py", READS)
+    put(work / "whole.txt")
+    put(repository / ".gitignore", "data\nextra\n*.pt\nmore\nruns\n")
+    git(repository, "add", ".")
+    (work / "empty").mkdir()
+    words = ("--trainer", "train.py", "--snapshot", "--dry-run")
+    assert "not in the snapshot" not in submit(*words).err  # there is no data here
+    for name in ("data/train.pt", "extra/labels.pt", "more/a.bin", "model.pt", "runs/x/a"):
+        put(work / name)
+    shown = submit(*words).err
+    assert "train.py names data, which git does not know: it is not in the snapshot" in shown
+    assert "fix: --snapshot-file extra/labels.pt" in shown
+    assert shown.count("not in the snapshot") == 2
+    put(work / "config.yaml", "train: {files: more/a.bin, empty: empty}\n")
+    shown = submit(*words, "--", "--config", "config.yaml", "--data=more").err
+    assert "an argument names config.yaml" in shown
+    assert "an argument names more, which" in shown
+    named = ("--snapshot-file", "data", "--snapshot-file", "extra")
+    copied = taken(repository, "data", "extra")
+    assert {"work/data/train.pt", "work/extra/labels.pt"} <= names(copied.place)
+    assert "not in the snapshot" not in submit(*words, *named).err
+    assert "not in the snapshot" not in submit("--trainer", "train.py", "--dry-run").err
+
+
+def test_a_file_that_the_snapshot_lacks_is_told_as_such(
+    repository: Path, submit: Submit, command: Command
+) -> None:
+    put(repository / ".gitignore", "data\n")
+    assert submit("--trainer", "train.py", "--snapshot").out == "4711\n"
+    put(repository / "work/data/train.pt")
+    run = repository / "work/runs/single"
+    (key,) = [json.loads((run / "job-4711.json").read_text())["key"]]
+    row = {
+        "JobArrayID": "4711",
+        "State": "FAILED",
+        "exit_code": "256",
+        "Command": f"/x/sbatchgen-{key}-x/job.slurm",
+    }
+    fakes.squeue(repository.parent / "bin", [row])
+    text = "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.pt'\n"
+    (run / "single-4711.out").write_text(text)
+    shown = command("diagnose", "single").out
+    assert "sbatchgen resume single --snapshot --snapshot-file data" in shown
+    again = command("resume", "single", "--snapshot", "--snapshot-file", "data", "--dry-run")
+    assert again.status in (0, None), again.err

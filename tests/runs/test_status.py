@@ -150,9 +150,14 @@ def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> Non
     assert done.returncode == 0, done.stderr
     second = done.stdout.strip()
     assert [job["id"] for job in site.runs("again")["again"]["jobs"]] == [first, second]
-    refused = site("resume", "again", "--yes", "--time", "1:00:00")
+    refused = site("resume", "again", "--yes", "--trainer", "a.py")
     assert refused.returncode == 2
-    assert "is of a finished script: options can't change it" in refused.stderr
+    assert "is a finished script: --trainer can't change it" in refused.stderr
+    longer = site("resume", "again", "--yes", "--time", "0:07:00")
+    assert longer.returncode == 0, longer.stderr
+    second = longer.stdout.strip()
+    assert "TimeLimit=00:07:00" in site.cluster.run(["scontrol", "show", "job", second]).stdout
+    site.until("again", "COMPLETED")
     site.cluster.put("work/again.sh", "#!/bin/bash\ntrue\n")
     refused = site("resume", "again", "--yes")
     assert refused.returncode == 3

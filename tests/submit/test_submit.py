@@ -91,6 +91,30 @@ def test_errors_stop_a_submission(record: Path, folder: Path, command: Command) 
     assert not (folder / "runs").exists()
 
 
+def test_options_go_with_a_finished_script_as_with_sbatch(
+    record: Path, folder: Path, command: Command
+) -> None:
+    text = "#!/bin/bash\n#SBATCH --job-name=mine --mem=1G # small\n#SBATCH --time=5\nhostname\n"
+    (folder / "x.sh").write_text(text)
+    words = ("--mem", "64G", "--no-requeue", "--output", "logs/a b.out", "--job-name", "yours")
+    done = command("submit", "x.sh", "--yes", *words, "--set", "extra_options.spread-job=true")
+    assert (done.status, done.out) == (0, "4711\n"), done.err
+    given = ["--job-name=yours", "--output=logs/a b.out", "--mem=64G", "--no-requeue", "--spread-job"]
+    assert sorted((record / "argv").read_text().splitlines()[1:-1]) == sorted(given)
+    assert (record / "script").read_text() == text
+    assert text in done.err
+    assert "64G of memory" in done.err
+    assert "SB119" not in done.err
+    assert "info: sbatch gets --" in done.err
+    assert (folder / "logs").is_dir()
+    shown = command("status", "yours").out
+    assert all(option in shown for option in (str(folder / "x.sh"), *given))
+    again = command("resume", "yours", "--yes", "--mem", "128G")
+    assert again.status == 0, again.err
+    given[2] = "--mem=128G"
+    assert sorted((record / "argv").read_text().splitlines()[1:-1]) == sorted(given)
+
+
 def test_a_finished_script_goes_as_it_is(record: Path, folder: Path, command: Command) -> None:
     text = "#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH -o logs/%x/a-%j.out # here\n#SBATCH -e errors/%j\nhostname\n"
     (folder / "job.slurm").write_text(text)
@@ -153,7 +177,9 @@ def test_several_jobs_that_can_not_go_together(
 @pytest.mark.parametrize(
     ("text", "arguments", "status", "words"),
     [
-        (b"#!/bin/bash\nhostname\n", ("--nodes", "2"), 2, "is a finished script"),
+        (b"#!/bin/bash\nhostname\n", ("--trainer", "a.py"), 2, "finished script: --trainer can't change it"),
+        (b"#!/bin/bash\nhostname\n", ("--set", "mode=ddp"), 2, "finished script: --mode can't change it"),
+        (b"#!/bin/bash\nhostname\n", ("--time", "soon"), 2, "soon"),
         (b"#!/bin/bash\nhostname\n", ("--", "x"), 2, "is a finished script"),
         (b"#!/bin/bash\r\nhostname\r\n", (), 3, "DOS line ends"),
         (

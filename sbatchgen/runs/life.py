@@ -1,0 +1,115 @@
+"""Whether a run stands still: how long ago it gave a sign of life, beside what is usual in this run.
+
+Signs are new lines of its logs, and what is written in its run folder. When they were is known of events with
+a time and of lines of the log that begin with one; of other logs, how many lines there were in how long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen.runs.events import EVENTS, number, some_events
+from sbatchgen.runs.job_log import last_start, newest_logs
+from sbatchgen.runs.record import Record
+
+LINES = 2000  # at the end of a log
+QUIET_S = 120.0  # a program that says nothing for less does not stand still
+SILENT_S = 600.0  # for one that has not said anything yet, as while it imports and downloads
+LONGER = 4  # times the longest pause so far
+MEAN = 20  # times the mean pause, where only that is known
+FEWEST = 4  # pauses from which it is known what is usual
+_CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
+_STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
+_OF_SLURM = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
+
+
+class Quiet(NamedTuple):
+    """How long nothing was heard of a run, and the usual pause, in seconds; None if that is not known."""
+
+    quiet_s: float
+    usual_s: float | None
+
+    @property
+    def says(self) -> str:
+        """In short: "no output for 5 min; usual: 4 s"."""
+        usual = "" if self.usual_s is None else f"; usual: {_words(self.usual_s)}"
+        return f"no output for {_words(self.quiet_s)}{usual}"
+
+
+def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet | None:
+    """Return for how long a run that runs since a time has stood still; None if it does not."""
+    logs = newest_logs(kept)
+    written = [
+        time for path in (*logs, *_of_folder(folder)) if (time := _changed(path)) is not None and time <= now
+    ]
+    lines = [line for path in logs for _, line in last_start(path, LINES)]
+    times = _times(lines, folder, started, now)
+    last = max([*written, *times, started])
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    if len(pauses) >= FEWEST:
+        return _quiet(now - last, statistics.median(pauses), LONGER * max(pauses))
+    if len(lines) > FEWEST:
+        mean = (last - started) / len(lines)
+        return _quiet(now - last, mean, MEAN * mean)
+    return Quiet(now - last, None) if now - last > SILENT_S else None
+
+
+def quiet_at_end(kept: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
+    """Return for how long a run stood still before its end; None if it did not, or that is not known.
+
+    The end itself is written into the log, so only times that lines and events hold count.
+    """
+    lines = [line for path in newest_logs(kept, task) for _, line in last_start(path, LINES)]
+    times = _times(lines, folder, started, ended)
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    if len(pauses) < FEWEST:
+        return None
+    return _quiet(ended - times[-1], statistics.median(pauses), LONGER * max(pauses))
+
+
+def _quiet(quiet_s: float, usual_s: float, longest_s: float) -> Quiet | None:
+    return Quiet(quiet_s, usual_s) if quiet_s > max(QUIET_S, longest_s) else None
+
+
+def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
+    """Return when events and lines were written, in order; of another clock's lines nothing."""
+    events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
+    known = sorted(time for time in events if time is not None and started <= time <= until)
+    stamps = sorted(_stamps(lines))
+    if stamps and (stamps[0] < started - _CLOCKS_S or stamps[-1] > until + _CLOCKS_S):
+        stamps = []  # they may be of another time zone
+    return max(known, stamps, key=len)
+
+
+def _stamps(lines: Sequence[str]) -> Iterator[float]:
+    for line in lines:
+        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
+        if match:
+            with contextlib.suppress(ValueError):
+                yield datetime.fromisoformat(match[0]).astimezone().timestamp()
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    """Return what a training writes in its run folder: events, and checkpoints in it and one folder below."""
+    return [folder / EVENTS, folder, folder / "checkpoints"]
+
+
+def _changed(path: Path) -> float | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return None
+
+
+def _words(seconds: float) -> str:
+    """Return 4 s, 5 min or 3 h."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"

@@ -1,0 +1,123 @@
+"""A run that stands still: what is usual in it, from events, lines with a time, and lines without."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.runs.life import Quiet, quiet_at_end, quiet_now
+from sbatchgen.runs.record import Record
+from tests.conftest import Command
+from tests.runs.test_diagnosis import run_of
+
+NOW = 1_800_000_000.0
+KEPT = Record(shared=False, name="ddp", job="4711", folder="/")
+
+
+def put(folder: Path, text: str, changed: float) -> Record:
+    """The record of a job with this log."""
+    (folder / "log").write_text(text)
+    os.utime(folder / "log", (changed, changed))
+    os.utime(folder, (changed, changed))
+    return Record(shared=False, name="ddp", job="4711", folder=str(folder), log=str(folder / "log"))
+
+
+def stamped(*times: float) -> str:
+    return "".join(f"{datetime.fromtimestamp(each).astimezone():%Y-%m-%d %H:%M:%S} step\n" for each in times)
+
+
+def events(folder: Path, *times: float) -> None:
+    lines = (json.dumps({"event": "train", "step": step, "time": each}) for step, each in enumerate(times))
+    (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
+    os.utime(folder / "events.jsonl", (times[-1], times[-1]))
+    os.utime(folder, (times[-1], times[-1]))
+
+
+EVEN = [NOW - 340 + 4 * step for step in range(11)]  # the last one five minutes ago
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        (EVEN, "no output for 5 min; usual: 4 s"),
+        ([*EVEN[:5], *(each + 200 for each in EVEN[5:])], ""),  # such a pause was there before
+        ([each + 250 for each in EVEN], ""),  # 50 s are nothing
+        (EVEN[:3], ""),  # what is usual is not known
+    ],
+)
+def test_a_pause_is_told_beside_what_is_usual(tmp_path: Path, times: list[float], expected: str) -> None:
+    kept = put(tmp_path, stamped(*times), times[-1])
+    quiet = quiet_now(kept, tmp_path, NOW - 400, NOW)
+    assert (quiet.says if quiet else "") == expected
+    kept = put(tmp_path, "a\n", times[-1])
+    events(tmp_path, *times)
+    quiet = quiet_now(kept, tmp_path, NOW - 400, NOW)
+    assert (quiet.says if quiet else "") == expected
+
+
+def test_lines_without_a_time_count_by_their_number(tmp_path: Path) -> None:
+    kept = put(tmp_path, "step\n" * 50, NOW - 600)
+    assert quiet_now(kept, tmp_path, NOW - 700, NOW) == Quiet(600.0, 2.0)
+    assert quiet_now(kept, tmp_path, NOW - 700, NOW - 500) is None
+    assert quiet_now(put(tmp_path, "step\n" * 3, NOW - 300), tmp_path, NOW - 400, NOW) is None
+    silent = quiet_now(put(tmp_path, "", NOW - 700), tmp_path, NOW - 700, NOW)
+    assert silent
+    assert silent.says == "no output for 12 min"
+
+
+def test_a_checkpoint_is_a_sign_of_life(tmp_path: Path) -> None:
+    kept = put(tmp_path, "step\n" * 50, NOW - 600)
+    (tmp_path / "checkpoints").mkdir()
+    os.utime(tmp_path / "checkpoints", (NOW - 9, NOW - 9))
+    assert quiet_now(kept, tmp_path, NOW - 700, NOW) is None
+
+
+LIMIT = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2027-01-15T08:00:00 DUE TO TIME LIMIT ***\n"
+
+
+def test_how_it_ended_is_seen_by_times_alone(tmp_path: Path) -> None:
+    kept = put(tmp_path, stamped(*EVEN) + LIMIT, NOW)
+    assert quiet_at_end(kept, tmp_path, NOW - 400, NOW) == Quiet(300.0, 4.0)
+    assert quiet_at_end(kept, tmp_path, NOW - 400, NOW - 250) is None
+    assert quiet_at_end(put(tmp_path, "step\n" * 50 + LIMIT, NOW), tmp_path, NOW - 400, NOW) is None
+    other_zone = stamped(*(each - 7200 for each in EVEN))
+    assert quiet_at_end(put(tmp_path, other_zone, NOW), tmp_path, NOW - 400, NOW) is None
+
+
+def clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%dT%H:%M:%S}"
+
+
+def test_a_run_that_stands_still_is_seen_by_every_command(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    now = time.time()
+    times = [now - 340 + 4 * step for step in range(11)]
+    row = {"TimeUsed": "6:00", "TimeLimit": "10:00", "NumNodes": "1", "NodeList": "n1"}
+    run_of(folder, programs, "RUNNING", 0, stamped(*times).encode(), **row)
+    for path in (folder / "runs/ddp", folder / "runs/ddp/ddp-4711.out"):
+        os.utime(path, (times[-1], times[-1]))
+    says = "no output for 5 min; usual: 4 s"
+    assert says in command("status").out
+    assert f"stands still  {says}" in command("status", "ddp").out
+    assert f"note: {says}" in command("report", "ddp").err
+    shown = command("diagnose", "ddp").out
+    assert f"{says}\n  fix: sbatchgen logs ddp --lines 20" in shown
+
+
+@pytest.mark.parametrize(("until", "still"), [(300, True), (30, False)])
+def test_a_time_limit_is_no_cause_where_the_log_stood_still(
+    folder: Path, programs: Path, command: Command, until: int, *, still: bool
+) -> None:
+    now = time.time()
+    times = [now - until - 40 + 4 * step for step in range(11)]
+    row = {"StartTime": clock(times[0] - 10), "EndTime": clock(now)}
+    run_of(folder, programs, "TIMEOUT", 15, (stamped(*times) + LIMIT).encode(), **row)
+    causes = json.loads(command("diagnose", "ddp", "--format", "json").out)["causes"]
+    assert [each["cause"] for each in causes] == ["stood-still" if still else "time-limit"]
+    assert ("--time" in causes[0]["fix"]) is not still
