@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sbatchgen.bash import Body
+from sbatchgen.bash.chain import chain
 from sbatchgen.dryrun.step import number_of
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.sbatch.option_table import specs
@@ -29,6 +30,7 @@ _OF_OTHERS = re.compile(
     f"['\"`\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
     re.MULTILINE,
 )
+_STARTERS = {"srun", "exec", "time"}  # of a program that has to be there
 _FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
 _TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
 _LOOKS = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")  # which tell by their status
@@ -124,6 +126,23 @@ def absent(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
             need = _need("program", name, line, [Traced(line, name, folder)])
             if not os.path.exists(need.name):  # noqa: PTH110 - a path of the job's nodes
                 yield need
+
+
+def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
+    """Yield the programs and the files of `source` that a script names once, by a path, before any cd.
+
+    Most are missing at first: a run that begins with them is one run less.
+    """
+    for command in body.commands:
+        if command.name in ("cd", "pushd"):
+            return
+        *starters, program = chain(command, body)
+        kind, words = "program", program.words[:1] if {tool.name for tool in starters} <= _STARTERS else ()
+        if command.name in ("source", "."):
+            kind, words = "file", command.words[1:2]
+        path = words[0].value if words and not command.test else None
+        if path and "/" in path and path[0] in "./" and is_path(path) and text.count(path) == 1:
+            yield _need(kind, path, command.line, [Traced(command.line, path, folder)])
 
 
 def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:

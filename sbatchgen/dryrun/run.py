@@ -22,6 +22,7 @@ from sbatchgen.dryrun.missing import (
     Traced,
     absent,
     empty_test,
+    expected,
     false_test,
     functions_of,
     missing,
@@ -216,8 +217,9 @@ def _again(  # noqa: PLR0917 - of one caller
     left: Left,
 ) -> DryRun:
     """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
-    needed: dict[tuple[str, str], Need] = {}
     workdir = box.folder
+    at_first = _at_first(script, given, workdir) if rounds > 1 else {}
+    needed, given = {**at_first}, _with(given, at_first.values())
     for number in range(1, rounds + 1):
         with sight.opened() as shown:
             box = box._replace(shown=shown, limits=left.limits())
@@ -248,11 +250,18 @@ def _again(  # noqa: PLR0917 - of one caller
     ran = {entry.line for entry in done.trace}
     spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
     reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
+    needed = {key: need for key, need in needed.items() if key not in at_first or need.line in reached | ran}
     for need in unset(done, given) if done.steps else ():
         if need.line in reached | ran:
             needed.setdefault(need[:2], need)
     needs = tuple(sorted(needed.values(), key=lambda need: need.line))
     return replace(done, needed=needs, given=given, runs=number, left=left)
+
+
+def _at_first(script: JobScript, given: Given, workdir: str) -> dict[tuple[str, str], Need]:
+    """Return what a run lacks by the script's text alone."""
+    needs = expected(script.body, script.text, workdir)
+    return {need[:2]: need for need in needs if need.name not in given.files and not path_of(need.name)}
 
 
 def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
