@@ -160,6 +160,8 @@ class Host:
         outside = ["nsenter", "--target", str(into.pid), "--net", "ip"]
         inside = ["nsenter", "--target", str(self.pid), "--net", "ip"]
         peer = ["peer", "name", interface, "netns", str(self.pid)]
+        # of an earlier host of this name, which the kernel takes its time to remove
+        subprocess.run([*outside, "link", "delete", port], check=False, capture_output=True, timeout=600)
         for command in (
             [*outside, "link", "add", port, "type", "veth", *peer],
             [*outside, "link", "set", port, "master", bridge, "up"],

@@ -6,6 +6,7 @@ beside a process; it prints a line of JSON: what reached them, and what the comm
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -121,6 +122,8 @@ def main(folder: str, *command: str) -> None:
     }
     ready = select.select([*listeners.values()], [], [], 0)[0]
     reached = [name for name, each in listeners.items() if each in ready]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        other.wait(0.3)  # a killed process takes its time to end
     if other.poll() is not None:
         reached.append("signal")
     elif (_state(other.pid), *_of_kernel()) != before:
