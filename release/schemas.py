@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from sbatchgen.finding import Finding
 from sbatchgen.lint.formats import FindingOutput
-from sbatchgen.outputs import cluster, jobs, profiles, runs, scripts
+from sbatchgen.outputs import cluster, explained, jobs, profiles, runs, scripts
 from sbatchgen.outputs.document import fields_of
 from sbatchgen.review.review import Review
 from sbatchgen.runs.cost import Report
@@ -23,7 +23,7 @@ DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML server
 OUTPUTS = {
     "adopt": scripts.AdoptOutput,
     "diagnose": runs.DiagnoseOutput,
-    "explain": jobs.ExplainOutput,
+    "explain": explained.ExplainOutput,
     "gpus": cluster.GpusOutput,
     "gpus for": cluster.RoomOutput,
     "lint": Sequence[FindingOutput],

@@ -177,7 +177,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     script = render_request(request) if traced else None
     places = trace_request(request, script) if script is not None else []
     if form == "json":
-        from sbatchgen.outputs.jobs import explain_output
+        from sbatchgen.outputs.explained import explain_output
 
         put_json(explain_output(values, script, places))
     else:

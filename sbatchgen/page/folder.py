@@ -27,7 +27,7 @@ PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own pl
 _LIBRARIES = "/lib/python3.14/site-packages"
 _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
-_LEFT_OUT = {"page", "discover", "prepare", "editor", "dryrun", "rehearsal", "__pycache__"}
+_LEFT_OUT = {"page", "discover", "prepare", "editor", "rehearsal", "__pycache__"}
 _SECONDS = 600
 
 PackedFile = tuple[
