@@ -86,6 +86,7 @@ def jobs(site: Site) -> dict[str, int]:
     }
     for name, nodes in {"worker-lost": "n[2-3]", "host-lost": "n[3-4]"}.items():
         site.reach_step(name, 10)
+        cluster.until(lambda name=name: any(site.events(name, "save")), "a first checkpoint")  # type: ignore[misc]
         record = cluster.job(ids[name])
         assert (record["NodeList"], record["BatchHost"]) == (nodes, nodes[:3].replace("[", ""))
     cluster.stop_node("n3")

@@ -111,5 +111,7 @@ def test_an_error_of_one_rank(
     assert ended.code != 0
     assert len(lines) == 1, ended.err
     assert place in lines[0]
-    assert (status(run_dir)["state"], what in status(run_dir)["reason"]) == ("failed", True)
+    assert status(run_dir)["state"] == "failed"
+    if (wrong, launcher) != ("detect", "srun"):  # there the first process may not have begun to listen
+        assert what in status(run_dir)["reason"]
     assert place in status(run_dir)["reason"]
