@@ -136,10 +136,13 @@ def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
     for command in body.commands:
         if command.name in ("cd", "pushd"):
             return
-        *starters, program = chain(command, body)
-        kind, words = "program", program.words[:1] if {tool.name for tool in starters} <= _STARTERS else ()
         if command.name in ("source", "."):
             kind, words = "file", command.words[1:2]
+        else:
+            tools = chain(command, body)  # none of words that expand to nothing
+            kind, words = "program", tuple(tool.words[0] for tool in tools[-1:])
+            if not {tool.name for tool in tools[:-1]} <= _STARTERS:
+                continue
         path = words[0].value if words and not command.test else None
         if path and "/" in path and path[0] in "./" and is_path(path) and text.count(path) == 1:
             yield _need(kind, path, command.line, [Traced(command.line, path, folder)])

@@ -250,7 +250,9 @@ def _again(  # noqa: PLR0917 - of one caller
     ran = {entry.line for entry in done.trace}
     spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
     reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
-    needed = {key: need for key, need in needed.items() if key not in at_first or need.line in reached | ran}
+    commands_run = "\n".join(entry.command for entry in done.trace)
+    unused = {key for key in at_first if f"/{Path(key[1]).name}" not in commands_run}
+    needed = {key: need for key, need in needed.items() if key not in unused}
     for need in unset(done, given) if done.steps else ():
         if need.line in reached | ran:
             needed.setdefault(need[:2], need)

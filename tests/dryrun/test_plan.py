@@ -388,3 +388,21 @@ def test_two_plans_are_compared(tmp_path: Path) -> None:
     old, new = (planned(f"srun python train.py --lr {rate}\n", tmp_path)[0] for rate in ("0.1", "0.2"))
     assert screen.difference(old, old) == ""
     assert "-    python train.py --lr 0.1\n+    python train.py --lr 0.2" in screen.difference(old, new)
+
+
+def test_a_run_begins_with_the_programs_that_the_text_names(tmp_path: Path) -> None:
+    """Also beside commands whose words expand to nothing."""
+    text = 'none=()\n"${none[@]}"\n. ./env.sh\nif false; then ./never; fi\nsrun ./run "${none[@]}"\n'
+    done, findings = planned(text, tmp_path)
+    assert {(need.kind, need.name) for need in done.needed} == {
+        ("file", f"{tmp_path}/env.sh"),
+        ("program", f"{tmp_path}/run"),
+    }
+    assert done.steps[-1].command[-1] == "./run"
+    assert not said(findings)
+
+
+@pytest.mark.parametrize("before", ["cd sub\n", "[[ -e ./run ]] || exit 3\n"])
+def test_a_run_begins_without_what_may_be_elsewhere_or_is_looked_for(tmp_path: Path, before: str) -> None:
+    done, _ = planned(f"{before}./run\n", tmp_path)
+    assert done.runs > 1
