@@ -225,7 +225,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
-    Thread(target=judge.rules, args=(judge.STARTED,)).start()  # loads them while the sandbox runs
+    if not diff:
+        Thread(target=judge.rules, args=(judge.STARTED,)).start()  # loads them while the sandbox runs
     plans = [
         plan_of(script, os.environ, here(), inputs, nodes=nodes, see=how["see"])
         for script, inputs, nodes in jobs
