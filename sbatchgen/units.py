@@ -80,6 +80,14 @@ def in_seconds(duration: float) -> str:
     return f"{duration:.0f} s" if duration >= 10 else f"{duration:.1f} s"
 
 
+def in_units(duration: float) -> str:
+    """Return seconds in the largest unit of which they are two or more: 4 s, 5 min or 3 h."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if duration >= 2 * unit:
+            return f"{duration / unit:.0f} {name}"
+    return f"{duration:.0f} s" if duration >= 1 else "less than 1 s"
+
+
 def in_bytes(size: int) -> str:
     """Return a size as people read it: 40 KiB, 1.5 MiB, 12 MiB, 2.25 GiB."""
     mib = size / (1 << 20)

@@ -24,7 +24,7 @@ def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
     """Yield the files of models into which the calls of a module save, where their names can be read."""
     names, options = _constants(tree), _defaults(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _called(node) not in _CALLS:
+        if not isinstance(node, ast.Call) or called(node) not in _CALLS:
             continue
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             option = options.get(value.attr) if isinstance(value, ast.Attribute) else None
@@ -33,7 +33,7 @@ def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
                 yield option or SavedFile(name)
 
 
-def _called(node: ast.Call) -> str:
+def called(node: ast.Call) -> str:
     """Return the last name of what is called."""
     return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
 
@@ -53,7 +53,7 @@ def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
     """Return the default of each option that argparse reads, by the name of its attribute."""
     known = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called(node) == "add_argument":
+        if isinstance(node, ast.Call) and called(node) == "add_argument":
             flags = [value for arg in node.args if (value := _text(arg, {})).startswith("--")]
             given = {keyword.arg: _text(keyword.value, {}) for keyword in node.keywords}
             if flags and given.get("default"):
@@ -73,7 +73,7 @@ def _text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) -> str:
     parts: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts = [node.left, node.right]
-    elif isinstance(node, ast.Call) and _called(node) in ("Path", "join", "str"):
+    elif isinstance(node, ast.Call) and called(node) in ("Path", "join", "str"):
         parts = node.args
     texts = [_text(part, names, depth + 1) for part in parts]
     return "/".join(texts) if all(texts) else ""

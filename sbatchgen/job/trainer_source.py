@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.job.saved_files import SavedFile, saved_files
+from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.plan.plan import trainer_is_file
 
 MAX_BYTES = 1 << 19  # of a file
@@ -261,9 +261,8 @@ def _words(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.Call):
-        called = node.func
-        name = getattr(called, "attr", None) or getattr(called, "id", "")
-        if name != "eval" or isinstance(called, ast.Name):  # not model.eval()
+        name = called(node)
+        if name != "eval" or isinstance(node.func, ast.Name):  # not model.eval()
             yield f"{name}("
         if name == "open" and _may_write(node):
             yield "save"

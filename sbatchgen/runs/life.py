@@ -18,6 +18,7 @@ from typing import NamedTuple
 from sbatchgen.runs.events import EVENTS, number, some_events
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.record import Record
+from sbatchgen.units import in_units
 
 LINES = 2000  # at the end of a log
 QUIET_S = 120.0  # a program that says nothing for less does not stand still
@@ -25,7 +26,7 @@ SILENT_S = 600.0  # for one that has not said anything yet, as while it imports 
 LONGER = 4  # times the longest pause so far
 MEAN = 20  # times the mean pause, where only that is known
 FEWEST = 4  # pauses from which it is known what is usual
-_CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
+CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 _STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _OF_SLURM = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
 
@@ -39,8 +40,8 @@ class Quiet(NamedTuple):
     @property
     def says(self) -> str:
         """In short: "no output for 5 min; usual: 4 s"."""
-        usual = "" if self.usual_s is None else f"; usual: {_words(self.usual_s)}"
-        return f"no output for {_words(self.quiet_s)}{usual}"
+        usual = "" if self.usual_s is None else f"; usual: {in_units(self.usual_s)}"
+        return f"no output for {in_units(self.quiet_s)}{usual}"
 
 
 def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet | None:
@@ -83,7 +84,7 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
     events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
     known = sorted(time for time in events if time is not None and started <= time <= until)
     stamps = sorted(_stamps(lines))
-    if stamps and (stamps[0] < started - _CLOCKS_S or stamps[-1] > until + _CLOCKS_S):
+    if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
         stamps = []  # they may be of another time zone
     return max(known, stamps, key=len)
 
@@ -105,11 +106,3 @@ def _changed(path: Path) -> float | None:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return None
-
-
-def _words(seconds: float) -> str:
-    """Return 4 s, 5 min or 3 h."""
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"

@@ -31,7 +31,6 @@ NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
 AT_END = 200  # lines of a log that are read for them
 SAVED = "stopped and saved, with more to do"  # exit status 75
-_CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +107,7 @@ def _quiet(state: RunState) -> str:
 
 def before(jobs: Iterable[RunJob]) -> datetime:
     """Return a time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
-    return datetime.fromtimestamp(min(job.submitted for job in jobs) - _CLOCKS_S, timezone.utc)
+    return datetime.fromtimestamp(min(job.submitted for job in jobs) - life.CLOCKS_S, timezone.utc)
 
 
 def is_local(job: RunJob) -> bool:
