@@ -307,7 +307,7 @@ def planned(words: Sequence[str], file: Path) -> Job:
         script = render_request(request)
     except SbatchgenError as error:
         sys.exit(f"{' '.join(words)}: {error}")
-    return Job(" ".join(words), check(request.plan), script)
+    return Job(" ".join(words), check(request.resolved), script)
 
 
 def show(name: str, result: Result, most: int) -> None:

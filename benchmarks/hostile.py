@@ -52,7 +52,7 @@ from sbatchgen.lint.linter import lint
 from sbatchgen.rules.page import PROFILE
 from tests.cluster import oracle, site
 from tests.lint.test_scripts import PIECES, SEEDS
-from tests.scripts import PUBLIC, errors, plan, script
+from tests.scripts import PUBLIC, errors, resolved, script
 
 
 def renders(place: Place) -> Iterator[str]:
@@ -106,7 +106,7 @@ def headers(place: Place) -> Iterator[str]:
     for _ in range(place.times(400)):
         texts = {name: place.line() for name in ("comment", "account", "constraint")}
         try:
-            made = plan("ddp", "msu", **dict[str, Any](texts))
+            made = resolved("ddp", "msu", **dict[str, Any](texts))
             text = "" if errors(made) else script(made)
         except ValueError:
             text = ""

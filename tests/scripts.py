@@ -16,7 +16,7 @@ from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
 from sbatchgen.rules.judge import check
@@ -54,7 +54,9 @@ runtime: host
 """
 
 
-def plan(mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), **said: Any) -> Plan:
+def resolved(
+    mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), **said: Any
+) -> ResolvedJob:
     """The plan of a mode with job keys and Slurm options as a command line would give them."""
     file = bundled("profiles") / f"{profile}.yaml" if isinstance(profile, str) else profile
     options = {name: said.pop(name) for name in list(said) if name in NAMES}
@@ -70,7 +72,7 @@ def _profile(file: Path) -> Document[Profile]:
     return read_document(file, Profile)
 
 
-def script(of: Plan) -> str:
+def script(of: ResolvedJob) -> str:
     """The script of a plan."""
     return render(
         of,
@@ -81,12 +83,12 @@ def script(of: Plan) -> str:
     )
 
 
-def errors(of: Plan) -> list[Finding]:
+def errors(of: ResolvedJob) -> list[Finding]:
     """The findings that stop a plan."""
     return [finding for finding in check(of) if finding.severity == "error"]
 
 
-def matrix() -> Iterator[tuple[str, Plan]]:
+def matrix() -> Iterator[tuple[str, ResolvedJob]]:
     """Every mode, runtime, launcher and way of resuming on every profile, with a name for each."""
     for profile in PROFILES:
         for mode in MODES:
@@ -97,7 +99,7 @@ def matrix() -> Iterator[tuple[str, Plan]]:
                         said |= NEEDS.get(runtime, {})
                         said |= {"launcher": launcher} if launcher else {}
                         name = "-".join(str(x) for x in (profile, mode, runtime, launcher, resume) if x)
-                        yield name, plan(mode, profile, **said)
+                        yield name, resolved(mode, profile, **said)
 
 
 def script_shown(out: str) -> str:

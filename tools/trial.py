@@ -190,18 +190,18 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
 
     try:
         request = planned(given)
-        if own := profile_check.of_user(request.plan):
+        if own := profile_check.of_user(request.resolved):
             request = planned({**given, **own})
-        plan = request.plan
-        if problems := _errors(check(plan, log_folders_made=True)):
+        resolved = request.resolved
+        if problems := _errors(check(resolved, log_folders_made=True)):
             of_profile = any(problem.at.startswith(f"{request.profile_file}:") for problem in problems)
             unfit = trial.job in MODES and not of_profile
             return replace(trial, outcome="unfit" if unfit else "error", problems=problems)
         script = render_request(request)
-        problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
-        if problems or not (live and plan.slurm):
+        problems = _errors(lint_rendered(resolved, script)) if resolved.slurm else ()
+        if problems or not (live and resolved.slurm):
             return replace(trial, outcome="error" if problems else "ok", problems=problems)
-        answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), places.environment)
+        answer = ask_slurm(script.encode(), "job.slurm", asked_by(resolved), places.environment)
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
     outcome: Outcome = "ok" if answer.accepted else "refused"

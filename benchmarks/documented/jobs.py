@@ -108,7 +108,7 @@ def rendered(job: Job, folder: Path) -> JobScript:
         text = render_request(request)
     except SbatchgenError as error:
         sys.exit(f"{json.dumps(job)}\n{error}")
-    for finding in check(request.plan):
+    for finding in check(request.resolved):
         if finding.severity == "error":
             print(f"{job['profile']}: {finding.problem.what}", file=sys.stderr)
     return JobScript(file="rendered", text=text, slurm="24.11", assumed=True)

@@ -22,7 +22,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, marks_secret
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
 from sbatchgen.rules.judge import check
@@ -182,33 +182,33 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
     profile = documents.profile(draft, name, day)
     job = documents.job(draft, name)
     try:
-        plan = documents.plan_of(job, profile, name)
+        resolved = documents.plan_of(job, profile, name)
         rerun = ("sbatchgen", "render", f"{name}.yaml")
-        script = render(plan, code=bundled("code"), rerun=rerun, folders=[bundled("templates")])
+        script = render(resolved, code=bundled("code"), rerun=rerun, folders=[bundled("templates")])
         new = replace(draft.script, file="job.slurm", text=script, makes_log_folders=True)
-        proof.compare(draft, plan, new)
-        of_plan = check(plan, log_folders_made=True)
-        for finding in of_plan:
+        proof.compare(draft, resolved, new)
+        of_resolved = check(resolved, log_folders_made=True)
+        for finding in of_resolved:
             if finding.severity == "error":
                 draft.add((), "lost", f"render refuses the job: {finding.problem.what}")
-        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *of_plan])
+        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *of_resolved])
     except SbatchgenError as error:
         for problem in error.problems:
             draft.add((), "lost", problem.what)
         return _adoption(draft, name)
-    _note_differences(draft, plan)
+    _note_differences(draft, resolved)
     return replace(
         _adoption(draft, name), mended=mended, left=left, job=job, profile=profile, rendered=script
     )
 
 
-def _note_differences(draft: Draft, plan: Plan) -> None:
+def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
     """Note arguments that are not split, and variables that the old script did not export."""
     if draft.unquoted:
         draft.note(f"one argument each here, also if empty or with blanks: {', '.join(draft.unquoted)}")
-    if "PYTHONNOUSERSITE" not in draft.env and plan.runtime.finds_user_packages:
+    if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
-    threads = exports.variables(plan).get("OMP_NUM_THREADS")
+    threads = exports.variables(resolved).get("OMP_NUM_THREADS")
     if threads and "OMP_NUM_THREADS" not in draft.script.assigned:
         what = f"OMP_NUM_THREADS is {threads} here, and was not set"
         draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")

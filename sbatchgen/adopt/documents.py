@@ -12,7 +12,7 @@ from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.resolve import resolve
 
 # Options that a rendered script has by default.
@@ -60,7 +60,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
 
 
-def plan_of(job: str, profile: str, name: str) -> Plan:
+def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
     """Return the plan of a job YAML and a profile.
 
     Raises:

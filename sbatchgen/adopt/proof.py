@@ -11,13 +11,13 @@ from sbatchgen.adopt.plain import plain
 from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.finding import Finding
 from sbatchgen.job.script import JobScript
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.sbatch.values import mebibytes, minutes
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
-def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
+def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
     """Note what differs, as lost."""
     before, after = _requested(draft.script), _requested(new)
     before.setdefault("job-name", draft.options.get("job_name", ""))
@@ -30,7 +30,7 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
     kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     late = {number for number, line in enumerate(new.lines, start=1) if line in after}
-    for name in _overwritten(draft, plan, new, kept, late):
+    for name in _overwritten(draft, resolved, new, kept, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
     ours = {command.context.function for command in new.body.commands if command.line not in kept} - {""}
@@ -58,10 +58,10 @@ def _requested(script: JobScript) -> dict[str, str]:
 
 
 def _overwritten(
-    draft: Draft, plan: Plan, new: JobScript, kept: Container[int], late: Container[int]
+    draft: Draft, resolved: ResolvedJob, new: JobScript, kept: Container[int], late: Container[int]
 ) -> list[str]:
     """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
-    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime.is_container else []))
+    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if resolved.runtime.is_container else []))
     theirs, ours = {*draft.needed}, set()
     for assignment in new.body.sets:
         name, word = assignment.name, assignment.word

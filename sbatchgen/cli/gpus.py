@@ -100,17 +100,19 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     from sbatchgen.slurm.partition import partitions
     from sbatchgen.slurm.room import rooms
 
-    plan = request_of(job, args, job_options).plan
-    if not plan.slurm:
-        what = f"profile '{plan.profile.name}' is not of a cluster with Slurm"
-        raise CommandLineError.of(what, at=str(plan.origin("profile")), fix="name one: --profile NAME")
-    report(check(plan))
-    asked, all_nodes, known = plan.resources, nodes(os.environ), partitions(os.environ)
+    resolved = request_of(job, args, job_options).resolved
+    if not resolved.slurm:
+        what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
+        raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")
+    report(check(resolved))
+    asked, all_nodes, known = resolved.resources, nodes(os.environ), partitions(os.environ)
     availabilities = rooms(asked, all_nodes, gpu_nodes(all_nodes, os.environ), known, config(os.environ))
     if not availabilities:
         name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
         fix = f"known: {', '.join(partition.name for partition in known)}"
-        raise FitError.of(f"this cluster has no {name}", at=str(plan.origin("options.partition")), fix=fix)
+        raise FitError.of(
+            f"this cluster has no {name}", at=str(resolved.origin("options.partition")), fix=fix
+        )
     if form == "json":
         from sbatchgen.outputs.cluster import RoomOutput
 

@@ -114,7 +114,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     from sbatchgen.rules.judge import check
 
     request = request_of(job, args, job_options)
-    report(check(request.plan))
+    report(check(request.resolved))
     script = render_request(request).encode()
     if write is None:
         print_bytes(script)  # into a file or a pipe as `submit` would send them
@@ -142,8 +142,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     shown = with_digest(submission, os.environ) if folder else submission.review
     failure = failure_of(shown.findings)
     if test_only:
-        if not request.plan.slurm:
-            name = request.plan.profile.name
+        if not request.resolved.slurm:
+            name = request.resolved.profile.name
             what = f"--test-only asks Slurm, but profile '{name}' has no Slurm"
             raise CommandLineError.of(what, fix="leave it out")
         if failure is None:
@@ -171,7 +171,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     from sbatchgen.rules.judge import check
 
     request = request_of(job, args, job_options)
-    findings = check(request.plan)
+    findings = check(request.resolved)
     values = settings(request)
     traced = lines and not failure_of(findings)
     script = render_request(request) if traced else None
@@ -258,7 +258,7 @@ def _script_of(
         from sbatchgen.render.render import render_request
 
         request = request_of(job, args, given)
-        script = script_of(job, render_request(request), profile=request.plan.profile)
+        script = script_of(job, render_request(request), profile=request.resolved.profile)
         return script, given_by((), variables, files), None
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places

@@ -110,9 +110,9 @@ def _of_profile(runtime: str, profile: str | None, source: str | None, to: str |
     """Return source and file of an image; the profile has what the command line lacks."""
     from sbatchgen.render.render import image_is_file
 
-    plan = request_of("single", (), {"profile": profile, "runtime": runtime}).plan
-    image, is_file = plan.software.get("image"), image_is_file(plan)
-    key, cluster = f"runtimes.{runtime}", f"profile '{plan.profile.name}'"
+    resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved
+    image, is_file = resolved.software.get("image"), image_is_file(resolved)
+    key, cluster = f"runtimes.{runtime}", f"profile '{resolved.profile.name}'"
     if to is None:
         if image is None or not is_file:
             what = f"{cluster} names no file for an image of {runtime}"
@@ -122,7 +122,7 @@ def _of_profile(runtime: str, profile: str | None, source: str | None, to: str |
             raise CommandLineError.of(what, fix=f"export {unset[0]}=..., or --to FILE")
         to = image.filled(os.environ)
     if source is None:
-        source = plan.facts.source or (None if is_file else image)
+        source = resolved.facts.source or (None if is_file else image)
     if source is None:
         what = f"{cluster} does not say where {to} comes from"
         fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile: {key}.source"

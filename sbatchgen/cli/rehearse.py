@@ -86,8 +86,8 @@ def rehearse(
         _show(tried, {"rows": tried}, form)
         sys.exit(any(row.outcome == "failed" for row in tried))
     request = request_of(job, args, job_options)
-    report(check(request.plan))
-    refuse_unfit(request.plan)
+    report(check(request.resolved))
+    refuse_unfit(request.resolved)
     done = run(
         request, os.environ, here(), seconds=seconds, patience=stop_after, network=network, see=see,
         tell=lambda text: note(f"note: {text}. This takes some minutes"),
@@ -130,12 +130,12 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     from sbatchgen.submit import sbatch
     from sbatchgen.submit.rendered import of_job
 
-    plan = request_of(job, args, job_options).plan
-    if not plan.slurm:
-        what = f"--on submits to Slurm, and profile '{plan.profile.name}' has none"
+    resolved = request_of(job, args, job_options).resolved
+    if not resolved.slurm:
+        what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
-    name, now = f"{plan.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older one would be resumed
-    own = {"job_name": name, "run_dir": f"{plan.run_dir}-rehearsal-{now}", "max_restarts": "1"}
+    name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older one would be resumed
+    own = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
     short = {name: job_options.get(name) or value for name, value in SHORT.items()}
     short_job = request_of(job, args, {**job_options, **short, **own})
     submission = of_job(short_job, os.environ, here())
@@ -155,4 +155,4 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     events: list[dict[str, Any]] = []
     with contextlib.suppress(DocumentError):
         events += read_events(submission.run_dir)
-    return list(cluster_rows(events, log, short_job.plan))
+    return list(cluster_rows(events, log, short_job.resolved))

@@ -18,7 +18,7 @@ from sbatchgen.cli.runs import states_of
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
-    from sbatchgen.plan.plan import Plan
+    from sbatchgen.plan.plan import ResolvedJob
     from sbatchgen.plan.request import Request
     from sbatchgen.plan.sweep import Sweep, SweepArray
     from sbatchgen.submit.sbatch import SubmittedRun
@@ -83,7 +83,7 @@ def run_sweep(
         raise CommandLineError.of(what, at="--array", fix="leave it out; see --throttle")
     job_options["array"] = "0"  # until its length is known
     request = request_of(job, args, job_options)
-    arrays = parts(chosen, _most_tasks(request.plan))
+    arrays = parts(chosen, _most_tasks(request.resolved))
     carried = len(arrays) > 1 or arrays[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
     request = with_sweep(request, points, arrays[0].text(options["throttle"]), _words(options))
@@ -101,15 +101,15 @@ def _points(options: dict[str, Any]) -> Sweep:
     return read_points(Path(file)) if file else grid(params, most, options["seed"])
 
 
-def _most_tasks(plan: Plan) -> int:
+def _most_tasks(resolved: ResolvedJob) -> int:
     """Return how many elements an array may have: as the live cluster says, else the profile."""
     from sbatchgen.rules.placement import MAX_ARRAY_SIZE
     from sbatchgen.slurm.config import array_limits, config
 
-    if not plan.slurm:
-        what = f"a sweep needs Slurm job arrays; profile '{plan.profile.name}' has no Slurm"
+    if not resolved.slurm:
+        what = f"a sweep needs Slurm job arrays; profile '{resolved.profile.name}' has no Slurm"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
-    limits = plan.profile.limits
+    limits = resolved.profile.limits
     known = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
     return min(array_limits(config(os.environ)).values() or known, default=MAX_ARRAY_SIZE)
 

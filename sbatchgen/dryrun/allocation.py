@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sbatchgen.dryrun.step import GPU_VARIABLES, counts, node_list
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.script import JobScript
-from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
+from sbatchgen.plan.resources import UNLIMITED, Amounts, ResourceRequest
 
 JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
@@ -91,7 +91,7 @@ def _hold(what: str, number: int, most: int) -> None:
         raise DocumentError.of(f"a plan is of {most} {what} at most", fix="ask for fewer, to see their plan")
 
 
-def _tasks(asked: Resources, count: int, total: int | None) -> tuple[int, ...] | None:
+def _tasks(asked: ResourceRequest, count: int, total: int | None) -> tuple[int, ...] | None:
     """Tasks of each node; None if no option asks for tasks."""
     if total:
         each, more = divmod(total, count)
@@ -99,7 +99,7 @@ def _tasks(asked: Resources, count: int, total: int | None) -> tuple[int, ...] |
     return (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
 
 
-def _asked_gpus(asked: Resources, count: int) -> int:
+def _asked_gpus(asked: ResourceRequest, count: int) -> int:
     if asked.gpus and not asked.gpus_per_node and not asked.gres:
         return max(sum(number for _, number in asked.gpus) // count, 1)
     return asked.gpu_count
@@ -110,7 +110,7 @@ def _whole(script: JobScript, what: str) -> list[int]:
     return [0, *(int(getattr(part, what) or 0) for part in script.partitions.values())]
 
 
-def _cpus_of_node(asked: Resources, script: JobScript, gpus: int) -> int:
+def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
     if "exclusive" in asked:
         return max(1, *_whole(script, "cpus_per_node"))
     return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
@@ -174,7 +174,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
     return of | later | {"SLURM_OOM_KILL_STEP": "0"} | dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), "-5")
 
 
-def _of_tasks(asked: Resources, tasks: int, release: str) -> dict[str, str]:
+def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
     of: dict[str, str] = {}
     if asked.ntasks or asked.ntasks_per_node:
         of |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
@@ -191,7 +191,7 @@ def _of_tasks(asked: Resources, tasks: int, release: str) -> dict[str, str]:
     return of
 
 
-def _of_gpus(asked: Resources, gpus: int) -> dict[str, str]:
+def _of_gpus(asked: ResourceRequest, gpus: int) -> dict[str, str]:
     if not gpus:
         return {}
     numbers = ",".join(map(str, range(gpus)))

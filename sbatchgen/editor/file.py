@@ -80,7 +80,7 @@ class OpenFile:
                 yield from findings_of(example, self.settings)
         elif self.kind == "job":
             decode(self.text, JobSpec, name=str(self.path))
-            yield from map(self._placed, check(self._request.plan))
+            yield from map(self._placed, check(self._request.resolved))
         elif self.kind == "settings":
             decode(self.text, JobSpec, name=str(self.path))
         elif self.kind == "profile":

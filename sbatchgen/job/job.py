@@ -10,8 +10,8 @@ from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.profile import Partition, Profile, User
 from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.keys import record
-from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.units import NEWEST, Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
@@ -40,7 +40,7 @@ class Job:
     is_script = False
 
     @cached_property
-    def resources(self) -> Resources:
+    def resources(self) -> ResourceRequest:
         """What it asks Slurm for."""
         raise NotImplementedError
 
@@ -121,30 +121,30 @@ class Job:
         return self.at_option(option)
 
 
-class PlannedJob(Job):
+class JudgedJob(Job):
     """The job of a plan."""
 
-    def __init__(self, plan: Plan, *, makes_log_folders: bool = False) -> None:
-        release = plan.profile.slurm
+    def __init__(self, resolved: ResolvedJob, *, makes_log_folders: bool = False) -> None:
+        release = resolved.profile.slurm
         super().__init__(
-            profile=plan.profile,
+            profile=resolved.profile,
             slurm=release or DEFAULT_SLURM,
             assumed=not release,
             makes_log_folders=makes_log_folders,
         )
-        self.plan = plan
+        self.resolved = resolved
 
     @cached_property
-    def resources(self) -> Resources:
+    def resources(self) -> ResourceRequest:
         """What it asks Slurm for."""
-        return self.plan.resources
+        return self.resolved.resources
 
     def written(self, option: str) -> str:
         """The value as it was written, not as Slurm gets it; "" for a value that was made."""
         name = option.replace("-", "_")
-        was_given = self.plan.origin(f"options.{name}").level > Level.DEFAULT
-        return getattr(getattr(self.plan.options, name, None), "written", "") if was_given else ""
+        was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
+        return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""
 
     def at(self, key: str) -> Place:
         """Where a key of the job was written, as "options.nodes" or "runtime"."""
-        return Place(str(self.plan.origin(key)))
+        return Place(str(self.resolved.origin(key)))

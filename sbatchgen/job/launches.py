@@ -19,7 +19,7 @@ from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
-from sbatchgen.plan.resources import Amounts, Resources
+from sbatchgen.plan.resources import Amounts, ResourceRequest
 from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Launch:
 
     command: Command
     tools: tuple[Tool, ...]
-    resources: Resources
+    resources: ResourceRequest
 
     @cached_property
     def step(self) -> Tool | None:
@@ -184,7 +184,7 @@ class Launch:
         return next((tool for tool in self.tools if tool.name in names), None)
 
 
-def launches(body: Body, resources: Resources) -> Iterator[Launch]:
+def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
     """The commands that start programs through others or with Python, in the order of the text."""
     for command in body.commands:
         for tools in _started(command, body):
@@ -252,7 +252,7 @@ def _is_unseen(command: Command, body: Body) -> bool:
     return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
 
 
-def fixed_nodes(resources: Resources) -> int | None:
+def fixed_nodes(resources: ResourceRequest) -> int | None:
     """The nodes of a job; None if --nodes is a range."""
     return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
@@ -266,7 +266,7 @@ def variable(option: ToolOption, tool: Tool) -> str:
     return ""
 
 
-def slurm_number(name: str, resources: Resources) -> int | None:
+def slurm_number(name: str, resources: ResourceRequest) -> int | None:
     """The number in a variable of Slurm; None if it is not one, not set, or not a number."""
     nodes = fixed_nodes(resources)
     tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None

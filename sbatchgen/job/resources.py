@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sbatchgen.finding import Place
-from sbatchgen.plan.resources import UNLIMITED, Resources
+from sbatchgen.plan.resources import UNLIMITED, ResourceRequest
 from sbatchgen.sbatch import gres
 from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.values import INFINITE, RefusedError, count, mebibytes, minutes, node_range
@@ -18,11 +18,11 @@ def resources(
     at: Callable[[Option], Place],
     nowhere: Place,
     default_partition: str | None,
-) -> Resources:
+) -> ResourceRequest:
     """The resources of a script, from the use that counts of each option."""
     text = {name: use.value or "" for name, use in options.items()}
     least, most = _nodes(text.get("nodes"), slurm)
-    return Resources(
+    return ResourceRequest(
         options=text,
         places={name: at(use) for name, use in options.items()},
         nowhere=nowhere,

@@ -15,7 +15,7 @@ from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.job.resources import resources
 from sbatchgen.keys import record
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ, Kind
 from sbatchgen.sbatch.option_table import Spec, line_of
@@ -274,7 +274,7 @@ class JobScript(Job):
         return options
 
     @cached_property
-    def resources(self) -> Resources:
+    def resources(self) -> ResourceRequest:
         """What it asks Slurm for; a value that sbatch can't read counts as not given."""
         return resources(
             self.options,

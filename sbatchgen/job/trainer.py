@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from sbatchgen.job.job import PlannedJob
+from sbatchgen.job.job import JudgedJob
 from sbatchgen.job.saved_files import SavedFile
 from sbatchgen.job.trainer_source import TrainerSource, read_trainer
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.units import ShellPath
 
 
-class TrainerJob(PlannedJob):
+class TrainerJob(JudgedJob):
     """The job of a plan that is submitted here.
 
     Attributes:
@@ -25,9 +25,9 @@ class TrainerJob(PlannedJob):
     """
 
     def __init__(
-        self, plan: Plan, here: Path, environment: Mapping[str, str], *, earlier: bool = False
+        self, resolved: ResolvedJob, here: Path, environment: Mapping[str, str], *, earlier: bool = False
     ) -> None:
-        super().__init__(plan)
+        super().__init__(resolved)
         self.here = here
         self.environment = environment
         self.earlier = earlier
@@ -35,9 +35,9 @@ class TrainerJob(PlannedJob):
     @cached_property
     def working(self) -> Path | None:
         """Where the trainer is looked for; None if that is not here."""
-        plan = self.plan
-        named = (plan.snapshot_dir if plan.slurm else None) or plan.options.chdir
-        in_image = plan.runtime.is_container and (plan.trainer or "").startswith("/")
+        resolved = self.resolved
+        named = (resolved.snapshot_dir if resolved.slurm else None) or resolved.options.chdir
+        in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
         if in_image or (named and ShellPath(named).unset(self.environment)):
             return None
         return self.here / ShellPath(named).filled(self.environment) if named else self.here
@@ -45,7 +45,7 @@ class TrainerJob(PlannedJob):
     @cached_property
     def source(self) -> TrainerSource | None:
         """What the trainer's text says; None if it can't be read from here, or is the bundled one's."""
-        trainer = self.plan.trainer
+        trainer = self.resolved.trainer
         return read_trainer(trainer, self.working) if trainer and self.working else None
 
     @property
@@ -55,15 +55,15 @@ class TrainerJob(PlannedJob):
         is_there = not saved or any(
             (self.working or self.here).joinpath(file.name).exists() for file in saved
         )
-        continues = self.earlier and self.plan.stoppable and is_there and source is not None
-        return promises_restarts(self.plan) or continues
+        continues = self.earlier and self.resolved.stoppable and is_there and source is not None
+        return promises_restarts(self.resolved) or continues
 
     @property
     def shared_file(self) -> SavedFile | None:
         """The file into which all points of its sweep, or all elements of its array, save."""
-        plan, names = self.plan, {*(self.plan.sweep.names if self.plan.sweep else ())}
+        resolved, names = self.resolved, {*(self.resolved.sweep.names if self.resolved.sweep else ())}
         for file in self.source.saved if self.source else ():
-            name = _given(file, plan.args) if file.option else file.name
+            name = _given(file, resolved.args) if file.option else file.name
             if name and "{" not in name and file.option.lstrip("-") not in names:
                 return replace(file, name=name)
         return None
@@ -77,25 +77,25 @@ def _given(file: SavedFile, args: Sequence[str]) -> str:
     return file.name
 
 
-def promises_restarts(plan: Plan) -> bool:
+def promises_restarts(resolved: ResolvedJob) -> bool:
     """Whether it is started again whatever the trainer says: at its time limit, preempted, in a next job."""
-    requeues = plan.partition.preemption == "requeue" and bool(plan.options.requeue)
-    return plan.restartable and (plan.consecutive or not plan.asks_to_stop or requeues)
+    requeues = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
+    return resolved.restartable and (resolved.consecutive or not resolved.asks_to_stop or requeues)
 
 
-def fate(plan: Plan, source: TrainerSource | None) -> str:
+def fate(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     """Say what happens to a training at its time limit where it is not resumed; "" if it may be."""
-    if source is None or not plan.restartable:
+    if source is None or not resolved.restartable:
         return ""
-    forgets = forgets_all(str(plan.trainer), source)
-    if forgets and promises_restarts(plan):
+    forgets = forgets_all(str(resolved.trainer), source)
+    if forgets and promises_restarts(resolved):
         return f"{forgets}: each restart begins at the beginning{OVERWRITES * source.never_loads}"
     if source.saves_nothing:
         return f"{forgets}: at the time limit its work is lost"
-    if source.never_asks and not promises_restarts(plan):
+    if source.never_asks and not promises_restarts(resolved):
         how = "let it load before --requeue-on-timeout" if forgets else "see --requeue-on-timeout"
         also = " and never loads what it saves" if forgets else ""
-        return f"{plan.trainer} asks for none{also}: at the time limit the job ends; {how}"
+        return f"{resolved.trainer} asks for none{also}: at the time limit the job ends; {how}"
     return ""
 
 

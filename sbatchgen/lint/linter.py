@@ -11,7 +11,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.suppression import apply_suppressions, find_suppressions, not_suppressed
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
 from sbatchgen.units import RELEASES
@@ -28,7 +28,7 @@ _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
-    modules = (*judge.STARTED, *judge.PLANS, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
+    modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
     every = (*comments.RULES, *judge.rules(modules))  # the text's rule is the last of its id
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
@@ -85,14 +85,14 @@ def lint_started(done: DryRun) -> list[Finding]:
     return not_suppressed(judge.check_started(done), suppressions)[0]
 
 
-def lint_rendered(plan: Plan, text: str) -> list[Finding]:
+def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
     """Return what a plan's script adds to the plan's findings: of templates, `setup` and extra options."""
     script = JobScript(
         file="job.slurm",
         text=text,
-        slurm=plan.profile.slurm or DEFAULT_SLURM,
-        profile=plan.profile,
-        known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in plan.extra_options.items()),
+        slurm=resolved.profile.slurm or DEFAULT_SLURM,
+        profile=resolved.profile,
+        known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in resolved.extra_options.items()),
     )
     wanted = (rule for rule in judge.rules(judge.SCRIPTS) if Applies.RENDERED in rule.applies)
     findings = (finding for rule in wanted for finding in judge.findings(rule, script))

@@ -21,7 +21,7 @@ from sbatchgen.inputs.settings import SETUPS, JobSettings
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
@@ -47,10 +47,10 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
             for launcher in _launchers(profile.value, mode, partition):
-                plan = _plan(profile, mode, partition, launcher)
-                about = check(plan, log_folders_made=True)
+                resolved = _plan(profile, mode, partition, launcher)
+                about = check(resolved, log_folders_made=True)
                 every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-                every += _of_script(plan, file, places)
+                every += _of_script(resolved, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -94,7 +94,7 @@ def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
     return ["", *({**profile.launchers, **of_partition} if MODES[mode].launchers else {})]
 
 
-def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> Plan:
+def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> ResolvedJob:
     """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
     texts = required(profile.value) | ({} if partition is None else {"partition": partition})
     values = {
@@ -102,20 +102,20 @@ def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher
     }
     values |= {"launcher": launcher} if launcher else {}
 
-    def planned() -> Plan:
+    def planned() -> ResolvedJob:
         flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
         return resolve(profile, [flags], mode_name=mode, name=mode)
 
-    plan = planned()
-    own = {name: parse_scalar(text, key_type(name)) for name, text in of_user(plan).items()}
+    resolved = planned()
+    own = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
     values |= own
-    return planned() if own else plan
+    return planned() if own else resolved
 
 
-def of_user(plan: Plan) -> dict[str, str]:
+def of_user(resolved: ResolvedJob) -> dict[str, str]:
     """Return a value for the environment or image that the profile leaves to its users, by its key."""
-    needed = plan.runtime.needs(plan.facts)
-    return {needed.key: "made-up"} if needed and not plan.software.get(needed.key) else {}
+    needed = resolved.runtime.needs(resolved.facts)
+    return {needed.key: "made-up"} if needed and not resolved.software.get(needed.key) else {}
 
 
 def required(profile: Profile) -> dict[str, str]:
@@ -129,17 +129,19 @@ def required(profile: Profile) -> dict[str, str]:
     return values
 
 
-def _of_script(plan: Plan, file: Path, places: Places) -> Iterator[Finding]:
+def _of_script(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
-        script = render_request(Request(plan=plan, places=places.with_templates_of(file), profile_file=file))
+        script = render_request(
+            Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
+        )
     except SbatchgenError as error:
         yield from (Finding("error", problem) for problem in error.problems)
         return
     lines = script.split("\n")
-    for finding in lint_rendered(plan, script) if plan.slurm else ():
+    for finding in lint_rendered(resolved, script) if resolved.slurm else ():
         line = lines[finding.place.line - 1] if finding.place.line else None
         for key in SETUPS:
-            if line in getattr(plan.settings, key):
-                problem = finding.problem._replace(at=plan.origin(key).where)
+            if line in getattr(resolved.settings, key):
+                problem = finding.problem._replace(at=resolved.origin(key).where)
                 yield finding._replace(problem=problem, place=NOWHERE, edits=())

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from sbatchgen.finding import Finding
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.resolve import FIRST
 
 LATER = "comes later in the profile"
 _SHOWN = 3  # partitions in a line
 
-Resolve = Callable[[str], Plan]  # the plan in a partition; "" for the default one, which the cluster may have
-Check = Callable[[Plan], Sequence[Finding]]
+Resolve = Callable[
+    [str], ResolvedJob
+]  # the plan in a partition; "" for the default one, which the cluster may have
+Check = Callable[[ResolvedJob], Sequence[Finding]]
 
 
-def chosen(resolve: Resolve, check: Check) -> Plan:
+def chosen(resolve: Resolve, check: Check) -> ResolvedJob:
     """Return the plan in the first partition where the job can run, starting with the default partition.
 
     Where it can't run in any, return the plan in the default partition: `passed_over` then has all of them.
@@ -30,11 +32,11 @@ def chosen(resolve: Resolve, check: Check) -> Plan:
         passed_over[default.partition_name] = _joined(finding.why_not for finding in wrong)
     names = [str(name) for name in default.profile.partitions if name not in passed_over]
     for name in names:
-        plan = resolve(name)
-        why_not = _joined((*_closed(plan), *(finding.why_not for finding in check(plan))))
+        resolved = resolve(name)
+        why_not = _joined((*_closed(resolved), *(finding.why_not for finding in check(resolved))))
         if not why_not:
             later = dict.fromkeys(names[names.index(name) + 1 :], LATER)
-            return replace(plan, passed_over=passed_over | later)
+            return replace(resolved, passed_over=passed_over | later)
         passed_over[name] = why_not
     refused = any(finding.severity == "error" for finding in wrong)
     return replace(default, passed_over=passed_over) if refused else default
@@ -45,23 +47,23 @@ def only_for(option: str, allowed: Sequence[str]) -> str:
     return f"only for {option} {' or '.join(allowed)}"
 
 
-def in_short(plan: Plan) -> str:
+def in_short(resolved: ResolvedJob) -> str:
     """Return which partitions did not fit, and why, in a line."""
-    reasons = [f"{name}: {why}" for name, why in plan.passed_over.items() if why != LATER]
+    reasons = [f"{name}: {why}" for name, why in resolved.passed_over.items() if why != LATER]
     more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
     return "; ".join((FIRST, *reasons[:_SHOWN], *more))
 
 
-def _closed(plan: Plan) -> Iterator[str]:
+def _closed(resolved: ResolvedJob) -> Iterator[str]:
     """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
-    if plan.partition.hidden:
+    if resolved.partition.hidden:
         yield "hidden"
-    limits = plan.profile.limits
+    limits = resolved.profile.limits
     for option, allowed, enforced in (
-        ("account", plan.partition.accounts, limits.enforce_accounts),
-        ("qos", plan.partition.qos, limits.enforce_qos),
+        ("account", resolved.partition.accounts, limits.enforce_accounts),
+        ("qos", resolved.partition.qos, limits.enforce_qos),
     ):
-        if allowed and enforced is not False and not getattr(plan.options, option):
+        if allowed and enforced is not False and not getattr(resolved.options, option):
             yield only_for(option, allowed)
 
 

@@ -13,7 +13,7 @@ from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.choice import in_short
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import FIRST, GUESS
 
@@ -54,25 +54,29 @@ class Setting:
 
 def settings(request: Request) -> Iterator[Setting]:
     """Yield every value of a plan."""
-    plan = request.plan
-    documented = _documented(request) if plan.profile.sources else {}
-    yield Setting(name="profile", value=str(plan.profile.name), by="profile", at=str(request.profile_file))
+    resolved = request.resolved
+    documented = _documented(request) if resolved.profile.sources else {}
+    yield Setting(
+        name="profile", value=str(resolved.profile.name), by="profile", at=str(request.profile_file)
+    )
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
-    keys += [key for key in plan.origins if _of_settings(plan, key)]
-    keys += [f"step.{name}" for name in plan.step]
-    keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
+    keys += [key for key in resolved.origins if _of_settings(resolved, key)]
+    keys += [f"step.{name}" for name in resolved.step]
+    keys += [f"env.{name}" for name in resolved.env] + [
+        f"extra_options.{name}" for name in resolved.extra_options
+    ]
     for key in keys:
-        value = _value(plan, key)
+        value = _value(resolved, key)
         if value is not None:
-            setting = _setting(key, value, plan.origin(key), plan.overridden.get(key, ()))
+            setting = _setting(key, value, resolved.origin(key), resolved.overridden.get(key, ()))
             yield replace(setting, documented=tuple(documented.get(setting.at, ())))
-    if plan.passed_over and not plan.fits_nowhere:
-        yield _partition(plan, FIRST)
-    for name, why_not in plan.passed_over.items():
+    if resolved.passed_over and not resolved.fits_nowhere:
+        yield _partition(resolved, FIRST)
+    for name, why_not in resolved.passed_over.items():
         yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
-    if plan.trainer is None:
-        folder = str(plan.code or bundled("code"))
+    if resolved.trainer is None:
+        folder = str(resolved.code or bundled("code"))
         yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
 
 
@@ -80,39 +84,39 @@ def _documented(request: Request) -> dict[str, list[str]]:
     """Return the sources of what is written at each place of the profile: those that name the longest key."""
     cited: dict[str, list[tuple[int, str]]] = {}
     places = read_document(request.profile_file, Profile).places
-    for source in request.plan.profile.sources:
+    for source in request.resolved.profile.sources:
         for key in source.keys:
             for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:
                 cited.setdefault(at, []).append((len(key), source.at.url))
     return {at: [url for size, url in some if size == max(some)[0]] for at, some in cited.items()}
 
 
-def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
+def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
     """Yield what a user may not expect: see MATTER; values of sbatchgen.yaml; values without effect."""
     if profile_by.level < Level.JOB:
-        yield _setting("profile", plan.profile.name, profile_by)
-    if plan.passed_over and not plan.fits_nowhere:
-        yield _partition(plan, in_short(plan))
+        yield _setting("profile", resolved.profile.name, profile_by)
+    if resolved.passed_over and not resolved.fits_nowhere:
+        yield _partition(resolved, in_short(resolved))
     options = (f"options.{name}" for name in MATTER)
-    for key in dict.fromkeys((*options, *plan.origins)):
-        origin, value = plan.origins.get(key), _value(plan, key)
+    for key in dict.fromkeys((*options, *resolved.origins)):
+        origin, value = resolved.origins.get(key), _value(resolved, key)
         if origin is None or value is None or key == "profile":
             continue
-        if key.startswith("options.") and not plan.slurm:
+        if key.startswith("options.") and not resolved.slurm:
             continue
         overrode = [
             (other, by)
-            for other, by in plan.overridden.get(key, ())
+            for other, by in resolved.overridden.get(key, ())
             if _text(other) != _text(value) and _was_meant(key, by, instead=origin)
         ]
         if overrode or _untyped(key, origin, _text(value)):
             yield _setting(key, value, origin, overrode)
 
 
-def _partition(plan: Plan, why: str) -> Setting:
+def _partition(resolved: ResolvedJob, why: str) -> Setting:
     """Return the partition that was chosen, whether the script names it or leaves it to the cluster."""
-    left = "" if plan.options.partition else "; the script leaves it to the cluster"
-    return Setting(name="partition", value=plan.partition_name, by="default", at=why + left)
+    left = "" if resolved.options.partition else "; the script leaves it to the cluster"
+    return Setting(name="partition", value=resolved.partition_name, by="default", at=why + left)
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
@@ -149,21 +153,23 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
     )
 
 
-def _of_settings(plan: Plan, key: str) -> bool:
+def _of_settings(resolved: ResolvedJob, key: str) -> bool:
     """Whether somebody has set how jobs start, by a key that no job has."""
     head, _, rest = key.partition(".")
-    of_job = head in _JOB_KEYS or rest in {f"{plan.runtime.name}.{each.fact}" for each in plan.runtime.keys}
-    return not of_job and hasattr(plan.settings, head) and plan.origin(key).level > Level.DEFAULT
+    of_job = head in _JOB_KEYS or rest in {
+        f"{resolved.runtime.name}.{each.fact}" for each in resolved.runtime.keys
+    }
+    return not of_job and hasattr(resolved.settings, head) and resolved.origin(key).level > Level.DEFAULT
 
 
-def _value(plan: Plan, key: str) -> Any:
+def _value(resolved: ResolvedJob, key: str) -> Any:
     """The value of a key as the plan has it in the end; None where it has none."""
     head, dot, rest = key.partition(".")
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")
-        return getattr(plan.facts, fact, None) if runtime == plan.runtime.name else None
-    known = plan.software.get(head, getattr(plan, head, None))
-    holder = getattr(plan.settings, head, None) if known is None else known
+        return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
+    known = resolved.software.get(head, getattr(resolved, head, None))
+    holder = getattr(resolved.settings, head, None) if known is None else known
     if not dot:
         return holder if holder != () else None
     if not isinstance(holder, dict):

@@ -14,7 +14,7 @@ from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.keys import frozen_record
 from sbatchgen.modes import Mode
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.runtimes.base import Runtime
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Resume, ShellPath
@@ -37,7 +37,7 @@ def trainer_is_file(trainer: str) -> bool:
 
 
 @frozen_record
-class Plan:
+class ResolvedJob:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 
     `settings` has how jobs start here: the profile's settings with those of the partition and the job.
@@ -176,10 +176,10 @@ class Plan:
         return {name: text for name, text, _ in self._directives()}
 
     @cached_property
-    def resources(self) -> Resources:
+    def resources(self) -> ResourceRequest:
         """What the job asks Slurm for."""
         options = self.options
-        return Resources(
+        return ResourceRequest(
             options=self.directives,
             places={name: Place(str(self.origin(key))) for name, _, key in self._directives()},
             nodes_min=options.nodes,

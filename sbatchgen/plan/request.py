@@ -16,7 +16,7 @@ from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.resolve import named_partition, resolve
 from sbatchgen.quoting import first_names
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
@@ -39,7 +39,7 @@ class Request(NamedTuple):
         rerun: The command that renders the script again.
     """
 
-    plan: Plan
+    resolved: ResolvedJob
     places: Places
     profile_file: Path
     profile_by: Origin = BY_DEFAULT
@@ -83,17 +83,17 @@ def read_request(
         raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
     name_of_job = job if job in MODES else _name_of(job)
 
-    def resolved(partition: str) -> Plan:
+    def resolved_in(partition: str) -> ResolvedJob:
         return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
 
     if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
-        plan = resolved("")
+        resolved = resolved_in("")
     else:
         from sbatchgen.plan.choice import chosen
 
-        plan = chosen(resolved, check)
+        resolved = chosen(resolved_in, check)
     return Request(
-        plan=plan,
+        resolved=resolved,
         places=places.with_templates_of(profile_file),
         profile_file=profile_file,
         profile_by=profile_by,
@@ -179,29 +179,29 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     at = request.rerun.index("--array")
     options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
     by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
-    origins = {**request.plan.origins, "options.array": by}
-    chosen = replace(request.plan.options, array=Text(array))
+    origins = {**request.resolved.origins, "options.array": by}
+    chosen = replace(request.resolved.options, array=Text(array))
     return request._replace(
-        plan=replace(request.plan, sweep=sweep, options=chosen, origins=origins),
+        resolved=replace(request.resolved, sweep=sweep, options=chosen, origins=origins),
         rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),
     )
 
 
 def with_log(request: Request, log: str) -> Request:
     """The same request with its log at an absolute path, as `submit` wants it."""
-    options = replace(request.plan.options, output=ShellPath(log))
-    return _with(request, replace(request.plan, options=options), "--output", log)
+    options = replace(request.resolved.options, output=ShellPath(log))
+    return _with(request, replace(request.resolved, options=options), "--output", log)
 
 
 def with_snapshot(request: Request, folder: str) -> Request:
     """The same request, for a job that runs in a snapshot of its code."""
-    return _with(request, replace(request.plan, snapshot_dir=ShellPath(folder)), "--snapshot-dir", folder)
+    return _with(request, replace(request.resolved, snapshot_dir=ShellPath(folder)), "--snapshot-dir", folder)
 
 
-def _with(request: Request, plan: Plan, *words: str) -> Request:
+def _with(request: Request, resolved: ResolvedJob, *words: str) -> Request:
     """The request of another plan, which these words make."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
-    return request._replace(plan=plan, rerun=(*rerun[:cut], *words, *rerun[cut:]))
+    return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 
 
 def _end_of_options(rerun: Sequence[str]) -> int:

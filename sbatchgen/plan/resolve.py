@@ -25,7 +25,7 @@ from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.modes import MODES, Mode
-from sbatchgen.plan.plan import Plan, one_at_a_time
+from sbatchgen.plan.plan import ResolvedJob, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
@@ -45,7 +45,7 @@ _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 def resolve(
     profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
-) -> Plan:
+) -> ResolvedJob:
     """The plan of a job on a cluster; of the layers the last one wins."""
     cluster, mode = profile.value, MODES[mode_name]
     partition_name = chosen or _partition_name(cluster, layers, mode)
@@ -500,7 +500,7 @@ def _emit_gpus(values: _Values, partition: Partition, gpus: int) -> None:
 
 def _plan(
     values: _Values, profile: Profile, partition_name: str, mode: Mode, *, gpus: int, nproc: int
-) -> Plan:
+) -> ResolvedJob:
     name = str(values.get("options.job_name"))
     default = profile.default_partition or partition_name
     for option in profile.omit:
@@ -514,7 +514,7 @@ def _plan(
         "requeue_on_node_fail snapshot_dir template"
     )
 
-    return Plan(
+    return ResolvedJob(
         profile=profile,
         partition=_partition(profile, partition_name),
         partition_name=partition_name,

@@ -18,7 +18,7 @@ Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and coun
 
 
 @record
-class Resources:
+class ResourceRequest:
     """What is asked for; None if not set. Memory in MiB, times in seconds.
 
     Attributes:
@@ -73,7 +73,7 @@ class Resources:
             return -(-self.ntasks // self.ntasks_per_node)
         return 1
 
-    def spread(self, most: int | None) -> Resources:
+    def spread(self, most: int | None) -> ResourceRequest:
         """The job on as many nodes as it may get, with `most` in the cluster."""
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)

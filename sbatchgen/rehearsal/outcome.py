@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 from sbatchgen.units import in_bytes, in_seconds
@@ -66,7 +66,7 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
 
 
-def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, plan: Plan) -> Iterator[Row]:
+def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:
     """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
     if not events and has_error(log):
         cause = cause_of(1, log)
@@ -82,7 +82,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, plan: Plan) -> I
         return
     begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
     first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
-    wanted = processes_of(plan)
+    wanted = processes_of(resolved)
     started, device = first[0].get("processes", wanted), first[0].get("device_type")
     what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
     yield Row("start", OK if started == wanted else FAILED, what)
@@ -106,7 +106,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, plan: Plan) -> I
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether the training starts, with all of its processes, and makes steps."""
-    plan, trained = rehearsed.plan, _trained(start)
+    resolved, trained = rehearsed.resolved, _trained(start)
     if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
         yield _failed("start", f"exit status {start['status']}", start, rehearsed)
         return
@@ -118,19 +118,19 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     started = next(
         (event.get("processes") for event in start["events"] if event.get("event") == "start"), None
     )
-    on = f"{wanted} process{'es' * (wanted > 1)} on {plan.nodes} node{'s' * (plan.nodes > 1)}"
+    on = f"{wanted} process{'es' * (wanted > 1)} on {resolved.nodes} node{'s' * (resolved.nodes > 1)}"
     if started is not None and started != wanted:
         yield Row("start", FAILED, f"{started} of {on} train together", "name another --launcher")
-    elif plan.trainer is None:
+    elif resolved.trainer is None:
         yield Row("start", OK, on)
     else:
-        yield Row("start", OK, f"{on}; {plan.trainer} ran for {in_seconds(start['trained_s'])}")
+        yield Row("start", OK, f"{on}; {resolved.trainer} ran for {in_seconds(start['trained_s'])}")
     if trained:
         early = _trained({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", OK, f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
-    elif plan.trainer is None:
+    elif resolved.trainer is None:
         yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
@@ -138,21 +138,21 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
 
 def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether it stops and saves before the time limit, and starts again."""
-    plan = rehearsed.plan
+    resolved = rehearsed.resolved
     if not start["acted"]:
         yield Row("time limit", UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
-    asked = plan.options.signal
+    asked = resolved.options.signal
     how = f"stopped {start['lead']} s before it"
     if not asked:
         how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
     yield _saved("time limit", how, start, rehearsed)
-    if start["status"] == NEXT_JOB and plan.consecutive and following:
+    if start["status"] == NEXT_JOB and resolved.consecutive and following:
         how = "exit status 75, so the next job starts"
         yield _resumed("restart", how, start, following, rehearsed)
     elif start["requeued"] and following:
         yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
-    elif plan.resume == "off" or not plan.max_restarts:
+    elif resolved.resume == "off" or not resolved.max_restarts:
         return
     elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
@@ -173,7 +173,7 @@ def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterat
         yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
         return
     yield _saved(what, "SIGTERM", start, rehearsed)
-    if following and rehearsed.plan.resume != "off":
+    if following and rehearsed.resolved.resume != "off":
         again = "restart after it" if what == "requeue" else "submitted again"
         yield _resumed(again, "", start, following, rehearsed)
 
@@ -198,7 +198,7 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
     if needs is None:
         yield Row("GPU memory", UNKNOWN, f"it can't be computed: {cause_of(1, start['log']).what}")
         return
-    limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.plan.partition.kinds() if kind.gpu_memory]
+    limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.kinds() if kind.gpu_memory]
     shape = "x".join(map(str, needs["shape"]))
     tensors, workspace, card = figures(needs)
     of = f" of {in_bytes(max(limits))}" if limits else ""

@@ -23,7 +23,7 @@ from sbatchgen.dryrun.sight import sight_of
 from sbatchgen.errors import FitError
 from sbatchgen.executables.program import programs
 from sbatchgen.job.script import JobScript
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.request import Request
 from sbatchgen.rehearsal.controller import PlayedJob
 from sbatchgen.render.render import render_request
@@ -60,7 +60,7 @@ class Rehearsal:
         failure: What the controller printed if it failed.
     """
 
-    plan: Plan
+    resolved: ResolvedJob
     starts: tuple[Mapping[str, Any], ...]
     processes: int
     unproven: tuple[tuple[str, str], ...]
@@ -96,12 +96,12 @@ def rehearse(
     Raises:
         NoSandboxError: This machine allows no sandbox.
     """
-    plan, unproven = _on_this_machine(request.plan, folder, environment)
-    script = render_request(request._replace(plan=plan))
-    job = JobScript(file="job.slurm", text=script, profile=plan.profile)
+    resolved, unproven = _on_this_machine(request.resolved, folder, environment)
+    script = render_request(request._replace(resolved=resolved))
+    job = JobScript(file="job.slurm", text=script, profile=resolved.profile)
     user = environment.get("USER", "user")
     held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
-    held = replace(held, gpus=plan.gpus_per_node)
+    held = replace(held, gpus=resolved.gpus_per_node)
     kept, _ = submit_environment(environment)
     own = {
         "PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}",
@@ -114,24 +114,24 @@ def rehearse(
     )  # scripts make their port of it, and the machine has other users
     of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
     batch = {**kept, **of_job, **own}
-    run_dir = os.path.join(folder, plan.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
+    run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     home = kept.get("HOME", "")
     kept_copies = ExitStack()
     sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
-    data = dict.fromkeys([os.path.join(folder, plan.data.filled(batch))] * ("fake" in plan.args))  # noqa: PTH118
+    data = dict.fromkeys([os.path.join(folder, resolved.data.filled(batch))] * ("fake" in resolved.args))  # noqa: PTH118
     with (
         kept_copies,
         sight.opened() as shown,
         tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside,
     ):
-        played = _job(plan, job, batch, folder, run_dir, seconds=seconds, patience=patience)
+        played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
         box = Box(
             hostname=held.nodes[0],
             home=home,
             folder=str(folder),
             shown=shown,
-            readable=sorted({*_of_python(plan), *see, "/sys"}),  # outer ones first
+            readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
             files={**data, **_files(script, held, job, played)},
             over={
                 "/etc/hosts": (f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode(), 0o644)
@@ -146,10 +146,10 @@ def rehearse(
             [sys.executable, "-m", "sbatchgen.rehearsal.controller", f"{PLACE}/play.json"], batch, box
         )
     return Rehearsal(
-        plan=plan,
+        resolved=resolved,
         starts=tuple(_starts(ended.files.get("out", ""))),
-        processes=processes_of(plan),
-        unproven=(*unproven, *_of_machine(plan, network=network)),
+        processes=processes_of(resolved),
+        unproven=(*unproven, *_of_machine(resolved, network=network)),
         seconds=ended.seconds,
         memory=ended.memory,
         limit=ended.limit,
@@ -175,12 +175,12 @@ def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
     )
 
 
-def _of_python(plan: Plan) -> Iterator[str]:
+def _of_python(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the folders of the Python that runs the job, and of this package."""
     yield from (sys.prefix, str(Path(__file__).parents[2]))
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
-    for path in plan.software.values():
+    for path in resolved.software.values():
         folder = Path(str(path))
         if folder.is_absolute() and any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
             yield str(folder)
@@ -194,22 +194,22 @@ def _limits(seconds: float) -> BoxLimits:
     )
 
 
-def processes_of(plan: Plan) -> int:
+def processes_of(resolved: ResolvedJob) -> int:
     """Return how many processes train together."""
-    return plan.nodes * plan.nproc_per_node if plan.mode.several_processes else 1
+    return resolved.nodes * resolved.nproc_per_node if resolved.mode.several_processes else 1
 
 
-def computes_memory(plan: Plan) -> bool:
+def computes_memory(resolved: ResolvedJob) -> bool:
     """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
-    return plan.trainer is None and plan.gpus_per_node > 0 and not plan.mode.replicates
+    return resolved.trainer is None and resolved.gpus_per_node > 0 and not resolved.mode.replicates
 
 
-def refuse_unfit(plan: Plan) -> None:
+def refuse_unfit(resolved: ResolvedJob) -> None:
     """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
-    if not plan.slurm:
-        what = f"profile '{plan.profile.name}' has no Slurm: its jobs run here anyway"
+    if not resolved.slurm:
+        what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="run the job itself: sbatchgen submit")
-    processes, most = processes_of(plan), MOST_PROCESSES * (os.cpu_count() or 1)
+    processes, most = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
     if processes > most:
         what = (
             f"the job has {processes} processes, and this machine has {os.cpu_count()} CPUs: at most {most}"
@@ -218,29 +218,29 @@ def refuse_unfit(plan: Plan) -> None:
 
 
 def _on_this_machine(
-    plan: Plan, folder: Path, environment: Mapping[str, str]
-) -> tuple[Plan, list[tuple[str, str]]]:
+    resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
+) -> tuple[ResolvedJob, list[tuple[str, str]]]:
     """Return the job with what this machine lacks replaced, and what that leaves unproven."""
-    unproven, args = [], list(plan.args)
+    unproven, args = [], list(resolved.args)
     is_login_node = shutil.which("sbatch", path=environment.get("PATH")) is not None
-    if plan.runtime.is_container or _is_missing(plan, folder, environment):
+    if resolved.runtime.is_container or _is_missing(resolved, folder, environment):
         unproven.append(
-            (f"{plan.runtime.name}", f"this command's Python runs in its place: {sys.executable}")
+            (f"{resolved.runtime.name}", f"this command's Python runs in its place: {sys.executable}")
         )
-        plan = replace(plan, runtime=RUNTIMES["host"], software={})
-    if plan.trainer is None:
+        resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
+    if resolved.trainer is None:
         args += ["--log-every", "1"]
         if not _gpus():
             args += ["--device", "cpu"]
-        data = here(plan.data, folder, environment)
+        data = here(resolved.data, folder, environment)
         if not is_login_node and not (data and data.is_dir()):
-            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(plan)), "--epochs", "2"]
-            unproven.append(("data", f"{plan.data} is not on this machine: 2 epochs of random images"))
-    return replace(plan, args=tuple(args)), unproven
+            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(resolved)), "--epochs", "2"]
+            unproven.append(("data", f"{resolved.data} is not on this machine: 2 epochs of random images"))
+    return replace(resolved, args=tuple(args)), unproven
 
 
-def _is_missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> bool:
-    return any(plan.runtime.missing(plan, lambda path: here(path, folder, environment)))
+def _is_missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> bool:
+    return any(resolved.runtime.missing(resolved, lambda path: here(path, folder, environment)))
 
 
 def _gpus() -> list[str]:
@@ -248,35 +248,38 @@ def _gpus() -> list[str]:
     return [name for name in _GPUS if Path("/dev", name).exists()]
 
 
-def _batch(plan: Plan) -> int:
+def _batch(resolved: ResolvedJob) -> int:
     """Images of a step of the bundled trainer."""
-    words = [word for arg in plan.args for word in arg.split("=", 1)]
-    for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", plan.nodes * plan.nproc_per_node)):
+    words = [word for arg in resolved.args for word in arg.split("=", 1)]
+    for flag, times in (
+        ("--batch-size", 1),
+        ("--batch-size-per-gpu", resolved.nodes * resolved.nproc_per_node),
+    ):
         if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
             return int(value) * times
     return 64
 
 
-def _of_machine(plan: Plan, *, network: bool) -> list[tuple[str, str]]:
+def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
     """Return what no machine but the cluster shows."""
     rows = (
         [("GPUs", "this machine has none: the training runs on CPUs")]
-        if plan.gpus_per_node and not _gpus()
+        if resolved.gpus_per_node and not _gpus()
         else []
     )
-    if computes_memory(plan):
+    if computes_memory(resolved):
         rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
-    if plan.nodes > 1:
-        rows.append(("nodes", f"this machine plays all {plan.nodes}: no network between them is used"))
-    if plan.settings.modules:
-        rows.append(("modules", f"module commands do nothing here: {' '.join(plan.settings.modules)}"))
+    if resolved.nodes > 1:
+        rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
+    if resolved.settings.modules:
+        rows.append(("modules", f"module commands do nothing here: {' '.join(resolved.settings.modules)}"))
     if not network:
         rows.append(("network", "the job has none here: --network gives it this machine's"))
     return rows
 
 
 def _job(
-    plan: Plan,
+    resolved: ResolvedJob,
     job: JobScript,
     batch: Mapping[str, str],
     folder: Path,
@@ -291,7 +294,7 @@ def _job(
         folder=os.path.join(folder, job.option("chdir") or ""),  # noqa: PTH118
         environment=dict(batch),
         run_dir=run_dir,
-        metrics=plan.metrics or "",
+        metrics=resolved.metrics or "",
         signal=asked.number if asked else 0,
         lead=asked.seconds if asked else 0,
         to_batch=bool(asked and "B" in asked.flags),
@@ -299,8 +302,8 @@ def _job(
         steps=3,
         limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
         seconds=seconds,
-        patience=seconds if plan.trainer is None else patience,
-        processes=processes_of(plan) if computes_memory(plan) else 0,
+        patience=seconds if resolved.trainer is None else patience,
+        processes=processes_of(resolved) if computes_memory(resolved) else 0,
     )
 
 

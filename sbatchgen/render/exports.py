@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen import quoting
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.render import arguments, launch
 from sbatchgen.units import VARIABLE
 
@@ -13,61 +13,61 @@ from sbatchgen.units import VARIABLE
 COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
 
 
-def variables(plan: Plan) -> dict[str, str]:
+def variables(resolved: ResolvedJob) -> dict[str, str]:
     """Names and values of the variables that have a rendered value."""
-    return _common(plan) | {name: value for name, value in plan.env.items() if value is not None}
+    return _common(resolved) | {name: value for name, value in resolved.env.items() if value is not None}
 
 
-def names(plan: Plan) -> tuple[str, ...]:
+def names(resolved: ResolvedJob) -> tuple[str, ...]:
     """The variables that a container must get, whatever its image sets."""
     exported = (
-        *(launch.MEETING if launch.meets(plan) else ()),
-        *variables(plan),
-        *_words(plan),
-        *plan.inherited,
-        *launch.own_folders(plan),
+        *(launch.MEETING if launch.meets(resolved) else ()),
+        *variables(resolved),
+        *_words(resolved),
+        *resolved.inherited,
+        *launch.own_folders(resolved),
     )
-    own_way = ["PYTHONPATH"] if plan.runtime.is_container else []  # see `launch.command`
+    own_way = ["PYTHONPATH"] if resolved.runtime.is_container else []  # see `launch.command`
     return tuple(name for name in exported if name not in own_way)
 
 
-def lines(plan: Plan) -> Iterator[str]:
+def lines(resolved: ResolvedJob) -> Iterator[str]:
     """The words of each `export`."""
-    made = _common(plan)
-    words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in plan.env]
-    words += [f"{name}={word}" for name, word in _words(plan).items()]
-    yield from quoting.packed([*(launch.MEETING if launch.meets(plan) else ()), *words])
-    yield from quoting.packed(_files(plan))
-    yield from _own(plan)
-    yield from plan.runtime.own_exports(plan)
+    made = _common(resolved)
+    words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
+    words += [f"{name}={word}" for name, word in _words(resolved).items()]
+    yield from quoting.packed([*(launch.MEETING if launch.meets(resolved) else ()), *words])
+    yield from quoting.packed(_files(resolved))
+    yield from _own(resolved)
+    yield from resolved.runtime.own_exports(resolved)
 
 
-def _own(plan: Plan) -> Iterator[str]:
+def _own(resolved: ResolvedJob) -> Iterator[str]:
     """The job's own variables; bash expands a value before it sets the variables of the same `export`."""
     plain: list[str] = []
-    for name, value in plan.env.items():
+    for name, value in resolved.env.items():
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
-            yield f"{name}={arguments.with_params(value, plan, quoting.value)}"
+            yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"
             plain = []
         elif value is not None:
-            plain.append(f"{name}={arguments.with_params(value, plan, quoting.word)}")
+            plain.append(f"{name}={arguments.with_params(value, resolved, quoting.word)}")
     yield from quoting.packed(plain)
 
 
-def _common(plan: Plan) -> dict[str, str]:
+def _common(resolved: ResolvedJob) -> dict[str, str]:
     exports = dict(COMMON_ENV)
-    if plan.profile.scheduler != "none" and not _shares_whole_nodes(plan):
-        threads = (plan.options.cpus_per_task or 1) * (plan.options.ntasks_per_node or 1)
-        exports["OMP_NUM_THREADS"] = str(max(1, threads // plan.nproc_per_node))
-    return exports | plan.runtime.exports(plan)
+    if resolved.profile.scheduler != "none" and not _shares_whole_nodes(resolved):
+        threads = (resolved.options.cpus_per_task or 1) * (resolved.options.ntasks_per_node or 1)
+        exports["OMP_NUM_THREADS"] = str(max(1, threads // resolved.nproc_per_node))
+    return exports | resolved.runtime.exports(resolved)
 
 
-def _words(plan: Plan) -> dict[str, str]:
+def _words(resolved: ResolvedJob) -> dict[str, str]:
     """Variables whose values bash makes where the job runs, as words of bash."""
-    words = plan.runtime.words(plan)
-    if _shares_whole_nodes(plan) and "OMP_NUM_THREADS" not in plan.env:
-        processes = plan.nproc_per_node
+    words = resolved.runtime.words(resolved)
+    if _shares_whole_nodes(resolved) and "OMP_NUM_THREADS" not in resolved.env:
+        processes = resolved.nproc_per_node
         cpus = (
             f"(SLURM_CPUS_ON_NODE + {processes - 1}) / {processes}" if processes > 1 else "SLURM_CPUS_ON_NODE"
         )
@@ -75,16 +75,21 @@ def _words(plan: Plan) -> dict[str, str]:
     return words
 
 
-def _shares_whole_nodes(plan: Plan) -> bool:
+def _shares_whole_nodes(resolved: ResolvedJob) -> bool:
     """Whether the job gets all CPUs of its nodes, and how many these are is not known before it runs."""
-    whole = bool(plan.options.exclusive or plan.partition.exclusive)
-    return plan.slurm and whole and plan.options.cpus_per_task is None and not plan.partition.cpus_per_node
+    whole = bool(resolved.options.exclusive or resolved.partition.exclusive)
+    return (
+        resolved.slurm
+        and whole
+        and resolved.options.cpus_per_task is None
+        and not resolved.partition.cpus_per_node
+    )
 
 
-def _files(plan: Plan) -> Iterator[str]:
+def _files(resolved: ResolvedJob) -> Iterator[str]:
     """The paths by which script and trainer talk to each other; see `launch.files`."""
-    for name in launch.own_folders(plan):
-        yield f"RESUME={arguments.resume(plan)}" if name == "RESUME" else name
-    for name in launch.files(plan):
-        if plan.trainer or name != "stop":  # the bundled trainer knows where it is
+    for name in launch.own_folders(resolved):
+        yield f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name
+    for name in launch.files(resolved):
+        if resolved.trainer or name != "stop":  # the bundled trainer knows where it is
             yield f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}"

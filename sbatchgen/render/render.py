@@ -22,7 +22,7 @@ from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.trust import make_own
-from sbatchgen.plan.plan import Plan, one_at_a_time
+from sbatchgen.plan.plan import ResolvedJob, one_at_a_time
 from sbatchgen.plan.request import Request
 from sbatchgen.render import arguments, exports, launch
 from sbatchgen.runtimes import RUNTIMES
@@ -47,7 +47,12 @@ _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at mos
 
 
 def render(
-    plan: Plan, *, code: Path, rerun: Sequence[str], folders: Sequence[Path], cache: Path | None = None
+    resolved: ResolvedJob,
+    *,
+    code: Path,
+    rerun: Sequence[str],
+    folders: Sequence[Path],
+    cache: Path | None = None,
 ) -> str:
     """The script, from the first template found in the folders, the bundled ones last.
 
@@ -58,18 +63,18 @@ def render(
         DocumentError: A template is missing or broken.
     """
     environment = environment_of(tuple(folders), cache)
-    return finish(fill(environment, plan, code=code), rerun)
+    return finish(fill(environment, resolved, code=code), rerun)
 
 
 def render_request(request: Request) -> str:
     """The script of a request. Raises what `render` does."""
     folders, cache = request.places.folders("templates"), request.places.cache
-    return render(request.plan, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
+    return render(request.resolved, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
 
 
-def fill(environment: jinja2.Environment, plan: Plan, *, code: Path) -> str:
+def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
     """The plan's template, filled. Raises what `render` does."""
-    return _render(environment, plan.template, context(plan, code=code) | {"provenance": _PROVENANCE})
+    return _render(environment, resolved.template, context(resolved, code=code) | {"provenance": _PROVENANCE})
 
 
 def finish(text: str, rerun: Sequence[str]) -> str:
@@ -205,94 +210,98 @@ def _template_line(error: BaseException) -> str:
     return place
 
 
-def context(plan: Plan, *, code: Path) -> dict[str, Any]:
+def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     """The variables of the templates."""
-    array = (plan.options.array if plan.slurm else None) or ""
+    array = (resolved.options.array if resolved.slurm else None) or ""
     element = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
-    here = "SLURM_SUBMIT_DIR" if plan.slurm else "PWD"
-    exported = exports.names(plan)
-    mounted = launch.mounts(plan, here)
-    talk = launch.files(plan)
-    sweep = plan.sweep
-    directives = [quoting.directive(name, text) for name, text in plan.directives.items()]
+    here = "SLURM_SUBMIT_DIR" if resolved.slurm else "PWD"
+    exported = exports.names(resolved)
+    mounted = launch.mounts(resolved, here)
+    talk = launch.files(resolved)
+    sweep = resolved.sweep
+    directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
     values: dict[str, Any] = {}
     for runtime in RUNTIMES.values():
-        values |= runtime.variables(plan, here, exported)
+        values |= runtime.variables(resolved, here, exported)
     return (
         values
-        | _paths(plan, here, code)
+        | _paths(resolved, here, code)
         | {
-            "directives": directives if plan.slurm else [],
-            "slurm": plan.slurm,
-            "stoppable": plan.stoppable,
-            "restartable": plan.restartable,
-            "has_outcome": plan.stoppable or sweep is not None,
-            "requeue_on_timeout": plan.stoppable and not plan.asks_to_stop,
-            "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
+            "directives": directives if resolved.slurm else [],
+            "slurm": resolved.slurm,
+            "stoppable": resolved.stoppable,
+            "restartable": resolved.restartable,
+            "has_outcome": resolved.stoppable or sweep is not None,
+            "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
+            "requeue_on_node_fail": resolved.requeue_on_node_fail
+            and resolved.restartable
+            and resolved.nodes > 1,
             "asks_again": "again" in talk,
             "reads_exit": "exit" in talk,
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",
-            "points": arguments.points(plan),
-            "placed": plan.placed,
-            "point_says": arguments.point_says(plan),
+            "points": arguments.points(resolved),
+            "placed": resolved.placed,
+            "point_says": arguments.point_says(resolved),
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
-            "consecutive": plan.consecutive,
+            "consecutive": resolved.consecutive,
             "array": bool(array),
-            "module_lines": tuple(_modules(plan)),
-            "setup_before_modules": _setup(plan.settings.setup_before_modules),
-            "setup": _setup(plan.settings.setup),
-            "setup_after_runtime": _setup(plan.settings.setup_after_runtime),
-            "setup_per_node": launch.node_setup(plan),
-            "master_addr": plan.settings.master_addr or "",
+            "module_lines": tuple(_modules(resolved)),
+            "setup_before_modules": _setup(resolved.settings.setup_before_modules),
+            "setup": _setup(resolved.settings.setup),
+            "setup_after_runtime": _setup(resolved.settings.setup_after_runtime),
+            "setup_per_node": launch.node_setup(resolved),
+            "master_addr": resolved.settings.master_addr or "",
             # of a module or of setup: a virtual environment may use their packages
-            "keeps_pythonpath": plan.runtime.may_use_modules
-            and bool(plan.settings.modules or plan.settings.setup),
-            "runtime_part": plan.runtime.part,
-            "foreign": [name for name in FOREIGN if name not in plan.env]
-            if plan.runtime.is_container
+            "keeps_pythonpath": resolved.runtime.may_use_modules
+            and bool(resolved.settings.modules or resolved.settings.setup),
+            "runtime_part": resolved.runtime.part,
+            "foreign": [name for name in FOREIGN if name not in resolved.env]
+            if resolved.runtime.is_container
             else [],
-            "requeues_early": "again" in talk and not plan.consecutive and plan.runtime.wait_s > WAIT_S,
+            "requeues_early": "again" in talk
+            and not resolved.consecutive
+            and resolved.runtime.wait_s > WAIT_S,
             "mount_sources": launch.sources(mounted),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
-            "meets": launch.meets(plan),
-            "port_base": plan.settings.network.port_base,
-            "port_count": plan.settings.network.port_count,
-            "inherited": plan.inherited,
-            "export_lines": tuple(exports.lines(plan)),
-            "max_restarts": plan.max_restarts,
-            "checkpoints": arguments.checkpoints(plan),
-            "first_checkpoint": "" if plan.resume in ("auto", "off") else arguments.resume(plan),
-            "resume_args": arguments.resume_args(plan),
-            "training_title": TITLES[plan.launcher] if plan.launcher else plan.mode.title,
-            "command_lines": launch.command(plan, exported, mounted),
+            "meets": launch.meets(resolved),
+            "port_base": resolved.settings.network.port_base,
+            "port_count": resolved.settings.network.port_count,
+            "inherited": resolved.inherited,
+            "export_lines": tuple(exports.lines(resolved)),
+            "max_restarts": resolved.max_restarts,
+            "checkpoints": arguments.checkpoints(resolved),
+            "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
+            "resume_args": arguments.resume_args(resolved),
+            "training_title": TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title,
+            "command_lines": launch.command(resolved, exported, mounted),
         }
     )
 
 
-def _paths(plan: Plan, here: str, code: Path) -> dict[str, Any]:
+def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
     """Return the variables for what the job reads and writes; `here` holds the folder of submission."""
-    image, is_file = plan.software.get("image") or "", image_is_file(plan)
+    image, is_file = resolved.software.get("image") or "", image_is_file(resolved)
     return {
         # bash would follow a link before a slash
-        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(plan.run_dir, here)),
-        "uses_data": launch.uses_data(plan),
-        "data": absolute(plan.data, here),
-        "uses_code": launch.uses_code(plan),
-        "code": absolute(plan.code, here) if plan.code else str(code),
-        "snapshot": absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
-        "needed": _needed(plan),
+        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, here)),
+        "uses_data": launch.uses_data(resolved),
+        "data": absolute(resolved.data, here),
+        "uses_code": launch.uses_code(resolved),
+        "code": absolute(resolved.code, here) if resolved.code else str(code),
+        "snapshot": absolute(resolved.snapshot_dir, here) if resolved.snapshot_dir and resolved.slurm else "",
+        "needed": _needed(resolved),
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
     }
 
 
-def _modules(plan: Plan) -> Iterator[str]:
+def _modules(resolved: ResolvedJob) -> Iterator[str]:
     """The commands that load the profile's modules; those that follow each other are loaded at once."""
-    modules = plan.settings.modules
-    start = plan.settings.module_start or ("purge" if modules else "keep")
+    modules = resolved.settings.modules
+    start = resolved.settings.module_start or ("purge" if modules else "keep")
     if start != "keep":
         yield f"module {start}"
     for uses, group in itertools.groupby(modules, lambda entry: entry.startswith("use ")):
@@ -302,10 +311,10 @@ def _modules(plan: Plan) -> Iterator[str]:
             yield f"""module load {quoting.words(tuple(group))} || die "can't load the modules\""""
 
 
-def _needed(plan: Plan) -> tuple[str, ...]:
+def _needed(resolved: ResolvedJob) -> tuple[str, ...]:
     """The variables of a site that the paths at the top of the script need."""
-    data = plan.data if launch.uses_data(plan) else ""
-    paths = (plan.run_dir, data, plan.code or "", plan.snapshot_dir or "")
+    data = resolved.data if launch.uses_data(resolved) else ""
+    paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return tuple(name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_"))
 
@@ -316,7 +325,7 @@ def _setup(lines: Sequence[str]) -> tuple[str, ...]:
     return (*lines, *(["set +eu +o pipefail # what these lines set"] if sets else []))
 
 
-def image_is_file(plan: Plan) -> bool:
+def image_is_file(resolved: ResolvedJob) -> bool:
     """Whether the image is a file, not the address of a registry."""
-    runtime, image = plan.runtime, plan.software.get("image") or ""
+    runtime, image = resolved.runtime, resolved.software.get("image") or ""
     return isinstance(runtime, ContainerRuntime) and runtime.is_file(image)

@@ -19,7 +19,7 @@ from jinja2.lexer import Token, TokenStream
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.request import Request
 from sbatchgen.render.render import environment_of, fill, finish
 
@@ -47,17 +47,17 @@ class TemplateLine:
 
 
 def trace(
-    plan: Plan, script: str, *, code: Path, rerun: Sequence[str], folders: Sequence[Path]
+    resolved: ResolvedJob, script: str, *, code: Path, rerun: Sequence[str], folders: Sequence[Path]
 ) -> list[TemplateLine]:
     """The place of each line of the script that `render` made of the plan.
 
     Raises:
         DocumentError: A template changes its own text, which can't be followed.
     """
-    marked = fill(_marking(tuple(folders)), plan, code=code)
+    marked = fill(_marking(tuple(folders)), resolved, code=code)
     places = _without_doubled_blanks(list(_placed(marked)))
     if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
-        what = f"the lines of template '{plan.template}' can't be traced"
+        what = f"the lines of template '{resolved.template}' can't be traced"
         raise DocumentError.of(what, fix="don't store and change text in the template")
     return [place for place, _ in places]
 
@@ -76,9 +76,9 @@ def trace_request(request: Request, script: str) -> list[TemplateLine]:
     """
     folders = request.places.folders("templates")
     try:
-        return trace(request.plan, script, code=bundled("code"), rerun=request.rerun, folders=folders)
+        return trace(request.resolved, script, code=bundled("code"), rerun=request.rerun, folders=folders)
     except (LookupError, ValueError) as error:
-        what = f"the lines of template '{request.plan.template}' can't be traced"
+        what = f"the lines of template '{request.resolved.template}' can't be traced"
         raise DocumentError.of(what, fix="use explain without --lines") from error
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import promises_restarts
-from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import UNLIMITED, Resources
+from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.plan.resources import UNLIMITED, ResourceRequest
 from sbatchgen.units import Weights
 
 
@@ -65,23 +65,25 @@ class Cost:
     billing_hours: float | None = None
 
 
-def of_plan(plan: Plan, *, ends: bool) -> Allocation:
+def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
     """Return what is asked for; `ends`: the trainer does not resume."""
-    request = of_resources(plan.resources, plan.partition, gpus=plan.gpus_per_node)
-    restarts = plan.max_restarts if plan.restartable and not plan.consecutive else 0
-    restarts = 0 if ends and not promises_restarts(plan) else restarts
-    each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
-    jobs = plan.sweep.chosen if plan.sweep else request.jobs * plan.chain
+    request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
+    restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
+    restarts = 0 if ends and not promises_restarts(resolved) else restarts
+    each = (
+        1 if resolved.trainer and resolved.launcher == "spawn" else resolved.nproc_per_node
+    )  # it starts the others
+    jobs = resolved.sweep.chosen if resolved.sweep else request.jobs * resolved.chain
     return replace(
         request,
-        processes=plan.nodes * each,
+        processes=resolved.nodes * each,
         jobs=jobs,
-        consecutive=plan.consecutive,
+        consecutive=resolved.consecutive,
         restarts=restarts,
     )
 
 
-def of_resources(job: Resources, node: Partition, *, gpus: int) -> Allocation:
+def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
     """Return what is asked for, `gpus` of a node, beside what a node of this kind has."""
     alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
     whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)

@@ -16,8 +16,8 @@ from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import fate, promises_restarts
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.plan.origins import Setting, surprises
-from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.render import launch
 from sbatchgen.review import allocation, starts
 from sbatchgen.review.allocation import Allocation, Cost, cost_of
@@ -117,8 +117,8 @@ class Review:
     digest: str = ""
 
 
-def of_plan(
-    plan: Plan,
+def of_resolved(
+    resolved: ResolvedJob,
     script: str | None,
     findings: Sequence[Finding],
     *,
@@ -139,22 +139,26 @@ def of_plan(
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
     return replace(
         of_script(script),
-        job=replace(_job(plan, snapshot), restarts=(restarts := fate(plan, source))),
-        cluster=_cluster(plan),
-        request=(request := allocation.of_plan(plan, ends=bool(restarts) and not promises_restarts(plan))),
-        cost=cost_of(request, plan.partition.billing) if plan.slurm else None,
+        job=replace(_job(resolved, snapshot), restarts=(restarts := fate(resolved, source))),
+        cluster=_cluster(resolved),
+        request=(
+            request := allocation.of_resolved(
+                resolved, ends=bool(restarts) and not promises_restarts(resolved)
+            )
+        ),
+        cost=cost_of(request, resolved.partition.billing) if resolved.slurm else None,
         start=start,
-        surprises=tuple(surprises(plan, profile_by)),
+        surprises=tuple(surprises(resolved, profile_by)),
         findings=tuple(findings),
         last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
-        starts=None if script is None else starts.of_plan(plan, request, script, again),
+        starts=None if script is None else starts.of_resolved(resolved, request, script, again),
     )
 
 
 def of_script(
     script: str | None,
-    job: Resources | None = None,
+    job: ResourceRequest | None = None,
     findings: Sequence[Finding] = (),
     again: Sequence[str] = (),
 ) -> Review:
@@ -170,39 +174,39 @@ def of_script(
     )
 
 
-def _job(plan: Plan, snapshot: Code | None) -> JobSummary:
+def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
     return JobSummary(
-        name=plan.name,
-        mode=plan.mode.name,
-        launcher=plan.launcher,
-        runtime=plan.runtime.name,
-        trainer=plan.trainer or "training",
-        args=tuple(map(str, plan.args)),
-        run_dir=str(plan.run_dir),
-        data=str(plan.data) if plan.trainer is None or launch.uses_data(plan) else None,
-        resume=_resume(plan),
+        name=resolved.name,
+        mode=resolved.mode.name,
+        launcher=resolved.launcher,
+        runtime=resolved.runtime.name,
+        trainer=resolved.trainer or "training",
+        args=tuple(map(str, resolved.args)),
+        run_dir=str(resolved.run_dir),
+        data=str(resolved.data) if resolved.trainer is None or launch.uses_data(resolved) else None,
+        resume=_resume(resolved),
         snapshot=snapshot,
     )
 
 
-def _resume(plan: Plan) -> str | None:
+def _resume(resolved: ResolvedJob) -> str | None:
     """What the trainer resumes from; None where that is up to your own."""
-    if plan.gives_resume_args and plan.resume == "auto":
-        return f"the newest {plan.checkpoint}, if any"
-    return str(plan.resume) if plan.trainer is None or launch.gives_resume(plan) else None
+    if resolved.gives_resume_args and resolved.resume == "auto":
+        return f"the newest {resolved.checkpoint}, if any"
+    return str(resolved.resume) if resolved.trainer is None or launch.gives_resume(resolved) else None
 
 
-def _cluster(plan: Plan) -> Cluster:
+def _cluster(resolved: ResolvedJob) -> Cluster:
     return Cluster(
-        profile=plan.profile.name,
-        scheduler=plan.profile.scheduler,
-        url=plan.profile.url,
-        checked=plan.profile.checked,
-        partition=plan.options.partition,
-        account=plan.options.account,
-        qos=plan.options.qos,
-        preemption=plan.partition.preemption,
-        preemption_grace_s=plan.partition.preemption_grace,
+        profile=resolved.profile.name,
+        scheduler=resolved.profile.scheduler,
+        url=resolved.profile.url,
+        checked=resolved.profile.checked,
+        partition=resolved.options.partition,
+        account=resolved.options.account,
+        qos=resolved.options.qos,
+        preemption=resolved.partition.preemption,
+        preemption_grace_s=resolved.partition.preemption_grace,
     )
 
 

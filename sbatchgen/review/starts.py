@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from sbatchgen import quoting
 from sbatchgen.inputs.settings import SETUPS
-from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.quoting import counted
 from sbatchgen.render import launch
 from sbatchgen.review.allocation import Allocation
@@ -54,23 +54,26 @@ class Starts:
     nodes: tuple[NodeStarts, ...]
     tasks: int | None
     command: str = ""
-    plan: str = ""
+    resolved: str = ""
 
 
-def of_plan(plan: Plan, request: Allocation, script: str, again: Sequence[str]) -> Starts:
+def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: Sequence[str]) -> Starts:
     """Return what a rendered script starts; `again` plans it."""
-    program = launch.program(plan)
+    program = launch.program(resolved)
     is_known = all(line in script for line in program)  # else a template has another command
-    has_setup = any(getattr(plan.settings, name) for name in SETUPS)
-    more = has_setup or not is_known or (plan.trainer or "").endswith(".sh")
-    placed = of_script(plan.resources, request, again if more else ())
-    nodes = placed.nodes if plan.slurm else tuple(replace(row, tasks=None) for row in placed.nodes)
+    has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
+    more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
+    placed = of_script(resolved.resources, request, again if more else ())
+    nodes = placed.nodes if resolved.slurm else tuple(replace(row, tasks=None) for row in placed.nodes)
     return replace(
-        placed, nodes=nodes, tasks=placed.tasks if plan.slurm else None, command=" ".join(program) * is_known
+        placed,
+        nodes=nodes,
+        tasks=placed.tasks if resolved.slurm else None,
+        command=" ".join(program) * is_known,
     )
 
 
-def of_script(job: Resources, request: Allocation, again: Sequence[str]) -> Starts:
+def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -> Starts:
     """Return what a script starts on the nodes that it asks for; `again` plans it."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
@@ -94,7 +97,7 @@ def of_script(job: Resources, request: Allocation, again: Sequence[str]) -> Star
         )
         for first, last in rows
     )
-    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(again)))
+    return Starts(nodes=tuple(nodes), tasks=tasks, resolved=quoting.words(tuple(again)))
 
 
 def as_text(starts: Starts) -> str:
@@ -108,8 +111,8 @@ def as_text(starts: Starts) -> str:
         )
         rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
     note = (
-        f"{starts.plan} shows what {'else ' if starts.command else ''}the script starts\n"
-        if starts.plan
+        f"{starts.resolved} shows what {'else ' if starts.command else ''}the script starts\n"
+        if starts.resolved
         else ""
     )
     return table(rows) + note

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
-from sbatchgen.job.job import Job, PlannedJob
-from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
+from sbatchgen.job.job import Job, JudgedJob
+from sbatchgen.plan.resources import UNLIMITED, Amounts, ResourceRequest
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
@@ -107,7 +107,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 yield Hit(resources.gpu_option, what, fix, why_not=why_not)
 
 
-def _untyped(resources: Resources) -> int:
+def _untyped(resources: ResourceRequest) -> int:
     """Return how many GPUs of a node must have one type, although the job names none: not those of --gpus."""
     per_node = resources.gpu_option in ("gres", "gpus-per-node")
     return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
@@ -216,7 +216,7 @@ def _shards_within_gpu(job: Job) -> Iterator[Hit]:
 def _shards_for_one(job: Job) -> Iterator[Hit]:
     resources = job.resources
     processes = resources.processes_per_node or resources.tasks_per_node
-    replicas = isinstance(job, PlannedJob) and job.plan.mode.replicates
+    replicas = isinstance(job, JudgedJob) and job.resolved.mode.replicates
     if resources.shards and (processes > 1 or replicas):
         what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
         what += "duplicate GPU)"
@@ -292,7 +292,7 @@ def _memory_limit(job: Job, partition: Partition, node: NodeFacts) -> int:
     return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
 
 
-def _memory(job: Job, asked: Resources, partition: Partition, node: NodeFacts) -> int:
+def _memory(job: Job, asked: ResourceRequest, partition: Partition, node: NodeFacts) -> int:
     """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
     shared_out = job.profile.limits.memory_consumable is not False
     cpus, gpus = asked.cpus_on_node, asked.gpu_count
@@ -363,7 +363,7 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
 
 
-def _wishes(job: Job, asked: Resources, partition: Partition) -> Iterator[tuple[Fits, str]]:
+def _wishes(job: Job, asked: ResourceRequest, partition: Partition) -> Iterator[tuple[Fits, str]]:
     """Yield what a job asks of a node: whether a kind has it, and what it is."""
     cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
     having = partition.kinds(asked.gpus_on_node)

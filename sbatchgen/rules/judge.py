@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.finding import Finding
-from sbatchgen.job.job import Job, PlannedJob
-from sbatchgen.plan.plan import Plan
+from sbatchgen.job.job import Job, JudgedJob
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sbatchgen.job.trainer import TrainerJob
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
-PLANS = ("plans", "starts")
+RESOLVED = ("plans", "starts")
 TRAINERS = ("trainers",)  # plans that are submitted here
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
@@ -56,9 +56,9 @@ def check_started(done: DryRun) -> list[Finding]:
     return sorted(once.values(), key=lambda finding: (finding.place.line, finding.rule))
 
 
-def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
+def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
     """All findings of a plan, errors first; `log_folders_made`: the folders of its logs will be created."""
-    job = PlannedJob(plan, makes_log_folders=log_folders_made)
-    wanted = rules((*PLANS, *JOBS) if plan.slurm else PLANS)
+    job = JudgedJob(resolved, makes_log_folders=log_folders_made)
+    wanted = rules((*RESOLVED, *JOBS) if resolved.slurm else RESOLVED)
     every = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]
     return sorted(every, key=lambda finding: finding.severity != "error")

@@ -13,7 +13,7 @@ from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Qos
-from sbatchgen.job.job import Job, PlannedJob
+from sbatchgen.job.job import Job, JudgedJob
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.rules.option_values import time_limit
@@ -69,15 +69,15 @@ def _partition_up(job: Job) -> Iterator[Hit]:
     source="slurm.conf(5)",
 )
 def _partition_given(job: Job) -> Iterator[Hit]:
-    plan = job.plan if isinstance(job, PlannedJob) else None
-    if plan and plan.fits_nowhere:
+    resolved = job.resolved if isinstance(job, JudgedJob) else None
+    if resolved and resolved.fits_nowhere:
         by_reason: dict[str, list[str]] = {}
-        for name, why_not in plan.passed_over.items():
-            if name != plan.partition_name:  # which other rules speak of
+        for name, why_not in resolved.passed_over.items():
+            if name != resolved.partition_name:  # which other rules speak of
                 by_reason.setdefault(why_not, []).append(name)
         reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
         if reasons:
-            other = "other " * bool(plan.partition_name)
+            other = "other " * bool(resolved.partition_name)
             yield Hit(NOWHERE, f"the job fits no {other}partition ({reasons})")
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Place
-from sbatchgen.job.job import PlannedJob
-from sbatchgen.plan.plan import GPU_CPUS, Plan
+from sbatchgen.job.job import JudgedJob
+from sbatchgen.plan.plan import GPU_CPUS, ResolvedJob
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
 
-RULES: Rules[PlannedJob] = Rules(source="docs/reference/job.md")
+RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 
 CPU_BIND = frozenset(
     """
@@ -39,31 +39,31 @@ _OF_SBATCHGEN = ("nnodes", "nproc-per-node", "node-rank", "module", "no-python",
 
 
 @RULES.add("SB040", "error", "an option of the step that srun refuses or that breaks the job")
-def _step_options(job: PlannedJob) -> Iterator[Hit]:
-    plan = job.plan
-    if not plan.step:
+def _step_options(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if not resolved.step:
         return
-    if not plan.slurm:
-        what = f"step is for srun, and profile '{plan.profile.name}' has no Slurm"
-        yield Hit(job.at(f"step.{next(iter(plan.step))}"), what, "remove step")
+    if not resolved.slurm:
+        what = f"step is for srun, and profile '{resolved.profile.name}' has no Slurm"
+        yield Hit(job.at(f"step.{next(iter(resolved.step))}"), what, "remove step")
         return
     from sbatchgen.executables.program import PROGRAMS  # which rendering a simple job can do without
 
-    srun, plugins = PROGRAMS["srun"], _of_plugins(plan)
-    for name, value in plan.step.items():
+    srun, plugins = PROGRAMS["srun"], _of_plugins(resolved)
+    for name, value in resolved.step.items():
         at = job.at(f"step.{name}")
         if name not in srun.values | srun.flags | plugins.keys():
             yield _unknown(job, name)
         elif value == "false":
             continue
-        elif why := _BREAKING.get(name) or _breaks(plan, name, value):
+        elif why := _BREAKING.get(name) or _breaks(resolved, name, value):
             yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
         else:
             needed = name in srun.values - srun.optional or plugins.get(name, False)
             yield from _value(job, name, value, needed=needed)
 
 
-def _value(job: PlannedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
+def _value(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
     """Report a value that an option of the step can't have."""
     from sbatchgen.executables.program import PROGRAMS
 
@@ -79,9 +79,9 @@ def _value(job: PlannedJob, name: str, value: str, *, needed: bool) -> Iterator[
 
 
 @RULES.add("SB041", "warning", "tasks that see only some of the GPUs")
-def _binding(job: PlannedJob) -> Iterator[Hit]:
-    plan, bound = job.plan, job.plan.step.get("gpu-bind", "false").lower()
-    if plan.launcher != "srun" or plan.gpus_per_node < 2 or plan.gpu_visibility == "task":
+def _binding(job: JudgedJob) -> Iterator[Hit]:
+    resolved, bound = job.resolved, job.resolved.step.get("gpu-bind", "false").lower()
+    if resolved.launcher != "srun" or resolved.gpus_per_node < 2 or resolved.gpu_visibility == "task":
         return
     if not {"none", "false"} & {*bound.split(",")}:
         what = f"with --gpu-bind={bound} a task sees some of the GPUs only, but rank N of a node uses GPU N"
@@ -89,18 +89,18 @@ def _binding(job: PlannedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB042", "error", "an argument of torchrun that can't work")
-def _launcher_args(job: PlannedJob) -> Iterator[Hit]:
-    plan, at = job.plan, job.at("launcher_args")
-    if not plan.launcher_args:
+def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("launcher_args")
+    if not resolved.launcher_args:
         return
-    if plan.launcher != "torchrun":
-        which = f"launcher '{plan.launcher}'" if plan.launcher else f"mode '{plan.mode.name}'"
+    if resolved.launcher != "torchrun":
+        which = f"launcher '{resolved.launcher}'" if resolved.launcher else f"mode '{resolved.mode.name}'"
         yield Hit(at, f"launcher_args are for torchrun: {which} ignores them", "remove them", "warning")
         return
     from sbatchgen.executables.program import PROGRAMS
 
     torchrun, takes_next = PROGRAMS["torchrun"], False
-    for arg in plan.launcher_args:
+    for arg in resolved.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
         name = torchrun.letters.get(name, name) if not arg.startswith("--") else name
@@ -112,32 +112,30 @@ def _launcher_args(job: PlannedJob) -> Iterator[Hit]:
         takes_next = arg.startswith("-") and not equals and name in torchrun.values
 
 
-def _gpu_cpus(job: PlannedJob, at: Place) -> Iterator[Hit]:
+def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
     """Report a binding to the CPUs of the GPUs that the script leaves out."""
-    plan = job.plan
-    if plan.launcher != "srun" or not plan.gpus_per_node:
+    resolved = job.resolved
+    if resolved.launcher != "srun" or not resolved.gpus_per_node:
         return
-    if not plan.partition.gpu_cpus:
-        what = f"partition '{plan.partition_name}' has no gpu_cpus, so tasks can't be bound to them"
+    if not resolved.partition.gpu_cpus:
+        what = f"partition '{resolved.partition_name}' has no gpu_cpus, so tasks can't be bound to them"
         yield Hit(at, what, "write gpu_cpus into the partition, or remove cpu-bind", "warning")
-    elif not plan.binds_to_gpu_cpus:
-        what = (
-            f"the job has {plan.gpus_per_node} of {len(plan.partition.gpu_cpus)} GPUs of a node: its tasks "
-        )
+    elif not resolved.binds_to_gpu_cpus:
+        what = f"the job has {resolved.gpus_per_node} of {len(resolved.partition.gpu_cpus)} GPUs of a node: its tasks "
         what += "are not bound to the CPUs of their GPUs, which Slurm may not have given it"
         yield Hit(at, what, "ask for all GPUs of the node", "info")
 
 
-def _of_plugins(plan: Plan) -> dict[str, bool]:
+def _of_plugins(resolved: ResolvedJob) -> dict[str, bool]:
     """Return the options that plugins add to srun, and whether each takes a value."""
     from sbatchgen.job.known_options import PYXIS, known_plugins, of_plugins
     from sbatchgen.sbatch.option_table import HasArgument
 
-    added = (*PYXIS, *known_plugins(), *of_plugins(plan.profile.plugin_options or ()))
+    added = (*PYXIS, *known_plugins(), *of_plugins(resolved.profile.plugin_options or ()))
     return {spec.name: spec.argument is HasArgument.REQUIRED for spec in added}
 
 
-def _unknown(job: PlannedJob, name: str) -> Hit:
+def _unknown(job: JudgedJob, name: str) -> Hit:
     """Report an option that srun lacks: a slip of the keyboard, or one of a plugin."""
     from sbatchgen.errors import nearest
     from sbatchgen.executables.program import PROGRAMS
@@ -149,17 +147,17 @@ def _unknown(job: PlannedJob, name: str) -> Hit:
     return Hit(at, what, f"if a plugin adds it, write plugin_options: [{name}] in the profile", "warning")
 
 
-def _breaks(plan: Plan, name: str, value: str) -> str:
+def _breaks(resolved: ResolvedJob, name: str, value: str) -> str:
     """Return why the training can't start with an option, or ""."""
-    tasks = plan.nproc_per_node if plan.launcher == "srun" else 1
-    wanted = {"nodes": plan.nodes, "ntasks-per-node": tasks, "ntasks": plan.nodes * tasks}
+    tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
+    wanted = {"nodes": resolved.nodes, "ntasks-per-node": tasks, "ntasks": resolved.nodes * tasks}
     if name in wanted and value != str(wanted[name]):
-        return f"the training starts {counted(tasks, 'task')} on each of {counted(plan.nodes, 'node')}"
+        return f"the training starts {counted(tasks, 'task')} on each of {counted(resolved.nodes, 'node')}"
     if name == "export" and "ALL" not in value.upper().split(","):
         return "the training would not get the variables that the script sets; write ALL,NAME=VALUE"
-    lines = [line for line in plan.runtime.command(plan, (), ()) if line.startswith("--")]
+    lines = [line for line in resolved.runtime.command(resolved, (), ()) if line.startswith("--")]
     words = (word.partition("=")[0] for line in lines for word in line.split())
-    return f"runtime '{plan.runtime.name}' sets it" if f"--{name}" in words else ""
+    return f"runtime '{resolved.runtime.name}' sets it" if f"--{name}" in words else ""
 
 
 def _not_a_binding(name: str, value: str) -> str:

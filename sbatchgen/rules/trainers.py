@@ -14,7 +14,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.inputs.settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.plan.plan import Plan, trainer_is_file
+from sbatchgen.plan.plan import ResolvedJob, trainer_is_file
 from sbatchgen.quoting import word
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.units import ShellPath
@@ -30,8 +30,8 @@ _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 def _starters(job: TrainerJob) -> Iterator[Hit]:
     from sbatchgen.executables.program import MODULES, SHELLS, STARTERS
 
-    plan, trainer, folder = job.plan, job.plan.trainer or "", job.working
-    several = plan.mode.several_processes and plan.launcher != "spawn"
+    resolved, trainer, folder = job.resolved, job.resolved.trainer or "", job.working
+    several = resolved.mode.several_processes and resolved.launcher != "spawn"
     if trainer in STARTERS or (trainer in MODULES and several):
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
         fix = "name what it starts: --trainer train.py -- its arguments"
@@ -48,15 +48,15 @@ def _starters(job: TrainerJob) -> Iterator[Hit]:
             yield Hit(job.at("trainer"), what, fix)
 
 
-def _starts(plan: Plan) -> int:
+def _starts(resolved: ResolvedJob) -> int:
     """Return how often the job starts the trainer."""
-    each = 1 if plan.launcher == "spawn" else plan.nproc_per_node
-    return plan.nodes * each if plan.mode.several_processes else 1
+    each = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
+    return resolved.nodes * each if resolved.mode.several_processes else 1
 
 
 @RULES.add("SB046", "warning", "several copies of the same training")
 def _copies(job: TrainerJob) -> Iterator[Hit]:
-    trainer, count = job.plan.trainer or "", _starts(job.plan)
+    trainer, count = job.resolved.trainer or "", _starts(job.resolved)
     if job.source and job.source.trains_alone and count > 1:
         what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
         ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
@@ -66,45 +66,53 @@ def _copies(job: TrainerJob) -> Iterator[Hit]:
 
 @RULES.add("SB047", "warning", "a launcher inside a launcher")
 def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
-    plan, count = job.plan, _starts(job.plan)
-    if job.source and job.source.spawns_always and count > 1 and plan.launcher != "spawn":
-        what = (
-            f"{plan.trainer} starts its own processes (mp.spawn), and {plan.launcher} starts it {count} times"
-        )
+    resolved, count = job.resolved, _starts(job.resolved)
+    if job.source and job.source.spawns_always and count > 1 and resolved.launcher != "spawn":
+        what = f"{resolved.trainer} starts its own processes (mp.spawn), and {resolved.launcher} starts it {count} times"
         yield Hit(job.at("launcher"), what, "--launcher spawn")
 
 
 @RULES.add("SB048", "warning", "a trainer that saves nothing")
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
-    plan = job.plan
-    if job.source and job.source.saves_nothing and plan.restartable:
-        promised = promises_restarts(plan)
-        off = "leave out --chain" if plan.chain > 1 else "--max-restarts 0"
+    resolved = job.resolved
+    if job.source and job.source.saves_nothing and resolved.restartable:
+        promised = promises_restarts(resolved)
+        off = "leave out --chain" if resolved.chain > 1 else "--max-restarts 0"
         fix = f"save to $RUN_DIR, and load that at the start ({PAGE})" + (f"; or {off}" if promised else "")
-        yield Hit(job.at("trainer"), fate(plan, job.source), fix, None if promised else "info")
+        yield Hit(job.at("trainer"), fate(resolved, job.source), fix, None if promised else "info")
 
 
 @RULES.add("SB050", "warning", "a trainer that saves and never loads")
 def _never_loads(job: TrainerJob) -> Iterator[Hit]:
-    plan, source = job.plan, job.source
+    resolved, source = job.resolved, job.source
     if not source or not source.never_loads or not job.starts_again:
         return
     when = "it begins" if job.earlier else "each restart begins"
-    what = f"{forgets_all(str(plan.trainer), source)}: {when} at the beginning"
-    off = "leave out --chain" if plan.chain > 1 else "--max-restarts 0" if promises_restarts(plan) else ""
+    what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the beginning"
+    off = (
+        "leave out --chain"
+        if resolved.chain > 1
+        else "--max-restarts 0"
+        if promises_restarts(resolved)
+        else ""
+    )
     fix = f"at its start: {source.lines_that_load} ({PAGE})" + (f"; or {off}" if off else "")
     yield Hit(job.at("trainer"), what + OVERWRITES, fix)
 
 
 @RULES.add("SB051", "warning", "several trainings that save to one file")
 def _one_file(job: TrainerJob) -> Iterator[Hit]:
-    plan, file = job.plan, job.shared_file
-    count = plan.sweep.chosen if plan.sweep else 2 * bool(plan.options.array and not plan.consecutive)
+    resolved, file = job.resolved, job.shared_file
+    count = (
+        resolved.sweep.chosen
+        if resolved.sweep
+        else 2 * bool(resolved.options.array and not resolved.consecutive)
+    )
     if not file or count < 2:
         return
-    several = f"{count} points" if plan.sweep else "the elements of the array"
+    several = f"{count} points" if resolved.sweep else "the elements of the array"
     name = file.name.rpartition("/")[2]
-    fix = f'in {plan.trainer}: os.path.join(os.environ["RUN_DIR"], "{name}"), which each has for itself'
+    fix = f'in {resolved.trainer}: os.path.join(os.environ["RUN_DIR"], "{name}"), which each has for itself'
     if file.option:
         fix = f"-- {file.option} {{run_dir}}/{name}"
     yield Hit(job.at("trainer"), f"{several} save to {file.name}, each over what the others have saved", fix)
@@ -112,31 +120,33 @@ def _one_file(job: TrainerJob) -> Iterator[Hit]:
 
 @RULES.add("SB049", "warning", "a Python without torch")
 def _python(job: TrainerJob) -> Iterator[Hit]:
-    plan = job.plan
-    needed = job.source.needs_torch if job.source else not plan.trainer
-    changed = plan.settings.modules or any(getattr(plan.settings, name) for name in SETUPS)
-    if not needed or changed or {"PATH", "PYTHONPATH"} & {*plan.env}:
+    resolved = job.resolved
+    needed = job.source.needs_torch if job.source else not resolved.trainer
+    changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
+    if not needed or changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
         return
-    key = {"venv": "venv", "conda": "conda_env"}.get(plan.runtime.name, "runtime")
-    prefix = _prefix(plan, plan.software.get(key), job.here, job.environment)
+    key = {"venv": "venv", "conda": "conda_env"}.get(resolved.runtime.name, "runtime")
+    prefix = _prefix(resolved, resolved.software.get(key), job.here, job.environment)
     if prefix and _lacks_torch(prefix, job.environment):
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
 
 
-def _prefix(plan: Plan, name: str | None, folder: Path, environment: Mapping[str, str]) -> Path | None:
+def _prefix(
+    resolved: ResolvedJob, name: str | None, folder: Path, environment: Mapping[str, str]
+) -> Path | None:
     """Return the environment whose Python the job will run, if that is certain."""
-    if plan.runtime.name == "conda" and name and "/" not in name:
-        root = plan.facts.root
+    if resolved.runtime.name == "conda" and name and "/" not in name:
+        root = resolved.facts.root
         known = bool(root) and not root.unset(environment)
         return folder / root.filled(environment) / "envs" / name if known else None
-    if plan.runtime.name != "host":
+    if resolved.runtime.name != "host":
         path = ShellPath(name or "")
         return folder / path.filled(environment) if name and not path.unset(environment) else None
     prefix = Path(shutil.which("python3", path=environment.get("PATH")) or "/").parent.parent
     own = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
     is_own = any(base and prefix.is_relative_to(base) for base in own)
-    is_same = not plan.slurm or "export" not in plan.directives  # the job gets the PATH of this shell
+    is_same = not resolved.slurm or "export" not in resolved.directives  # the job gets the PATH of this shell
     return prefix if is_own and is_same and "PYTHONPATH" not in environment else None
 
 

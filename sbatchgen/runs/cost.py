@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.quoting import counted, visible
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.status import RunState, words
@@ -151,7 +151,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _advice(report: Report, asked: Resources | None, *, killed: bool) -> Iterator[Advice]:
+def _advice(report: Report, asked: ResourceRequest | None, *, killed: bool) -> Iterator[Advice]:
     """Yield what to ask for next time, where the figures suffice for that."""
     if report.done and report.used_s and report.limit_s and not (asked and "array" in asked):
         step = 300 if report.used_s < 3600 else 1800
@@ -164,7 +164,7 @@ def _advice(report: Report, asked: Resources | None, *, killed: bool) -> Iterato
         yield from _cpus(report, asked, report.cpus_used, report.cpus, report.waiting)
 
 
-def _memory(asked: Resources | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
+def _memory(asked: ResourceRequest | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
     option, parts = "mem", 1
     if asked and "mem-per-cpu" in asked:
         option, parts = "mem-per-cpu", asked.cpus_on_node
@@ -178,7 +178,9 @@ def _memory(asked: Resources | None, used_mib: float, had_mib: int) -> Iterator[
         yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
 
 
-def _cpus(report: Report, asked: Resources | None, used: float, had: int, waiting: float) -> Iterator[Advice]:
+def _cpus(
+    report: Report, asked: ResourceRequest | None, used: float, had: int, waiting: float
+) -> Iterator[Advice]:
     if waiting >= WAITS:
         why = "it waited for data and CPUs were free: most likely more --workers help, or faster storage"
         if used >= BUSY * had:

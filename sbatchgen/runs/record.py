@@ -31,7 +31,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanValue:
+class ResolvedValue:
     """A value of a plan, and where it was set, as `explain` shows them."""
 
     name: str
@@ -128,7 +128,7 @@ class Record:
     first: int = 0
     profile: str = ""
     version: str = __version__
-    values: tuple[PlanValue, ...] = ()
+    values: tuple[ResolvedValue, ...] = ()
     code: Code | None = None
     process: Process | None = None
 

@@ -21,7 +21,7 @@ from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.git import git
 from sbatchgen.job.trainer_source import TrainerSource
-from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan, trainer_is_file
+from sbatchgen.plan.plan import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
 from sbatchgen.quoting import word
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.start import error
@@ -142,23 +142,23 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     )
 
 
-def missing(plan: Plan, snapshot: Snapshot) -> Iterator[Finding]:
+def missing(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
     """Yield an error if the trainer is a file of the repository, but not of the snapshot."""
-    if not plan.trainer or not trainer_is_file(plan.trainer):
+    if not resolved.trainer or not trainer_is_file(resolved.trainer):
         return
     working = snapshot.root / snapshot.inside
-    path = working / plan.trainer
+    path = working / resolved.trainer
     names = {os.path.relpath(file, snapshot.root) for file in (path, os.path.realpath(path))}
-    if plan.trainer.startswith("/") and not any(name.startswith("../") for name in names):
+    if resolved.trainer.startswith("/") and not any(name.startswith("../") for name in names):
         fix = f"--trainer {word(os.path.relpath(path, working))}"
-        yield error(plan, "trainer", f"the job would run {path} as it is then, not the snapshot's", fix)
-    elif not plan.trainer.startswith("/") and path.exists() and not names & snapshot.sources.keys():
-        name = word(plan.trainer)
+        yield error(resolved, "trainer", f"the job would run {path} as it is then, not the snapshot's", fix)
+    elif not resolved.trainer.startswith("/") and path.exists() and not names & snapshot.sources.keys():
+        name = word(resolved.trainer)
         fix = f"git add {name}; or --snapshot-file {name}"
-        yield error(plan, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
+        yield error(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
 
 
-def unseen(plan: Plan, snapshot: Snapshot, source: TrainerSource | None) -> Iterator[Finding]:
+def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None) -> Iterator[Finding]:
     """Yield a warning for what the trainer names, is here, and is not in the snapshot.
 
     Names are in its arguments, in files of settings among them, and in its source.
@@ -166,7 +166,7 @@ def unseen(plan: Plan, snapshot: Snapshot, source: TrainerSource | None) -> Iter
     working = snapshot.root / snapshot.inside
     saved = {file.name for file in source.saved} if source else set[str]()
     lacking: dict[str, str] = {}
-    for where, name in _names(plan, working, source):
+    for where, name in _names(resolved, working, source):
         path = Path(os.path.normpath(working / name))
         inside = os.path.relpath(path, snapshot.root)
         known = inside in snapshot.sources or any(each.startswith(f"{inside}/") for each in snapshot.sources)
@@ -176,13 +176,13 @@ def unseen(plan: Plan, snapshot: Snapshot, source: TrainerSource | None) -> Iter
         if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):
             what = f"{where} names {name}, which git does not know: it is not in the snapshot"
             fix = f"--snapshot-file {word(name)}; or give the trainer its whole path, as for large data"
-            problem = Problem(what, str(plan.origin("trainer")), fix)
+            problem = Problem(what, str(resolved.origin("trainer")), fix)
             yield Finding("warning", problem)
 
 
-def _names(plan: Plan, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
+def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
     """Yield words that may be relative paths of what a trainer reads, after where they are."""
-    for arg in map(str, plan.args):
+    for arg in map(str, resolved.args):
         name = arg.partition("=")[2] if arg.startswith("-") else arg
         if _RELATIVE.fullmatch(name):
             yield "an argument", name
@@ -192,7 +192,7 @@ def _names(plan: Plan, working: Path, source: TrainerSource | None) -> Iterator[
                 yield from ((name, each) for each in dict.fromkeys(_RELATIVE.findall(text)))
     for name in dict.fromkeys(source.words.split("\n") if source else ()):
         if _RELATIVE.fullmatch(name) and name not in _WRITTEN:
-            yield str(plan.trainer), name
+            yield str(resolved.trainer), name
 
 
 def _holds_something(path: Path) -> bool:

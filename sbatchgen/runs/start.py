@@ -20,7 +20,7 @@ from sbatchgen.errors import Problem, SlurmError, did_you_mean, parse_error_line
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.flags import parameters
 from sbatchgen.inputs.search import bundled
-from sbatchgen.plan.plan import Plan, trainer_is_file
+from sbatchgen.plan.plan import ResolvedJob, trainer_is_file
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
 from sbatchgen.runs import record
@@ -78,29 +78,31 @@ class Start:
         }.get(self.state, "")
 
 
-def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
+def error(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
     """Return what is wrong with a key of a job, with where it was written."""
-    return Finding("error", Problem(what, str(plan.origin(key)), fix))
+    return Finding("error", Problem(what, str(resolved.origin(key)), fix))
 
 
-def inspect_run_folder(plan: Plan, run_dir: Path, resume: str) -> tuple[Start | None, list[Finding]]:
+def inspect_run_folder(
+    resolved: ResolvedJob, run_dir: Path, resume: str
+) -> tuple[Start | None, list[Finding]]:
     """Return what the bundled trainer would do, and why that is useless or impossible."""
     flags = ["--run-dir", str(run_dir), "--resume", resume]
-    flags += [plan.mode.flag] if plan.mode.flag else []
-    if plan.sweep:
-        return None, list(_refused_values(plan, plan.sweep, flags))
-    answer = _asked([*flags, *plan.args], plan.nodes * plan.nproc_per_node)
+    flags += [resolved.mode.flag] if resolved.mode.flag else []
+    if resolved.sweep:
+        return None, list(_refused_values(resolved, resolved.sweep, flags))
+    answer = _asked([*flags, *resolved.args], resolved.nodes * resolved.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, Problem):
-        return None, [_refused(answer, str(plan.origin("args")))]
+        return None, [_refused(answer, str(resolved.origin("args")))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
-    return start, list(_findings(plan, run_dir, start))
+    return start, list(_findings(resolved, run_dir, start))
 
 
-def _refused_values(plan: Plan, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
+def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
     """Yield values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
     asked: set[tuple[str, str]] = set()
     refused: set[str] = set()  # an unknown flag is reported once, a value each time
@@ -109,7 +111,10 @@ def _refused_values(plan: Plan, sweep: Sweep, flags: Sequence[str]) -> Iterator[
         if not new or len(asked) >= MOST_VALUES:
             continue
         asked |= new
-        args = [*(sweep.filled(arg, point) for arg in plan.args), *sweep.arguments(point, plan.placed)]
+        args = [
+            *(sweep.filled(arg, point) for arg in resolved.args),
+            *sweep.arguments(point, resolved.placed),
+        ]
         answer = _asked([*flags, *args], 1)
         if not isinstance(answer, Problem):
             continue
@@ -158,106 +163,106 @@ def _package() -> Path:
     return bundled("code") / "training"
 
 
-def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
+def _findings(resolved: ResolvedJob, run_dir: Path, start: Start) -> Iterator[Finding]:
     """Yield an error for a start that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
-        yield error(plan, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
+        yield error(resolved, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
     elif start.state == "changed":
         flags = [(name.replace("_", "-"), old, new) for name, (old, new) in start.changed.items()]
         listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
         fix = f"use the old settings; or {OTHER_RUN}; or {AFRESH}; or accept it: -- --allow-config-change"
-        yield error(plan, "run_dir", what, fix)
-    elif start.state == "used" and not plan.options.dependency:
+        yield error(resolved, "run_dir", what, fix)
+    elif start.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {start.holder}"
-        yield error(plan, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif start.state == "missing" and not plan.options.dependency:  # of another job, that may make it
-        yield _no_checkpoint(plan, run_dir, start.checkpoint)
+        yield error(resolved, "run_dir", what, f"wait for it, or {OTHER_RUN}")
+    elif start.state == "missing" and not resolved.options.dependency:  # of another job, that may make it
+        yield _no_checkpoint(resolved, run_dir, start.checkpoint)
 
 
-def _no_checkpoint(plan: Plan, run_dir: Path, name: str) -> Finding:
+def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
     """Return an error for a checkpoint that does not exist; a warning where only the nodes may see it."""
     of_run = run_dir / "checkpoints"
     seen = not name.startswith("/") or Path(name).parent.is_dir()
     if "/" not in name:  # submit makes the run folder here, unless it is in a file system of the nodes
         seen = any(folder.is_dir() for folder in run_dir.parents[:-1])
     here = [file.name for file in of_run.glob("*.pt")] if of_run.is_dir() else []
-    key = "resume" if plan.resume not in ("auto", "off") else "args"
+    key = "resume" if resolved.resume not in ("auto", "off") else "args"
     what = f"there is no checkpoint {name}" if key == "resume" else f"there is no file {name} to start from"
     fix = did_you_mean(name, here) if here and key == "resume" else "name a file that exists"
-    finding = error(plan, key, what, fix if key == "args" else f"{fix}, or --resume auto for the newest")
+    finding = error(resolved, key, what, fix if key == "args" else f"{fix}, or --resume auto for the newest")
     return finding if seen else finding._replace(severity="warning")
 
 
-def unset(plan: Plan, environment: Mapping[str, str]) -> Iterator[Finding]:
+def unset(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield an error for each variable that the job takes from here and that is not set here."""
-    for name in plan.inherited:
+    for name in resolved.inherited:
         if name not in environment:
             what = f"{name} is not set here: the job takes its value from this shell"
-            yield error(plan, f"env.{name}", what, f"export {name}=...")
+            yield error(resolved, f"env.{name}", what, f"export {name}=...")
 
 
-def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def files_there(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
     A file whose folder is not here either may exist on the nodes. Without sbatch here, the job will be
     submitted elsewhere, and a missing file is a warning.
     """
-    submits = plan.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
-    certain = submits or plan.profile.scheduler == "none"
-    for finding in _missing(plan, folder, environment):
+    submits = resolved.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
+    certain = submits or resolved.profile.scheduler == "none"
+    for finding in _missing(resolved, folder, environment):
         yield finding if certain else finding._replace(severity="warning")
 
 
-def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    snapshot = plan.snapshot_dir if plan.slurm else None
-    working = snapshot or plan.options.chdir
+def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    snapshot = resolved.snapshot_dir if resolved.slurm else None
+    working = snapshot or resolved.options.chdir
     chdir = here(working, folder, environment) if working else folder
     if snapshot and chdir and not chdir.is_dir():
-        yield error(plan, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
+        yield error(resolved, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
     elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
-        yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
-    elif chdir and plan.trainer and trainer_is_file(plan.trainer):
-        yield from _trainer_there(plan, plan.trainer, chdir)
-    if chdir and plan.runtime.mounts_own and (why := unmountable(plan, str(chdir))):
+        yield error(resolved, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
+    elif chdir and resolved.trainer and trainer_is_file(resolved.trainer):
+        yield from _trainer_there(resolved, resolved.trainer, chdir)
+    if chdir and resolved.runtime.mounts_own and (why := unmountable(resolved, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
-        yield error(plan, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
-    if plan.trainer and plan.resume not in ("auto", "off"):
-        path = here(ShellPath(plan.resume), chdir or folder, environment)
+        yield error(resolved, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
+    if resolved.trainer and resolved.resume not in ("auto", "off"):
+        path = here(ShellPath(resolved.resume), chdir or folder, environment)
         if path and path.parent.is_dir() and not path.exists():
-            finding = error(plan, "resume", f"there is no checkpoint {path}", "name a file that exists")
+            finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    for key, what, fix in plan.runtime.missing(plan, lambda path: here(path, folder, environment)):
-        yield error(plan, key, what, fix)._replace(severity="warning")  # the nodes may have it
-    data = here(plan.data, folder, environment) if launch.uses_data(plan) else None
-    if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
+    for key, what, fix in resolved.runtime.missing(resolved, lambda path: here(path, folder, environment)):
+        yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
+    data = here(resolved.data, folder, environment) if launch.uses_data(resolved) else None
+    if data and data.parent.is_dir() and not data.exists() and not resolved.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
-        finding = error(plan, "data", f"there is no data folder {data}", fix)
-        local = plan.profile.scheduler == "none"
+        finding = error(resolved, "data", f"there is no data folder {data}", fix)
+        local = resolved.profile.scheduler == "none"
         yield finding if local else finding._replace(severity="warning")  # another job may make it
 
 
-def unmountable(plan: Plan, folder: str) -> str:
+def unmountable(resolved: ResolvedJob, folder: str) -> str:
     """Return why a container can't mount a folder at its own path, or ""."""
     split = "," in folder or ":" in folder
-    return "the path would be split at the comma or colon" if split else plan.runtime.unmountable(folder)
+    return "the path would be split at the comma or colon" if split else resolved.runtime.unmountable(folder)
 
 
-def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
+def _trainer_there(resolved: ResolvedJob, trainer: str, chdir: Path) -> Iterator[Finding]:
     """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
     if (
         path.exists()
         or "{env:" in trainer
-        or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir()))
+        or (trainer.startswith("/") and (resolved.runtime.is_container or not path.parent.is_dir()))
     ):
         return
     siblings = [file.name for file in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
-    yield error(plan, "trainer", f"there is no trainer {path}", fix)
+    yield error(resolved, "trainer", f"there is no trainer {path}", fix)
 
 
 def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import DocumentError, SlurmError
-from sbatchgen.plan.resources import UNLIMITED, Resources
+from sbatchgen.plan.resources import UNLIMITED, ResourceRequest
 from sbatchgen.runs import process, scripts
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
@@ -40,7 +40,7 @@ class RunUsage:
 
     starts: Sequence[JobUsage]
     trained: Sequence[Mapping[str, float]]
-    asked: Resources | None
+    asked: ResourceRequest | None
     source: str
     problems: Sequence[str]
 
@@ -155,7 +155,7 @@ def _times(
     return [start.last - start.began for start in meanwhile]  # it was killed
 
 
-def _had(asked: Resources | None) -> JobUsage:
+def _had(asked: ResourceRequest | None) -> JobUsage:
     """Return what a script asks for, as if it had been allocated."""
     if asked is None:
         return JobUsage()

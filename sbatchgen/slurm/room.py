@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.quoting import counted
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.sbatch.lists import is_flat, matches
@@ -44,7 +44,7 @@ class Availability:
 class NodeDemand:
     """The demand of a job on each of its nodes, in a partition."""
 
-    job: Resources
+    job: ResourceRequest
     partition: SlurmPartition
     memory: int | None  # MiB; None for all of it, 0 where memory is not shared out
     several_gpus: bool  # whether shards of a job may be on several GPUs
@@ -52,7 +52,7 @@ class NodeDemand:
 
 
 def rooms(
-    job: Resources,
+    job: ResourceRequest,
     nodes: Sequence[SlurmNode],
     gpus: Sequence[GpuNode],
     partitions: Sequence[SlurmPartition],
@@ -77,7 +77,7 @@ def rooms(
     return available
 
 
-def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
+def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
     """MiB of each node; None for all of it."""
     if job.mem_on_node is not None:
         return job.mem_on_node or None

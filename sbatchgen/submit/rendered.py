@@ -16,7 +16,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.plan.origins import settings
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.request import Request, with_log, with_snapshot
 from sbatchgen.render import launch
 from sbatchgen.render.render import render_request
@@ -25,7 +25,7 @@ from sbatchgen.review import review
 from sbatchgen.rules.judge import check, check_trainer
 from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.folder import refusal
-from sbatchgen.runs.record import Code, PlanValue, Record
+from sbatchgen.runs.record import Code, Record, ResolvedValue
 from sbatchgen.runs.snapshot import Snapshot, find_code, missing, unseen
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_by
@@ -57,28 +57,28 @@ def of_job(
         DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
         FitError: There is no scheduler to submit to.
     """
-    run_dir = _run_dir(request.plan, environment, folder, review_only=review_only) if folder else None
+    run_dir = _run_dir(request.resolved, environment, folder, review_only=review_only) if folder else None
     code = None
     if snapshot is not None and run_dir and folder:
-        code = _snapshot(request.plan, environment, folder, run_dir, snapshot)
-    queued = _queued(request.plan, environment, run_dir) if ask_squeue and run_dir else None
+        code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)
+    queued = _queued(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
     used = queued() if queued else None
     begins, here, source = None, list[Finding](), None
     if folder:
-        begins, here = _check_here(request.plan, environment, folder, run_dir, code, used=used)
+        begins, here = _check_here(request.resolved, environment, folder, run_dir, code, used=used)
         earlier = bool(run_dir and scripts.last(run_dir))
-        trainer = TrainerJob(request.plan, folder, environment, earlier=earlier)
+        trainer = TrainerJob(request.resolved, folder, environment, earlier=earlier)
         here, source = [*here, *check_trainer(trainer)], trainer.source
-        here += unseen(request.plan, code, source) if code else ()
+        here += unseen(request.resolved, code, source) if code else ()
     folder = folder or Path()
-    again = ("sbatchgen", "plan", *request.rerun[2:]) if request.plan.sweep is None else ()
+    again = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
     request = _with_folders(request, run_dir, code)
-    plan = request.plan
+    resolved = request.resolved
     script, findings = _judged(request, here, code)
     text = script or ""
-    copied = code.code if code else _code_of(plan, run_dir)
-    shown = review.of_plan(
-        plan,
+    copied = code.code if code else _code_of(resolved, run_dir)
+    shown = review.of_resolved(
+        resolved,
         script,
         findings,
         profile_by=request.profile_by,
@@ -92,11 +92,11 @@ def of_job(
     return Submission(
         script=text.encode(),
         name="job.slurm",
-        asked=asked_by(plan),
-        log_folders=log_folders(read_script(text), folder, plan.name),
+        asked=asked_by(resolved),
+        log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,
-        local=not plan.slurm,
-        jobs=plan.chain,
+        local=not resolved.slurm,
+        jobs=resolved.chain,
         review=shown,
         about=replace(_about(request, folder), code=copied),
         snapshot=code,
@@ -104,36 +104,40 @@ def of_job(
     )
 
 
-def _run_dir(plan: Plan, environment: Mapping[str, str], folder: Path, *, review_only: bool) -> Path | None:
+def _run_dir(
+    resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, *, review_only: bool
+) -> Path | None:
     """Return the run folder, or its parent that is known before the job runs. Raises what `of_job` does."""
-    before, variable, _ = plan.run_dir.partition("${SLURM_")
-    known = ShellPath(before.rpartition("/")[0] or ".") if variable else plan.run_dir
+    before, variable, _ = resolved.run_dir.partition("${SLURM_")
+    known = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
     unset = known.unset(environment)
-    if plan.profile.scheduler != "env" and not unset:
+    if resolved.profile.scheduler != "env" and not unset:
         return folder / known.filled(environment)
     if review_only:
         return None
     if unset:
         what = f"run folder '{known}': {unset[0]} is not set here, so its log folder can't be made"
         raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
-    what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
+    what = f"profile '{resolved.profile.name}' has no scheduler to submit to: its platform starts the script"
     raise FitError.of(what, fix="render it, and give the script to the platform")
 
 
-def _has_known_name(plan: Plan) -> bool:
+def _has_known_name(resolved: ResolvedJob) -> bool:
     """Return whether the run folder's name is known before the job runs."""
-    return "${SLURM_" not in plan.run_dir
+    return "${SLURM_" not in resolved.run_dir
 
 
-def _queued(plan: Plan, environment: Mapping[str, str], run_dir: Path) -> Callable[[], Problem | None] | None:
+def _queued(
+    resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
+) -> Callable[[], Problem | None] | None:
     """Return what asks Slurm for other jobs of the run folder; None where a job may share it."""
-    if plan.slurm and not plan.options.dependency and _has_known_name(plan):
-        return partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
+    if resolved.slurm and not resolved.options.dependency and _has_known_name(resolved):
+        return partial(start.queued, run_dir, environment, at=str(resolved.origin("run_dir")))
     return None
 
 
 def _check_here(
-    plan: Plan,
+    resolved: ResolvedJob,
     environment: Mapping[str, str],
     folder: Path,
     run_dir: Path | None,
@@ -146,44 +150,44 @@ def _check_here(
     `used` is the problem of another job that uses the run folder.
     """
     if refused := refusal(run_dir) if run_dir else None:
-        return None, [Finding("error", refused._replace(at=str(plan.origin("run_dir"))))]
-    begins, findings = _start(plan, environment, folder, run_dir)
+        return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
+    begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":
         findings = []  # by that job
-    findings += [*start.unset(plan, environment), *start.files_there(plan, folder, environment)]
+    findings += [*start.unset(resolved, environment), *start.files_there(resolved, folder, environment)]
     if snapshot:
-        findings += missing(plan, snapshot)
+        findings += missing(resolved, snapshot)
     return begins, findings + ([Finding("error", used)] if used else [])
 
 
 def _start(
-    plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+    resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[start.Start | None, list[Finding]]:
     """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
-    code = plan.profile.paths.code
+    code = resolved.profile.paths.code
     if (
-        plan.trainer
-        or (plan.options.array and not plan.sweep)  # each element has a folder of its own
+        resolved.trainer
+        or (resolved.options.array and not resolved.sweep)  # each element has a folder of its own
         or not run_dir
-        or not _has_known_name(plan)
-        or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
+        or not _has_known_name(resolved)
+        or any(ShellPath(path).unset(environment) for path in (resolved.resume, code or ""))
     ):
         return None, []
     if code and not (folder / code.filled(environment) / "training/runfolder.py").is_file():
         return None, []  # seen from the nodes only, or an older version
-    return start.inspect_run_folder(plan, run_dir, ShellPath(plan.resume).filled(environment))
+    return start.inspect_run_folder(resolved, run_dir, ShellPath(resolved.resume).filled(environment))
 
 
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:
     """Return the request with its log in the run folder, and with its snapshot."""
-    plan = request.plan
-    if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
+    resolved = request.resolved
+    if run_dir and resolved.slurm and resolved.origin("options.output").level is Level.DEFAULT:
         try:
             start_of_log = Text.parse(str(run_dir)).replace("%", "%%")
         except ValueError as error:
             fix = "submit from a folder with another name, or give --output"
             raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
-        request = with_log(request, f"{start_of_log}/{plan.options.output or '%x-%j.out'}")
+        request = with_log(request, f"{start_of_log}/{resolved.options.output or '%x-%j.out'}")
     return with_snapshot(request, str(snapshot.folder)) if snapshot else request
 
 
@@ -191,30 +195,30 @@ def _judged(
     request: Request, here: Sequence[Finding], snapshot: Snapshot | None
 ) -> tuple[str | None, list[Finding]]:
     """Return the script, None where an error keeps it from being rendered, and all findings."""
-    findings = [*check(request.plan, log_folders_made=True), *here]
+    findings = [*check(request.resolved, log_folders_made=True), *here]
     if any(finding.severity == "error" for finding in findings):
         return None, findings
     script = _script(request, snapshot)
-    return script, findings + (lint_rendered(request.plan, script) if request.plan.slurm else [])
+    return script, findings + (lint_rendered(request.resolved, script) if request.resolved.slurm else [])
 
 
 def _script(request: Request, snapshot: Snapshot | None) -> str:
     """Return the script; it must go to the snapshot."""
     script = render_request(request)
     if snapshot and quoting.path(str(snapshot.folder)) not in script:
-        what = f"template '{request.plan.template}' does not go to the snapshot"
+        what = f"template '{request.resolved.template}' does not go to the snapshot"
         raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
     return script
 
 
 def _snapshot(
-    plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
+    resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
 ) -> Snapshot:
     """Return the copy of the code that a job is to run. Raises what `of_job` does."""
-    if not plan.slurm:
+    if not resolved.slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
-    package = bundled("code") if launch.uses_code(plan) and not plan.profile.paths.code else None
-    chdir = plan.options.chdir
+    package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
+    chdir = resolved.options.chdir
     working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
     snapshot = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
     try:
@@ -225,11 +229,11 @@ def _snapshot(
     return snapshot
 
 
-def _code_of(plan: Plan, run_dir: Path | None) -> Code | None:
+def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
     """Return the snapshot that a job runs again; None if it runs the files as they are."""
-    if not plan.snapshot_dir or not plan.slurm:
+    if not resolved.snapshot_dir or not resolved.slurm:
         return None
-    place = Path(plan.snapshot_dir)
+    place = Path(resolved.snapshot_dir)
     known = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
     places = (place, *place.parents)
     of_run = (code for code in known if code and code.snapshot and Path(code.snapshot) in places)
@@ -238,17 +242,19 @@ def _code_of(plan: Plan, run_dir: Path | None) -> Code | None:
 
 def _about(request: Request, folder: Path) -> Record:
     """Return what the record of a job holds before the job is submitted."""
-    plan = request.plan
-    values = (PlanValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in settings(request))
+    resolved = request.resolved
+    values = (
+        ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in settings(request)
+    )
     return Record(
-        shared="${SLURM_JOB_ID}" in plan.run_dir,
-        name=plan.name,
+        shared="${SLURM_JOB_ID}" in resolved.run_dir,
+        name=resolved.name,
         folder=str(folder),
         command=request.rerun,
-        log=str(folder / str(plan.options.output)) if plan.options.output else "",
-        errors=str(folder / str(plan.options.error)) if plan.options.error else "",
-        array=str(plan.options.array or ""),
-        profile=str(plan.profile.name),
+        log=str(folder / str(resolved.options.output)) if resolved.options.output else "",
+        errors=str(folder / str(resolved.options.error)) if resolved.options.error else "",
+        array=str(resolved.options.array or ""),
+        profile=str(resolved.profile.name),
         values=tuple(values),
     )
 

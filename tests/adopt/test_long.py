@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from sbatchgen.adopt.adoption import adopt
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 
 HEAD = "#!/bin/bash\n#SBATCH --gpus=1 --time=10\n"
 LONG = {  # what repeats, with the number of the line, between its beginning and its end
@@ -47,11 +47,11 @@ def test_the_variables_of_a_job_are_listed_a_few_times(monkeypatch: pytest.Monke
     """Not once for each variable."""
     asked = Counter[str]()
 
-    def counted(plan: Plan) -> tuple[str, ...]:
+    def counted(resolved: ResolvedJob) -> tuple[str, ...]:
         asked["inherited"] += 1
-        return tuple(name for name, value in plan.env.items() if value is None)
+        return tuple(name for name, value in resolved.env.items() if value is None)
 
-    monkeypatch.setattr(Plan, "inherited", property(counted))
+    monkeypatch.setattr(ResolvedJob, "inherited", property(counted))
     text = HEAD + "".join(f"export A{number}=x\n" for number in range(100)) + "python t.py\n"
     assert adopt(text, file="long.sh", user={}, day="2026-01-31").job
     assert asked["inherited"] < 50

@@ -19,7 +19,7 @@ from sbatchgen.lint.profile_check import findings
 from sbatchgen.modes import MODES
 from tests.cluster.controller import Controller
 from tests.discover.clusters import CLUSTERS, Imaginary
-from tests.scripts import errors, plan, script
+from tests.scripts import errors, resolved, script
 
 TODAY = "2026-01-31"
 
@@ -150,7 +150,7 @@ def test_the_profile_lints_clean_and_its_jobs_are_accepted(discovered: Discovere
             if mode != "cpu" and not facts.gpus_per_node:
                 continue
             nodes = facts.nodes_min if mode == "ddp" else None
-            of = plan(mode, file, partition=name, nodes=nodes)
+            of = resolved(mode, file, partition=name, nodes=nodes)
             if mode != "ddp" and (facts.nodes_min or 1) > 1:
                 continue  # a partition for larger jobs
             assert not errors(of), (name, mode, errors(of))

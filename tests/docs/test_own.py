@@ -18,7 +18,7 @@ import pytest
 
 from sbatchgen.runtimes import RUNTIMES
 from tests.conftest import REPOSITORY, Command
-from tests.scripts import NEEDS, plan, script
+from tests.scripts import NEEDS, resolved, script
 from tests.training.forks import QUICKLY
 from tests.training.states import equal, everything
 from tests.training.trainers import wait_for
@@ -120,7 +120,7 @@ def test_a_module_elsewhere_is_found_by_pythonpath(command: Command, bash: Bash)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_pythonpath_that_was_asked_for_counts_in_every_runtime(runtime: str) -> None:
     said: dict[str, Any] = {"runtime": runtime, "env": {"PYTHONPATH": "/home/me/code"}}
-    text = script(plan("ddp", "torchrun", **said, **NEEDS.get(runtime, {})))
+    text = script(resolved("ddp", "torchrun", **said, **NEEDS.get(runtime, {})))
     lines = [line for line in text.splitlines() if "PYTHONPATH" in line and not line.startswith("    ")]
     assert [line.split()[0] for line in lines] == ["unset"] * (runtime != "host") + ["export"]
     assert "PYTHONPATH=/home/me/code" in lines[-1].split()

@@ -10,7 +10,7 @@ import pytest
 from sbatchgen.rehearsal import controller
 from sbatchgen.rehearsal.outcome import Row, cluster_rows, rows
 from sbatchgen.rehearsal.rehearsal import Rehearsal
-from tests.scripts import plan
+from tests.scripts import resolved
 
 NOT_LOADED = (
     'Traceback (most recent call last):\n  File "/w/train.py", line 2, in <module>\n    import nothing_such\n'
@@ -24,7 +24,7 @@ START: dict[str, Any] = {
 
 def of(**start: Any) -> dict[str, Row]:
     """The rows of a rehearsal with one start."""
-    job = plan("single", "public_cluster", trainer="train.py", metrics=r"loss (?P<loss>\S+)")
+    job = resolved("single", "public_cluster", trainer="train.py", metrics=r"loss (?P<loss>\S+)")
     shown: dict[str, Any] = {
         "processes": 1,
         "unproven": (),
@@ -33,7 +33,7 @@ def of(**start: Any) -> dict[str, Row]:
         "limit": "",
         "failure": "",
     }
-    return {row.what: row for row in rows(Rehearsal(plan=job, starts=(START | start,), **shown))}
+    return {row.what: row for row in rows(Rehearsal(resolved=job, starts=(START | start,), **shown))}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_job_of_a_cluster_without_steps_has_no_step_none() -> None:
     ]
     shown = {
         row.what: row
-        for row in cluster_rows([*events, {"event": "start"}], "", plan("single", "public_cluster"))
+        for row in cluster_rows([*events, {"event": "start"}], "", resolved("single", "public_cluster"))
     }
     assert not [row for row in shown.values() if "None" in row.detail]
     assert shown["restart"].outcome == "unknown"

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.slurm import Cluster
 from tests.dryrun import truth
 from tests.dryrun.plans import needs_sandbox
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 pytestmark = needs_sandbox
 
@@ -142,7 +142,7 @@ def test_a_rendered_script_starts_what_the_plan_says(
     file = tmp_path / "profile.yaml"
     file.write_text(truth.PROFILE.format(release=slurm_release))
     options = dict(RENDERED[name])
-    of = plan(options.pop("mode"), file, trainer="train.py", args=("--lr", "0.1", "a  'b'"), **options)
+    of = resolved(options.pop("mode"), file, trainer="train.py", args=("--lr", "0.1", "a  'b'"), **options)
     cluster.put("work/train.py", "")
     text = script(of)
     _, steps = truth.seen(cluster, text)

@@ -14,7 +14,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
 from tests.cluster.controller import Controller
 from tests.conftest import GOLDEN, REPOSITORY, Command
-from tests.scripts import PROFILES, errors, matrix, plan, script
+from tests.scripts import PROFILES, errors, matrix, resolved, script
 
 MOST_GPUS = 8  # of a node of which nothing is known
 SCRIPT_PAGE = REPOSITORY / "docs/reference/script.md"
@@ -71,7 +71,7 @@ def test_a_controller_of_that_cluster_takes_every_script(
     for text in headers.values():
         verdict = controller.test_only(text)
         assert verdict.returncode == 0, f"{verdict.stderr}\n{text[:1500]}"
-    too_much = script(plan("single", name, gres="gpu:99"))
+    too_much = script(resolved("single", name, gres="gpu:99"))
     assert controller.test_only(too_much).returncode != 0, "it does refuse what the cluster has not"
 
 
@@ -80,8 +80,8 @@ def test_shards_run_where_the_cluster_has_them(
 ) -> None:
     controller = controller_of(profile("troila"), controller_factory)
     for request in ("shard:16", "shard:64"):
-        assert controller.test_only(script(plan("single", "troila", gres=request))).returncode == 0
-    assert controller.test_only(script(plan("ddp", "troila", gres="shard:32"))).returncode == 0
+        assert controller.test_only(script(resolved("single", "troila", gres=request))).returncode == 0
+    assert controller.test_only(script(resolved("ddp", "troila", gres="shard:32"))).returncode == 0
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -96,7 +96,7 @@ def test_a_profile_says_where_its_facts_are_from(name: str) -> None:
 def test_an_example_request_of_a_guide_is_no_limit(name: str) -> None:
     """Their guides say how many GPUs their examples ask for, not how many a node has."""
     for gpus in ("1", "4", "16"):
-        assert not errors(plan("ddp", name, gpus_per_node=gpus))
+        assert not errors(resolved("ddp", name, gpus_per_node=gpus))
 
 
 WRONG = """
@@ -203,18 +203,22 @@ def test_the_bundled_profiles_are_fine(command: Command) -> None:
 
 def golden_scripts() -> dict[str, str]:
     """A script of each mode on the cluster that it came from, and one for each way that changes the shape."""
-    made = {f"{mode}-msu": plan(mode, "msu") for mode in MODES}
-    made |= {f"ddp-{name}": plan("ddp", name) for name in PROFILES}
+    made = {f"{mode}-msu": resolved(mode, "msu") for mode in MODES}
+    made |= {f"ddp-{name}": resolved("ddp", name) for name in PROFILES}
     made |= {
-        "single-shard-troila": plan("single", "troila", gres="shard:16"),
-        "ddp-apptainer-troila": plan("ddp", "troila", runtime="apptainer"),
-        "ddp-srun-msu": plan("ddp", "msu", launcher="srun"),
-        "ddp-spawn-msu": plan("ddp", "msu", launcher="spawn"),
-        "ddp-one-node-msu": plan("ddp", "msu", nodes=1),
-        "ddp-no-resume-msu": plan("ddp", "msu", resume="off"),
-        "single-resume-file-msu": plan("single", "msu", resume="step-00000100.pt", args=("--epochs", "20")),
-        "single-array-troila": plan("single", "troila", array="0-9%2"),
-        "ddp-own-trainer-torchrun": plan("ddp", "torchrun", trainer="train.py", args=("--lr", "0.1", "a b")),
+        "single-shard-troila": resolved("single", "troila", gres="shard:16"),
+        "ddp-apptainer-troila": resolved("ddp", "troila", runtime="apptainer"),
+        "ddp-srun-msu": resolved("ddp", "msu", launcher="srun"),
+        "ddp-spawn-msu": resolved("ddp", "msu", launcher="spawn"),
+        "ddp-one-node-msu": resolved("ddp", "msu", nodes=1),
+        "ddp-no-resume-msu": resolved("ddp", "msu", resume="off"),
+        "single-resume-file-msu": resolved(
+            "single", "msu", resume="step-00000100.pt", args=("--epochs", "20")
+        ),
+        "single-array-troila": resolved("single", "troila", array="0-9%2"),
+        "ddp-own-trainer-torchrun": resolved(
+            "ddp", "torchrun", trainer="train.py", args=("--lr", "0.1", "a b")
+        ),
     }
     return {name: script(of) for name, of in made.items()}
 

@@ -18,7 +18,7 @@ from sbatchgen.inputs import trust
 from sbatchgen.inputs.search import bundled
 from sbatchgen.render.render import environment_of, render
 from tests.conftest import Command
-from tests.scripts import CODE, plan
+from tests.scripts import CODE, resolved
 
 NOBODY = 65534
 PROJECT = "profile: msu\noptions: {account: planted}\n"
@@ -383,7 +383,7 @@ def tiny(tmp_path: Path, cache: Path) -> Tiny:
     """Renders two small templates, as a new process would."""
     for name, text in TINY.items():
         write(tmp_path / "templates" / name, text)
-    of = plan("ddp")
+    of = resolved("ddp")
 
     def run() -> str:
         environment_of.cache_clear()

@@ -17,7 +17,7 @@ import pytest
 from tests.cluster import conda, fixtures
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, SBATCHGEN, Site
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 MODULES = fixtures.CHECKOUT / "build/modules"
 INIT = {
@@ -245,7 +245,7 @@ BEFORE = {
 def test_a_virtual_environment_is_activated_as_its_own_script_does(tmp_path: Path, before: str) -> None:
     """But for the prompt."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    text = script(plan("single", "local", runtime="venv", venv=str(tmp_path / "venv")))
+    text = script(resolved("single", "local", runtime="venv", venv=str(tmp_path / "venv")))
     ours = text.partition("# --- Environment ---\n")[2].partition("\nexport PYTHON")[0]
 
     def after(lines: str) -> dict[str, str]:

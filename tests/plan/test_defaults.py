@@ -12,14 +12,14 @@ from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.plan.choice import chosen
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.rules.judge import check
 
 HEAD = "name: site\nurl: x\nchecked: 2026-01-01\nslurm: 22.05\n"
 
 
-def plan(facts: str, mode: str = "ddp", *, partition: str = "", **options: Any) -> Plan:
+def resolved(facts: str, mode: str = "ddp", *, partition: str = "", **options: Any) -> ResolvedJob:
     """The plan of a job in a partition, "" for the one that is chosen."""
     profile = decode(HEAD + facts, Profile, name="site.yaml")
     if partition:
@@ -28,17 +28,17 @@ def plan(facts: str, mode: str = "ddp", *, partition: str = "", **options: Any) 
     values = {key: parse_scalar(text, key_type(key)) for key, text in keys.items()}
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "flag"))
 
-    def resolved(name: str) -> Plan:
+    def resolved_in(name: str) -> ResolvedJob:
         return resolve(profile, [flags], mode_name=mode, name=mode, chosen=name)
 
-    return resolved("") if partition else chosen(resolved, check)
+    return resolved_in("") if partition else chosen(resolved_in, check)
 
 
-def errors(made: Plan) -> list[Finding]:
+def errors(made: ResolvedJob) -> list[Finding]:
     return [finding for finding in check(made, log_folders_made=True) if finding.severity == "error"]
 
 
-def ids(made: Plan) -> set[str]:
+def ids(made: ResolvedJob) -> set[str]:
     return {finding.rule for finding in errors(made)}
 
 
@@ -54,7 +54,7 @@ partitions:
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 10), (2, 8), (4, 8)])
 def test_default_gpus_are_the_most_that_enough_nodes_have(nodes: int, gpus: int) -> None:
-    made = plan(UNEQUAL, nodes=nodes)
+    made = resolved(UNEQUAL, nodes=nodes)
     assert (made.gpus_per_node, errors(made)) == (gpus, [])
     assert ("the job wants" in made.origin("options.gpus_per_node").where) == (nodes > 1)
 
@@ -68,17 +68,17 @@ partitions:
 
 
 def test_slices_of_a_gpu_are_no_default_of_ddp() -> None:
-    made = plan(SLICES, partition="gpu", nodes=1)
+    made = resolved(SLICES, partition="gpu", nodes=1)
     assert (made.directives["gpus-per-node"], made.nproc_per_node) == ("a100:2", 2)
-    made = plan(SLICES, partition="mig", nodes=1)
+    made = resolved(SLICES, partition="mig", nodes=1)
     assert (made.directives["gpus-per-node"], made.nproc_per_node) == ("1", 1)
 
 
 def test_the_smallest_memory_of_a_kind_is_the_default_and_the_largest_the_limit() -> None:
     facts = "default_partition: gpu\npartitions: {gpu: {gpus_per_node: 8, mem_per_node: 2000G, mem_largest: 2010G}}"
-    assert str(plan(facts).options.mem) == "2000G"
-    assert not errors(plan(facts, mem="2010G"))
-    assert ids(plan(facts, mem="2011G")) == {"SB216"}
+    assert str(resolved(facts).options.mem) == "2000G"
+    assert not errors(resolved(facts, mem="2010G"))
+    assert ids(resolved(facts, mem="2011G")) == {"SB216"}
 
 
 def test_the_qos_of_a_partition_limits_the_default() -> None:
@@ -86,11 +86,11 @@ def test_the_qos_of_a_partition_limits_the_default() -> None:
         "default_partition: gpu\npartitions: {gpu: {gpus_per_node: 16, cpus_per_node: 96, partition_qos: few}}\n"
         "qos: {few: {gpus_max: 8, time_max: 00:30:00, deny_on_limit: true}}"
     )
-    made = plan(facts)
+    made = resolved(facts)
     assert (made.nodes, made.gpus_per_node, str(made.options.time)) == (2, 4, "0-00:30:00")
     assert made.origin("options.gpus_per_node").where == "qos few allows 8 GPUs"
     assert not errors(made)
-    assert ids(plan(facts, gpus_per_node="16")) == {"SB224"}
+    assert ids(resolved(facts, gpus_per_node="16")) == {"SB224"}
 
 
 def test_the_qos_of_a_partition_wins_over_that_of_the_job_unless_that_has_a_flag() -> None:
@@ -99,22 +99,22 @@ def test_the_qos_of_a_partition_wins_over_that_of_the_job_unless_that_has_a_flag
         "qos:\n  own: {nodes_max: 4, gpus_min: 2, deny_on_limit: true}\n  more: {nodes_max: 8}\n"
         "  flag: {nodes_max: 8, overrides: [partition_qos]}\n"
     )
-    assert ids(plan(facts, nodes=8, qos="more")) == {"SB224"}
-    assert not errors(plan(facts, nodes=8, qos="flag"))
-    assert ids(plan(facts, "single")) == {"SB224"}  # fewer than its QOS wants
+    assert ids(resolved(facts, nodes=8, qos="more")) == {"SB224"}
+    assert not errors(resolved(facts, nodes=8, qos="flag"))
+    assert ids(resolved(facts, "single")) == {"SB224"}  # fewer than its QOS wants
 
 
 def test_the_default_memory_of_a_partition_is_never_more_than_a_node_has() -> None:
     facts = "default_partition: c\npartitions: {c: {cpus_per_node: 64, mem_per_node: 1000G, mem_per_cpu_default: 80G}}"
-    made = plan(facts, "cpu", cpus_per_task=16)
+    made = resolved(facts, "cpu", cpus_per_task=16)
     assert (str(made.options.mem), errors(made)) == ("1000G", [])
     assert "more than a node has" in made.origin("options.mem").where
 
 
 def test_memory_that_slurm_conf_does_not_set_is_asked_for_by_no_default() -> None:
     facts = "default_partition: g\npartitions: {g: {cpus_per_node: 64, gpus_per_node: 4, mem_per_node: 1M}}"
-    assert (plan(facts).options.mem, errors(plan(facts))) == (None, [])
-    assert ids(plan(facts, mem="4G")) == {"SB216"}
+    assert (resolved(facts).options.mem, errors(resolved(facts))) == (None, [])
+    assert ids(resolved(facts, mem="4G")) == {"SB216"}
 
 
 OPEN = "{gpus_per_node: 4, cpus_per_node: 64, mem_per_node: 500G, time_max: 1-00:00:00"
@@ -132,7 +132,7 @@ partitions:
 
 
 def test_a_partition_that_is_closed_to_the_user_is_not_chosen() -> None:
-    made = plan(CLOSED, time="2-00:00:00")
+    made = resolved(CLOSED, time="2-00:00:00")
     assert made.partition_name == "last"
     assert made.passed_over == {
         "open": "time limit 1-00:00:00 is less than 2-00:00:00",
@@ -141,7 +141,7 @@ def test_a_partition_that_is_closed_to_the_user_is_not_chosen() -> None:
         "hidden": "hidden",
         "empty": "no nodes",
     }
-    assert not errors(plan(CLOSED, partition="hidden", time="2-00:00:00"))
+    assert not errors(resolved(CLOSED, partition="hidden", time="2-00:00:00"))
 
 
 @pytest.mark.parametrize("partition", ["theirs", "hosts"])
@@ -150,10 +150,10 @@ def test_it_is_an_error_where_the_cluster_was_asked_for_this_user(
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "login1.example.org")
     me = f"user: {{name: {user_name()}, groups: [], host: login1}}\n"
-    assert not errors(plan(CLOSED, partition=partition))
-    assert ids(plan(CLOSED + me, partition=partition)) == {"SB238"}
-    assert not errors(plan(CLOSED + me.replace("[]", "[a-group-without-members]"), partition="theirs"))
-    assert not errors(plan(CLOSED + "user: {name: somebody-else}\n", partition=partition))
+    assert not errors(resolved(CLOSED, partition=partition))
+    assert ids(resolved(CLOSED + me, partition=partition)) == {"SB238"}
+    assert not errors(resolved(CLOSED + me.replace("[]", "[a-group-without-members]"), partition="theirs"))
+    assert not errors(resolved(CLOSED + "user: {name: somebody-else}\n", partition=partition))
 
 
 def user_name() -> str:
@@ -188,14 +188,14 @@ def test_the_accounts_and_qos_of_the_user_are_known(
     partition: str, options: dict[str, Any], expected: set[str]
 ) -> None:
     me = f"user: {{name: {user_name()}, account: ml, accounts: {{ml: [normal]}}, qos: normal}}\n"
-    assert ids(plan(ACCOUNTS + me, partition=partition, **options)) == expected
+    assert ids(resolved(ACCOUNTS + me, partition=partition, **options)) == expected
     unenforced = (ACCOUNTS + me).replace("true", "false")
-    assert not ids(plan(unenforced, partition=partition)) & {"SB223"}
+    assert not ids(resolved(unenforced, partition=partition)) & {"SB223"}
 
 
 def test_a_denied_account_is_one_that_is_not_allowed() -> None:
-    assert ids(plan(ACCOUNTS, partition="ours", account="guests")) == {"SB223"}
-    assert not errors(plan(ACCOUNTS, partition="ours", account="any"))
+    assert ids(resolved(ACCOUNTS, partition="ours", account="guests")) == {"SB223"}
+    assert not errors(resolved(ACCOUNTS, partition="ours", account="any"))
 
 
 KINDS = """
@@ -243,7 +243,7 @@ partitions:
     ],
 )
 def test_what_no_kind_of_node_has(options: dict[str, Any], expected: set[str]) -> None:
-    assert ids(plan(KINDS, **{"partition": "gpu", **options})) == expected
+    assert ids(resolved(KINDS, **{"partition": "gpu", **options})) == expected
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_options_that_a_select_type_does_not_know(
     limits: str, option: str, value: str, expected: set[str]
 ) -> None:
     facts = f"default_partition: g\nlimits: {{{limits}}}\npartitions: {{g: {{gpus_per_node: 4}}}}\ngpu_request: gres\n"
-    assert ids(plan(facts, **{option: value})) == expected
+    assert ids(resolved(facts, **{option: value})) == expected
 
 
 def test_an_option_of_a_plugin_that_is_not_there() -> None:
@@ -271,7 +271,7 @@ def test_an_option_of_a_plugin_that_is_not_there() -> None:
 
 def test_gpus_that_slurm_does_not_know_come_with_the_node() -> None:
     facts = "default_partition: g\ngres_types: []\npartitions: {g: {gpus_per_node: 8, cpus_per_node: 96}}\n"
-    assert ids(plan(facts)) == {"SB210"}
-    made = plan(f"{facts}gpu_request: none\n")
+    assert ids(resolved(facts)) == {"SB210"}
+    made = resolved(f"{facts}gpu_request: none\n")
     assert (made.gpus_per_node, errors(made)) == (8, [])
     assert "gpus-per-node" not in made.directives

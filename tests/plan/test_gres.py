@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbatchgen.units import Gres, Text
-from tests.scripts import errors, plan
+from tests.scripts import errors, resolved
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from tests.scripts import errors, plan
     ],
 )
 def test_local_disk_leaves_the_gpus(mode: str, profile: str, asked: str, gres: str, gpus: int) -> None:
-    made = plan(mode, profile, gres=Gres(asked))
+    made = resolved(mode, profile, gres=Gres(asked))
     assert (made.directives["gres"], made.gpus_per_node) == (gres, gpus)
     assert not errors(made)
 
 
 def test_gpus_of_another_option_leave_local_disk() -> None:
-    made = plan("ddp", "torchrun", gres=Gres("nvme:100"), gpus_per_node=Text("2"))
+    made = resolved("ddp", "torchrun", gres=Gres("nvme:100"), gpus_per_node=Text("2"))
     assert (made.directives["gres"], made.directives["gpus-per-node"]) == ("nvme:100", "2")

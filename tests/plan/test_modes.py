@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sbatchgen.modes import MODES, Mode
-from tests.scripts import PROFILES, errors, plan, script
+from tests.scripts import PROFILES, errors, resolved, script
 from training.config import parse
 
 
@@ -15,7 +15,7 @@ from training.config import parse
 def test_a_new_mode_works_on_every_profile(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a profile says of the mode ddp alone is a choice, as exclusive nodes; the job runs without it."""
     monkeypatch.setitem(MODES, "fsdp", replace(MODES["ddp"], name="fsdp", flag="--fsdp"))
-    ddp, fsdp = plan("ddp", profile), plan("fsdp", profile)
+    ddp, fsdp = resolved("ddp", profile), resolved("fsdp", profile)
     assert errors(fsdp) == []
     assert (fsdp.nodes, fsdp.launcher) == (ddp.nodes, ddp.launcher)
     assert fsdp.nproc_per_node >= ddp.nproc_per_node
@@ -32,7 +32,7 @@ def test_the_bundled_trainer_has_the_flag_of_each_mode(mode: Mode) -> None:
     [("msu", "gpus_per_node", "1"), ("princeton", "gres", "gpu:1"), ("sensetime", "gpus_per_task", "1")],
 )
 def test_single_asks_for_one_gpu_of_a_partitions_default(profile: str, option: str, value: str) -> None:
-    assert getattr(plan("single", profile).options, option) == value
+    assert getattr(resolved("single", profile).options, option) == value
 
 
 def test_a_type_stays_where_fewer_gpus_are_asked_for(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -41,6 +41,6 @@ def test_a_type_stays_where_fewer_gpus_are_asked_for(tmp_path_factory: pytest.Te
         "name: typed\nurl: https://example.org\nchecked: 2026-01-01\ndefault_partition: gpu\n"
         "partitions: {gpu: {options: {gres: 'gpu:a100:4'}}}\ngpu_request: gres\n"
     )
-    assert plan("single", file).options.gres == "gpu:a100:1"
-    assert plan("ddp", file).options.gres == "gpu:a100:4"
-    assert plan("single", file, gres="gpu:a100:2").options.gres == "gpu:a100:2"  # the user's own stays
+    assert resolved("single", file).options.gres == "gpu:a100:1"
+    assert resolved("ddp", file).options.gres == "gpu:a100:4"
+    assert resolved("single", file, gres="gpu:a100:2").options.gres == "gpu:a100:2"  # the user's own stays

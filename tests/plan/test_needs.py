@@ -10,7 +10,7 @@ import pytest
 from sbatchgen.rules.judge import check
 from sbatchgen.units import NodeRange
 from tests.conftest import Command
-from tests.scripts import errors, plan, script
+from tests.scripts import errors, resolved, script
 
 PROFILE = """
 name: here
@@ -48,26 +48,26 @@ def here(folder: Path) -> Path:
     ],
 )
 def test_a_total_of_gpus_is_asked_for(here: Path, said: dict[str, Any], asked: str) -> None:
-    of = plan("ddp", here, **said)
+    of = resolved("ddp", here, **said)
     assert (of.options.gpus, of.options.gpus_per_node, of.options.gres) == (asked, None, None)
 
 
 def test_a_total_of_gpus_is_all_right(here: Path) -> None:
-    of = plan("ddp", here, nodes=2, launcher="srun")
+    of = resolved("ddp", here, nodes=2, launcher="srun")
     assert errors(of) == []
     assert (of.gpus_per_node, of.nproc_per_node) == (4, 4)
 
 
 def test_a_request_in_another_form_needs_the_type(here: Path) -> None:
-    (finding,) = errors(plan("ddp", here, gres="gpu:4"))
+    (finding,) = errors(resolved("ddp", here, gres="gpu:4"))
     assert finding.problem.what == "a request for GPUs of partition 'debug' must name their type"
     assert finding.problem.fix == "ask for gh200:4"
 
 
 def test_the_time_limit_fits_the_number_of_nodes(here: Path) -> None:
-    times = {nodes: plan("ddp", here, nodes=nodes).options.time for nodes in (1, 4, 90, 91)}
+    times = {nodes: resolved("ddp", here, nodes=nodes).options.time for nodes in (1, 4, 90, 91)}
     assert times == {1: 3600, 4: 22 * 60, 90: 60, 91: 60}
-    assert plan("ddp", here, nodes=2, partition="bins").options.time == 1800
+    assert resolved("ddp", here, nodes=2, partition="bins").options.time == 1800
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_time_limit_fits_the_number_of_nodes(here: Path) -> None:
     ],
 )
 def test_a_longer_time_is_an_error(here: Path, said: dict[str, Any], what: str, fix: str) -> None:
-    (finding,) = errors(plan("ddp", here, **said))
+    (finding,) = errors(resolved("ddp", here, **said))
     assert finding.problem.what.startswith(what)
     assert finding.problem.fix == fix
 
@@ -127,7 +127,7 @@ def test_a_guessed_number_of_cpus_is_shown(here: Path, command: Command) -> None
 
 
 def test_a_whole_node_of_unknown_size_gives_all_its_cpus(here: Path, command: Command) -> None:
-    of = plan("ddp", here, partition="unknown", exclusive=True)
+    of = resolved("ddp", here, partition="unknown", exclusive=True)
     assert of.options.cpus_per_task is None
     assert "cpus-per-task" not in script(of)
     assert "OMP_NUM_THREADS=$(((SLURM_CPUS_ON_NODE + 3) / 4))" in script(of)
@@ -136,4 +136,4 @@ def test_a_whole_node_of_unknown_size_gives_all_its_cpus(here: Path, command: Co
     out = command("review", *words).out
     assert "guess" not in out
     assert "each node   4 of 4 GPUs, all CPUs, the cluster's default memory; exclusive" in out
-    assert plan("ddp", here, partition="debug", exclusive=True).options.cpus_per_task == 64
+    assert resolved("ddp", here, partition="debug", exclusive=True).options.cpus_per_task == 64

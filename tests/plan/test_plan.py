@@ -8,7 +8,7 @@ import pytest
 
 from sbatchgen.inputs.layers import Level
 from tests.conftest import Command
-from tests.scripts import plan
+from tests.scripts import resolved
 
 PROFILE = """
 name: here
@@ -125,25 +125,25 @@ def test_the_launcher_decides_tasks_and_their_cpus(
     folder: Path, launcher: str, tasks: int, cpus: int
 ) -> None:
     (folder / "here.yaml").write_text(PROFILE)
-    of = plan("ddp", folder / "here.yaml", launcher=launcher)
+    of = resolved("ddp", folder / "here.yaml", launcher=launcher)
     assert (of.options.ntasks_per_node, of.options.cpus_per_task, of.nproc_per_node) == (tasks, cpus, 4)
     assert (of.options.gpus_per_node, str(of.options.mem)) == ("4", "240G")
 
 
 def test_one_gpu_gets_its_share_of_the_node(folder: Path) -> None:
     (folder / "here.yaml").write_text(PROFILE)
-    of = plan("single", folder / "here.yaml")
+    of = resolved("single", folder / "here.yaml")
     assert (of.options.gpus_per_node, of.options.cpus_per_task, str(of.options.mem)) == ("1", 16, "60G")
-    of = plan("single", folder / "here.yaml", gres="shard:4")
+    of = resolved("single", folder / "here.yaml", gres="shard:4")
     assert (of.options.gpus_per_node, of.options.gres, of.options.cpus_per_task) == (None, "shard:4", 8)
-    of = plan("dataparallel", folder / "here.yaml")
+    of = resolved("dataparallel", folder / "here.yaml")
     assert (of.nodes, of.options.gpus_per_node, of.options.cpus_per_task, of.nproc_per_node) == (
         1,
         "4",
         64,
         1,
     )
-    of = plan("cpu", folder / "here.yaml")
+    of = resolved("cpu", folder / "here.yaml")
     assert (of.options.gpus_per_node, of.options.gres, of.options.cpus_per_task) == (None, None, 4)
 
 
@@ -160,7 +160,7 @@ def test_gpus_are_asked_for_in_the_clusters_form(
     folder: Path, form: str, launcher: str, expected: tuple[str | None, ...]
 ) -> None:
     (folder / "here.yaml").write_text(PROFILE)
-    of = plan("ddp", folder / "here.yaml", gpu_request=form, launcher=launcher, gpus_per_node="a100:2")
+    of = resolved("ddp", folder / "here.yaml", gpu_request=form, launcher=launcher, gpus_per_node="a100:2")
     assert (of.options.gpus_per_node, of.options.gres, of.options.gpus_per_task) == expected
     assert (of.gpus_per_node, of.nproc_per_node) == (2, 2)
 
@@ -168,7 +168,7 @@ def test_gpus_are_asked_for_in_the_clusters_form(
 @pytest.mark.parametrize(("each", "tasks"), [("1", 4), ("2", 2)])
 def test_gpus_of_a_task_fill_the_node_under_srun(folder: Path, each: str, tasks: int) -> None:
     (folder / "here.yaml").write_text(PROFILE)
-    of = plan("ddp", folder / "here.yaml", launcher="srun", gpus_per_task=each)
+    of = resolved("ddp", folder / "here.yaml", launcher="srun", gpus_per_task=each)
     assert (of.options.ntasks_per_node, of.nproc_per_node, of.gpus_per_node) == (tasks, tasks, 4)
     assert of.options.gpus_per_node is None
 
@@ -186,11 +186,11 @@ def test_options_that_a_profile_omits_stay_with_those_who_ask_for_them(command: 
 
 
 def test_the_warning_leaves_time_and_goes_with_resume() -> None:
-    assert plan("ddp", time=7200).options.signal == "B:USR1@300"
-    assert plan("ddp", time=600).options.signal == "B:USR1@150"
-    off = plan("ddp", resume="off")
+    assert resolved("ddp", time=7200).options.signal == "B:USR1@300"
+    assert resolved("ddp", time=600).options.signal == "B:USR1@150"
+    off = resolved("ddp", resume="off")
     assert (off.options.signal, off.options.requeue) == (None, False)
-    never = plan("ddp", max_restarts=0)
+    never = resolved("ddp", max_restarts=0)
     assert (never.options.signal, never.options.requeue) == (None, False)
 
 
@@ -209,7 +209,7 @@ def test_origins_are_ordered() -> None:
 ])  # fmt: skip
 def test_the_guides_numbers(profile: str, values: dict[str, object]) -> None:
     """What each cluster's guide asks for in its DDP job."""
-    options = plan("ddp", profile).options
+    options = resolved("ddp", profile).options
     assert {name: getattr(options, name) for name in values} == values
 
 
@@ -222,5 +222,5 @@ def test_the_guides_numbers(profile: str, values: dict[str, object]) -> None:
     ("single", "princeton", {"gres": "gpu:1", "cpus_per_task": 4, "mem": 4096}),
 ])  # fmt: skip
 def test_the_guides_smaller_jobs(mode: str, profile: str, values: dict[str, object]) -> None:
-    options = plan(mode, profile).options
+    options = resolved(mode, profile).options
     assert {name: getattr(options, name) for name in values} == values

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 PROFILE = """
 name: here
@@ -47,14 +47,14 @@ def cluster(folder: Path) -> Path:
 
 
 def test_a_partition_without_settings_has_those_of_the_profile(cluster: Path) -> None:
-    of = plan("ddp", cluster)
+    of = resolved("ddp", cluster)
     assert (of.runtime.name, of.launcher, of.options.gpus_per_node) == ("venv", "torchrun", "4")
     assert of.settings.modules == ("python", "cuda")
     assert of.software == {"venv": "/venv"}
 
 
 def test_a_partition_wins_mappings_key_by_key_and_lists_as_a_whole(cluster: Path) -> None:
-    of = plan("ddp", cluster, partition="arm", env={"B": "job"})
+    of = resolved("ddp", cluster, partition="arm", env={"B": "job"})
     assert (of.runtime.name, of.launcher, of.options.gres) == ("apptainer", "srun", "gpu:4")
     assert (of.settings.modules, of.settings.setup) == (("arm/python",), ())
     assert of.env == {"A": "partition", "C": "profile", "B": "job", "NCCL_SOCKET_IFNAME": "hsn"}
@@ -64,7 +64,7 @@ def test_a_partition_wins_mappings_key_by_key_and_lists_as_a_whole(cluster: Path
 
 
 def test_the_script_has_what_the_partition_says(cluster: Path) -> None:
-    text = script(plan("ddp", cluster, partition="arm"))
+    text = script(resolved("ddp", cluster, partition="arm"))
     assert "module load arm/python ||" in text
     assert "ulimit" not in text
     assert "apptainer exec --rocm" in text

@@ -10,7 +10,7 @@ from sbatchgen.inputs.document import Document, decode, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.rules.judge import check
 
@@ -33,7 +33,7 @@ def profile() -> Document[Profile]:
     return decode(PROFILE, Profile, name="site.yaml")
 
 
-def plan(profile: Document[Profile], mode: str, **options: Any) -> Plan:
+def resolved(profile: Document[Profile], mode: str, **options: Any) -> ResolvedJob:
     values = {
         f"options.{name}": parse_scalar(str(v), key_type(f"options.{name}")) for name, v in options.items()
     }
@@ -41,8 +41,8 @@ def plan(profile: Document[Profile], mode: str, **options: Any) -> Plan:
     return resolve(profile, [flags], mode_name=mode, name=mode)
 
 
-def ids(plan: Plan) -> set[str]:
-    return {finding.rule for finding in check(plan, log_folders_made=True) if finding.severity == "error"}
+def ids(resolved: ResolvedJob) -> set[str]:
+    return {finding.rule for finding in check(resolved, log_folders_made=True) if finding.severity == "error"}
 
 
 def test_a_partition_has_what_its_largest_nodes_have(profile: Document[Profile]) -> None:
@@ -58,7 +58,7 @@ def test_a_partition_has_what_its_largest_nodes_have(profile: Document[Profile])
 def test_a_job_gets_the_share_that_all_fitting_nodes_have(
     profile: Document[Profile], asked: str, cpus: int, memory: str
 ) -> None:
-    made = plan(profile, "ddp", gpus_per_node=asked)
+    made = resolved(profile, "ddp", gpus_per_node=asked)
     processes = made.nproc_per_node
     assert (made.options.cpus_per_task, str(made.options.mem)) == (cpus * processes, memory)
     assert not ids(made)
@@ -78,19 +78,19 @@ def test_a_job_gets_the_share_that_all_fitting_nodes_have(
 def test_what_fits_on_no_kind_of_node(
     profile: Document[Profile], options: dict[str, Any], expected: set[str]
 ) -> None:
-    made = plan(profile, "ddp", **options)
+    made = resolved(profile, "ddp", **options)
     assert ids(made) == expected
 
 
 def test_cpu_jobs_fit_on_the_smallest_nodes(profile: Document[Profile]) -> None:
-    made = plan(profile, "cpu")
+    made = resolved(profile, "cpu")
     assert made.options.cpus_per_task is not None
     assert made.options.cpus_per_task <= 32
 
 
 def test_the_type_to_name_is_one_of_which_a_node_has_as_many() -> None:
     text = PROFILE.replace("gpu_types: {h100: 8}", "gpu_types: {mig: 2, h100: 6}")
-    made = plan(decode(text, Profile, name="site.yaml"), "ddp", gpus_per_node=6)
+    made = resolved(decode(text, Profile, name="site.yaml"), "ddp", gpus_per_node=6)
     (fix,) = (
         finding.problem.fix for finding in check(made, log_folders_made=True) if finding.rule == "SB209"
     )

@@ -23,7 +23,7 @@ from sbatchgen.plan.sweep import (
 from sbatchgen.quoting import numbers_as_text
 from sbatchgen.sbatch.array import indices
 from sbatchgen.units import Resume, ShellPath
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 
 def test_a_grid_has_every_combination() -> None:
@@ -122,7 +122,7 @@ def test_the_script_gives_each_point_its_arguments_and_its_folder(
     tmp_path: Path, array: str, resume: str
 ) -> None:
     sweep = Sweep(("value",), tuple((value,) for value in HOSTILE), chosen=12, carried=True)
-    job = plan(
+    job = resolved(
         "cpu", trainer="t.py", runtime="host", array=array, run_dir=ShellPath("runs"), resume=Resume(resume)
     )
     text = script(replace(job, sweep=sweep))

@@ -10,7 +10,7 @@ import pytest
 
 from sbatchgen.render import arguments
 from sbatchgen.units import Argument, ShellPath, Text
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 PLACES = "{nnodes},{node_rank},{nproc},{master_addr}:{master_port}"
 
@@ -25,13 +25,13 @@ PLACES = "{nnodes},{node_rank},{nproc},{master_addr}:{master_port}"
     ],
 )
 def test_nodes_and_their_meeting_point_are_words_of_the_job(mode: str, profile: str, word: str) -> None:
-    assert arguments.word(PLACES, plan(mode, profile)) == word
+    assert arguments.word(PLACES, resolved(mode, profile)) == word
 
 
 def test_a_script_whose_arguments_name_the_meeting_point_makes_it() -> None:
     spawn: dict[str, Any] = {"nodes": 1, "launcher": "spawn", "trainer": Text("train.py")}
-    assert "MASTER_ADDR=" not in script(plan("ddp", **spawn))
-    assert "MASTER_ADDR=" in script(plan("ddp", **spawn, args=("tcp://{master_addr}:{master_port}",)))
+    assert "MASTER_ADDR=" not in script(resolved("ddp", **spawn))
+    assert "MASTER_ADDR=" in script(resolved("ddp", **spawn, args=("tcp://{master_addr}:{master_port}",)))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_script_whose_arguments_name_the_meeting_point_makes_it() -> None:
 )
 def test_other_braces_stay_as_they_are(text: str) -> None:
     done = subprocess.run(
-        ["bash", "-c", f"printf %s {arguments.word(text, plan('single'))}"],
+        ["bash", "-c", f"printf %s {arguments.word(text, resolved('single'))}"],
         capture_output=True,
         text=True,
         check=True,
@@ -58,7 +58,7 @@ def test_other_braces_stay_as_they_are(text: str) -> None:
 
 
 def test_double_braces_are_the_text_itself() -> None:
-    assert arguments.word("{{run_dir}}/{run_dir}", plan("single")) == """'{run_dir}'/"$RUN_DIR\""""
+    assert arguments.word("{{run_dir}}/{run_dir}", resolved("single")) == """'{run_dir}'/"$RUN_DIR\""""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_pattern_is_expanded_as_it_is_written(tmp_path: Path) -> None:
     for name in ("1", "22", "b"):
         (odd / name).mkdir(parents=True)
         (odd / name / "last.pt").touch()
-    pattern = arguments.checkpoints(plan("single", checkpoint=Argument(f"{odd.name}/[0-9]*/l?st.pt")))
+    pattern = arguments.checkpoints(resolved("single", checkpoint=Argument(f"{odd.name}/[0-9]*/l?st.pt")))
     done = subprocess.run(
         ["bash", "-c", f"printf '%s\\n' {pattern}"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -102,15 +102,15 @@ RESUMING: dict[str, Any] = {
 
 
 def test_a_job_that_resumes_by_arguments_is_requeued_at_its_limit() -> None:
-    assert "trap requeue USR1" in script(plan("ddp", **RESUMING))
-    assert "trap requeue USR1" not in script(plan("ddp", **RESUMING, requeue_on_timeout=False))
-    assert "trap requeue USR1" not in script(plan("ddp", **RESUMING, chain=3))
+    assert "trap requeue USR1" in script(resolved("ddp", **RESUMING))
+    assert "trap requeue USR1" not in script(resolved("ddp", **RESUMING, requeue_on_timeout=False))
+    assert "trap requeue USR1" not in script(resolved("ddp", **RESUMING, chain=3))
 
 
 def test_with_resume_off_nothing_is_looked_for() -> None:
-    assert "last.pt" not in script(plan("ddp", **RESUMING, resume=Text("off")))
+    assert "last.pt" not in script(resolved("ddp", **RESUMING, resume=Text("off")))
 
 
 def test_a_checkpoint_that_was_named_is_for_the_first_start() -> None:
-    text = script(plan("single", **RESUMING, resume=ShellPath("/scratch/big.pt")))
+    text = script(resolved("single", **RESUMING, resume=ShellPath("/scratch/big.pt")))
     assert 'checkpoint=${checkpoint:-"/scratch/big.pt"}' in text

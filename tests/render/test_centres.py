@@ -23,12 +23,12 @@ from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Duration, Text
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
-from tests.scripts import CENTRES, plan, script
+from tests.scripts import CENTRES, resolved, script
 
 SHAPES = ("cpu", "single", "torchrun", "srun", "spawn")
 OF_USER = {"account": Text("x"), "time": Duration(3600)}  # what profiles require
@@ -38,11 +38,11 @@ def profile(name: str) -> Profile:
     return read_document(bundled("profiles") / f"{name}.yaml", Profile).value
 
 
-def job_of_shape(name: str, shape: str) -> Plan:
+def job_of_shape(name: str, shape: str) -> ResolvedJob:
     said: dict[str, Any] = {"launcher": shape} if shape in ("torchrun", "srun", "spawn") else {}
     said |= {"nodes": 1} if shape == "spawn" else {}
     said |= {key: OF_USER[key] for key in profile(name).required}
-    return plan("ddp" if "launcher" in said else shape, name, **said)
+    return resolved("ddp" if "launcher" in said else shape, name, **said)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

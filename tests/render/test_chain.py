@@ -15,7 +15,7 @@ from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.units import Count, Text
-from tests.scripts import errors, plan, script
+from tests.scripts import errors, resolved, script
 
 WAYS: dict[str, dict[str, Any]] = {"chain": {"chain": Count(3)}, "tasks": {"array": Text("1-3%1")}}
 SHAPES = [("ddp", "msu"), ("ddp", "torchrun"), ("single", "troila"), ("cpu", "princeton")]
@@ -25,7 +25,7 @@ SHAPES = [("ddp", "msu"), ("ddp", "torchrun"), ("single", "troila"), ("cpu", "pr
 def rendered(request: pytest.FixtureRequest) -> tuple[str, str, str]:
     """The way, the profile and the script."""
     way, mode, profile = request.param
-    of = plan(mode, profile, **WAYS[way])
+    of = resolved(mode, profile, **WAYS[way])
     assert not errors(of)
     return way, profile, script(of)
 
@@ -46,7 +46,7 @@ def test_the_script_ends_the_chain_and_never_requeues(
 
 def test_lint_shellcheck_and_bash_find_nothing(rendered: tuple[str, str, str], tmp_path: Path) -> None:
     _, profile, text = rendered
-    of = plan("cpu", profile).profile
+    of = resolved("cpu", profile).profile
     findings = lint(JobScript(file="job.slurm", text=text, slurm=of.slurm or DEFAULT_SLURM, profile=of))
     assert not [finding for finding in findings if finding.severity != "info"]
     (tmp_path / "job.sh").write_text(text)
@@ -60,6 +60,6 @@ def test_lint_shellcheck_and_bash_find_nothing(rendered: tuple[str, str, str], t
 
 @pytest.mark.parametrize("said", [{}, {"array": Text("1-3%2")}, {"chain": Count(1)}])
 def test_other_scripts_have_nothing_of_it(said: dict[str, Any]) -> None:
-    text = script(plan("single", "troila", **said))
+    text = script(resolved("single", "troila", **said))
     assert "end_chain" not in text
     assert "#SBATCH --requeue\n" in text

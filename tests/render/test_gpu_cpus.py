@@ -9,7 +9,7 @@ import pytest
 from sbatchgen.rules.judge import check
 from sbatchgen.units import CpuList
 from tests.conftest import Command
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 # olcf-user-docs, systems/frontier_user_guide.rst: the cores of each L3 that jobs get, by GPU.
 FRONTIER = ["49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"]
@@ -52,23 +52,23 @@ def here(folder: Path) -> Path:
 
 
 def test_each_task_is_bound_to_the_cpus_of_its_gpu(here: Path) -> None:
-    of = plan("ddp", here, launcher="srun")
+    of = resolved("ddp", here, launcher="srun")
     assert "--cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000," in script(of)
     assert check(of) == []
 
 
 def test_a_task_for_several_gpus_is_not_bound(here: Path) -> None:
-    for of in (plan("ddp", here), plan("single", here), plan("cpu", here)):
+    for of in (resolved("ddp", here), resolved("single", here), resolved("cpu", here)):
         assert "cpu-bind" not in script(of)
         assert check(of) == []
 
 
 def test_the_cpus_of_a_part_of_a_node_are_not_known(here: Path) -> None:
-    of = plan("ddp", here, launcher="srun", gpus_per_node="2")
+    of = resolved("ddp", here, launcher="srun", gpus_per_node="2")
     assert "cpu-bind" not in script(of)
     (finding,) = check(of)
     assert (finding.rule, finding.severity) == ("SB040", "info")
-    (finding,) = check(plan("ddp", here, launcher="srun", partition="other"))
+    (finding,) = check(resolved("ddp", here, launcher="srun", partition="other"))
     assert finding.problem.what == "partition 'other' has no gpu_cpus, so tasks can't be bound to them"
 
 

@@ -18,7 +18,7 @@ from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import WAIT_S
 from sbatchgen.units import Duration, Memory
@@ -26,7 +26,7 @@ from tests.scripts import errors, matrix, script
 
 
 @pytest.fixture(scope="module")
-def rendered() -> dict[str, tuple[Plan, str]]:
+def rendered() -> dict[str, tuple[ResolvedJob, str]]:
     """Every plan of the matrix that can be rendered, and its script."""
     return {name: (of, script(of)) for name, of in matrix() if not errors(of)}
 
@@ -48,14 +48,14 @@ def test_only_what_can_not_run_is_refused() -> None:
     assert len(expected) == (ways * needing + grouped * (len(RUNTIMES) - needing)) * 5
 
 
-def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
+def test_bash_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     for name, (_, text) in rendered.items():
         result = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
         assert (result.returncode, result.stderr) == (0, ""), name
 
 
 @pytest.mark.slow
-def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_path: Path) -> None:
+def test_shellcheck_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]], tmp_path: Path) -> None:
     """With nothing disabled, and every optional severity.
 
     Of one in three; with MATRIX=whole in the environment, of all.
@@ -75,7 +75,7 @@ def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_pat
 
 
 @pytest.mark.slow
-def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
+def test_lint_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     """On the cluster that each is for: one rule has something to tell, and no more than that."""
     for name, (of, text) in rendered.items():
         release = of.profile.slurm or DEFAULT_SLURM
@@ -86,7 +86,7 @@ def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
         assert {finding.severity for finding in findings} <= {"info"}, name
 
 
-def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
+def test_scripts_are_plain(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     for name, (of, text) in rendered.items():
         lines = text.splitlines()
         assert lines[0] == "#!/bin/bash", name
@@ -102,7 +102,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
         assert bool(directives) == of.slurm, name
 
 
-def most_lines(of: Plan) -> int:
+def most_lines(of: ResolvedJob) -> int:
     """What a person still reads in a minute."""
     most = 41 if not of.stoppable else 75 if of.mode.several_processes else 60
     removes = (
@@ -111,7 +111,7 @@ def most_lines(of: Plan) -> int:
     return most + 10 * of.runtime.is_container + 6 * removes
 
 
-def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) -> None:
+def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     for name, (of, text) in rendered.items():
         lines = text.splitlines()
         assert len(lines) <= most_lines(of), name
@@ -122,7 +122,7 @@ def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) ->
         assert len(functions) <= 2, name
 
 
-def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[Plan, str]]) -> None:
+def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     words = ("trap", "stop", "again", "scontrol requeue", "--requeue", "--signal", "RESTART")
     for name, (of, text) in rendered.items():
         present = {word for word in words if word in text}
@@ -136,7 +136,7 @@ def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[Plan, str
 
 
 def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
-    rendered: dict[str, tuple[Plan, str]],
+    rendered: dict[str, tuple[ResolvedJob, str]],
 ) -> None:
     for name, (_, text) in rendered.items():
         assert "json" not in text, name
@@ -149,7 +149,7 @@ def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
         }, name
 
 
-def test_the_same_plan_gives_the_same_bytes(rendered: dict[str, tuple[Plan, str]]) -> None:
+def test_the_same_plan_gives_the_same_bytes(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     again = {name: script(of) for name, of in matrix() if name in rendered}
     assert again == {name: text for name, (_, text) in rendered.items()}
 
@@ -167,7 +167,7 @@ SBATCH_NAMES = {
 
 
 def test_directives_read_back_to_the_plan(
-    rendered: dict[str, tuple[Plan, str]], oracle: Callable[..., Any]
+    rendered: dict[str, tuple[ResolvedJob, str]], oracle: Callable[..., Any]
 ) -> None:
     """By the real sbatch, which has no plugin: one script of each set of directives."""
     headers: dict[tuple[str, ...], str] = {}

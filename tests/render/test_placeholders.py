@@ -13,7 +13,7 @@ from sbatchgen.rules.judge import check
 from sbatchgen.units import EnvValue, ShellPath
 from tests.conftest import Command
 from tests.plan.test_sweep import HOSTILE
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 SRUN = '#!/bin/bash\nwhile [ "$1" != t.py ]; do shift; done; printf "%s\\0" "$LR" "$PLACE" "$@" >seen\n'
 
@@ -23,7 +23,7 @@ def seen_by(
 ) -> list[str]:
     """LR, PLACE and the trainer's arguments at a point, as the step of its script gets them."""
     variables = {name: EnvValue.parse(value) for name, value in env.items()}
-    job = plan(
+    job = resolved(
         mode, trainer="t.py", runtime="host", array="0-99", args=args, env=variables, run_dir=ShellPath("runs")
     )  # fmt: skip
     (folder / "srun").write_text(SRUN)
@@ -76,14 +76,14 @@ def test_a_parameter_wins_over_a_placeholder_of_every_job(tmp_path: Path, name: 
 
 
 def test_a_parameter_is_no_mistyped_placeholder() -> None:
-    job = plan("single", trainer="t.py", runtime="host", array="0", args=("{run_dirs}",))
+    job = resolved("single", trainer="t.py", runtime="host", array="0", args=("{run_dirs}",))
     sweep = Sweep(("run_dirs",), (("x",),), chosen=1)
     assert "SB039" in {finding.rule for finding in check(job)}
     assert "SB039" not in {finding.rule for finding in check(replace(job, sweep=sweep))}
 
 
 def test_a_mistyped_parameter_is_reported() -> None:
-    job = plan(
+    job = resolved(
         "single", trainer="t.py", runtime="host", array="0-1", args=("{LR}", "{width}", "{model_depth}")
     )
     said = [finding.problem for finding in check(replace(job, sweep=GRID)) if finding.rule == "SB039"]

@@ -9,7 +9,7 @@ import pytest
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.rules.judge import check
 from tests.conftest import Command
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 PROFILE = """
 name: large
@@ -29,7 +29,7 @@ def profile(tmp_path: Path) -> Path:
 
 def rendered(profile: Path, keys: str) -> str:
     profile.write_text(PROFILE + keys)
-    of = plan("ddp", profile)
+    of = resolved("ddp", profile)
     assert [str(finding.problem) for finding in check(of)] == []
     text = script(of)
     assert [str(finding.problem) for finding in lint_rendered(of, text)] == []
@@ -103,7 +103,7 @@ def test_other_expansions_in_a_value_are_an_error(profile: Path, command: Comman
     ],
 )
 def test_an_argument_may_hold_a_variable_of_the_job(argument: str, word: str) -> None:
-    lines = script(plan("single", "local", args=("--", argument), trainer="t.py")).splitlines()
+    lines = script(resolved("single", "local", args=("--", argument), trainer="t.py")).splitlines()
     assert f"    -- {word} &" in lines
 
 
@@ -147,5 +147,5 @@ def test_setup_of_a_task_runs_in_its_container(profile: Path, runtime: str, befo
     name = runtime.partition(":")[0]
     facts = PROFILE.partition("runtime:")[0]
     profile.write_text(f"{facts}runtime: {name}\nruntimes: {{{runtime}}}\nsetup_per_task: [fifth=1]")
-    command = script(plan("ddp", profile)).partition("# --- Training")[2]
+    command = script(resolved("ddp", profile)).partition("# --- Training")[2]
     assert command.index(before) < command.index("fifth=1") < command.index("python3")

@@ -15,7 +15,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.render.render import FILTERS, context, render
 from sbatchgen.render.trace import trace
 from sbatchgen.runtimes import RUNTIMES
-from tests.scripts import CODE, plan, script
+from tests.scripts import CODE, resolved, script
 
 TEMPLATES = sorted(bundled("templates").rglob("*.j2"))
 ALLOWED = (
@@ -55,7 +55,7 @@ def test_a_template_says_what_it_is_for(path: Path) -> None:
 
 
 def test_the_variables_of_templates_are_these() -> None:
-    of = plan("ddp")
+    of = resolved("ddp")
     for_parts = {name for runtime in RUNTIMES.values() for name in runtime.variables(of, "PWD", ())}
     assert {*context(of, code=CODE)} == {*VARIABLES, *for_parts}
 
@@ -69,7 +69,7 @@ def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> Non
     (tmp_path / "job.sh.j2").write_text(
         '{% extends "bundled:job.sh.j2" %}\n{% block modules %}\nmodule load site/1\n{% endblock %}\n'
     )
-    of = plan("ddp")
+    of = resolved("ddp")
     text = render(of, code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
     assert "module load site/1\n" in text
     assert text.splitlines()[2:10] == script(of).splitlines()[2:10]
@@ -86,7 +86,7 @@ def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> Non
 def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, words: str, line: int) -> None:
     (tmp_path / "job.sh.j2").write_text(text)
     with pytest.raises(DocumentError) as caught:
-        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+        render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
     problem = caught.value.problems[0]
     assert words in problem.what
     assert problem.at == (f"{tmp_path}/job.sh.j2:{line}" if line else "")
@@ -118,7 +118,7 @@ def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, wor
 )
 def test_a_template_can_not_run_python(folder: Path, text: str, words: str) -> None:
     (folder / "job.sh.j2").write_text(f"a\n\n{text}\n")
-    folders, of = [folder, bundled("templates")], plan("ddp")
+    folders, of = [folder, bundled("templates")], resolved("ddp")
     for fill in (render, functools.partial(trace, script="")):
         with pytest.raises(DocumentError) as caught:
             fill(of, code=CODE, rerun=("x",), folders=folders)
@@ -130,13 +130,13 @@ def test_a_template_can_not_run_python(folder: Path, text: str, words: str) -> N
 def test_a_template_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_bytes(b"\xff")
     with pytest.raises(DocumentError, match="UnicodeDecodeError") as caught:
-        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+        render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
     assert caught.value.problems[0].at == "job.sh.j2"
 
 
 def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ port_count }}")
-    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10000"
+    assert render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10000"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_template_of_any_length_is_an_error(tmp_path: Path, text: str | None) 
     if text is None:
         os.truncate(file, 10**9)
     with pytest.raises(DocumentError, match="template: it makes a script of more than 64 MiB"):
-        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path])
+        render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path])
 
 
 def test_a_template_may_multiply(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_text('{{ 3 * 4 }} {{ "ab" * 2 }}\n')
-    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "12 abab\n"
+    assert render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "12 abab\n"

@@ -9,17 +9,17 @@ import pytest
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.render.render import render
 from sbatchgen.render.trace import TemplateLine, trace
 from tests.conftest import Command
-from tests.scripts import CODE, errors, matrix, plan
+from tests.scripts import CODE, errors, matrix, resolved
 
 BUNDLED = bundled("templates")
 OUTCOME = (BUNDLED / "job.sh.j2").read_text().splitlines().index("rc=$?") + 1
 
 
-def traced(of: Plan, *folders: Path) -> list[tuple[str, TemplateLine]]:
+def traced(of: ResolvedJob, *folders: Path) -> list[tuple[str, TemplateLine]]:
     where = [*folders, BUNDLED]
     text = render(of, code=CODE, rerun=("x",), folders=where)
     places = trace(of, text, code=CODE, rerun=("x",), folders=where)
@@ -49,7 +49,7 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
 
 
 def test_a_line_knows_its_block_through_an_include() -> None:
-    blocks = dict(traced(plan("ddp", "msu")))
+    blocks = dict(traced(resolved("ddp", "msu")))
     assert blocks["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
     assert blocks["#SBATCH --nodes=2"].block == "directives"
     assert blocks["# --- Paths ---"].file == BUNDLED / "job.sh.j2"
@@ -58,7 +58,8 @@ def test_a_line_knows_its_block_through_an_include() -> None:
 
 def test_a_line_with_a_value_differs_from_one_that_is_the_same_in_every_script() -> None:
     first, second = (
-        traced(plan("ddp", "msu", nodes=nodes, account=account)) for nodes, account in ((2, "a"), (3, "b"))
+        traced(resolved("ddp", "msu", nodes=nodes, account=account))
+        for nodes, account in ((2, "a"), (3, "b"))
     )
     fixed = [[line for line, place in lines if not place.value] for lines in (first, second)]
     assert fixed[0] == fixed[1]
@@ -82,7 +83,7 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
         "{% endblock %}\n"
         "{% block nothing required %}{% endblock %}\n"
     )
-    of = plan("ddp", "torchrun")
+    of = resolved("ddp", "torchrun")
     places = dict(traced(of, tmp_path))
     assert places["module load site/1"] == TemplateLine(own, 3, "modules")
     assert places["echo on 10000 nodes"] == TemplateLine(own, 6, "modules", value=True)
@@ -94,7 +95,7 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
 def test_what_can_not_be_traced_is_reported_and_never_guessed(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_text("{% set x %}abc{% endset %}echo {{ x | length }}\n")
     with pytest.raises(DocumentError, match="can't be traced"):
-        traced(plan("ddp"), tmp_path)
+        traced(resolved("ddp"), tmp_path)
 
 
 def test_explain_shows_the_template_line_and_the_block_of_each_line(folder: Path, command: Command) -> None:

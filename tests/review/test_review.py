@@ -16,10 +16,10 @@ from sbatchgen import files
 from sbatchgen.cli.output import show_review
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.plan.origins import Setting
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.quoting import visible
 from sbatchgen.review.allocation import elements
-from sbatchgen.review.review import Review, of_plan, of_script
+from sbatchgen.review.review import Review, of_resolved, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts
@@ -28,7 +28,7 @@ from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs.jobs import PROFILE as PROFILE_OF_CLUSTER
 from tests.jobs.jobs import Site
-from tests.scripts import plan, script, script_shown
+from tests.scripts import resolved, script, script_shown
 
 PROFILE = """
 name: here
@@ -52,32 +52,32 @@ def here(folder: Path) -> Path:
     return folder / "here.yaml"
 
 
-def review(of: Plan) -> Review:
+def review(of: ResolvedJob) -> Review:
     by = Origin(Level.COMMAND_LINE, "--profile")
-    return of_plan(of, script(of), check(of, log_folders_made=True), profile_by=by)
+    return of_resolved(of, script(of), check(of, log_folders_made=True), profile_by=by)
 
 
-def row(of: Plan, name: str) -> str:
+def row(of: ResolvedJob, name: str) -> str:
     return dict(rows(review(of)))[name]
 
 
 def test_the_share_of_a_node_is_told(here: Path) -> None:
-    assert row(plan("ddp", here, gpus_per_node=Text("2"), mem=Memory(64 * 1024)), "each node") == (
+    assert row(resolved("ddp", here, gpus_per_node=Text("2"), mem=Memory(64 * 1024)), "each node") == (
         "2 of 8 GPUs, 32 of 128 CPUs, 64G of 256G of memory: 25 % of it"
     )
-    assert row(plan("ddp", here, mem=Memory(0)), "each node") == (
+    assert row(resolved("ddp", here, mem=Memory(0)), "each node") == (
         "8 of 8 GPUs, 128 of 128 CPUs, 256G of 256G of memory"
     )
-    assert row(plan("cpu", here, mem_per_cpu=Memory(2048)), "each node") == (
+    assert row(resolved("cpu", here, mem_per_cpu=Memory(2048)), "each node") == (
         "no GPUs, 4 of 128 CPUs, 8G of 256G of memory: 3 % of it"
     )
-    assert row(plan("single", here, gres="shard:4"), "each node").startswith(
+    assert row(resolved("single", here, gres="shard:4"), "each node").startswith(
         "4 of 16 shards of a GPU, 4 of 128 CPUs, "
     )
 
 
 def test_an_exclusive_job_pays_for_the_whole_node(here: Path) -> None:
-    of = plan("ddp", here, nodes=2, gpus_per_node=Text("2"), exclusive=True, time=Duration(1800))
+    of = resolved("ddp", here, nodes=2, gpus_per_node=Text("2"), exclusive=True, time=Duration(1800))
     assert row(of, "each node").startswith("8 of 8 GPUs, 128 of 128 CPUs, ")
     assert row(of, "each node").endswith("; exclusive")
     assert row(of, "cost").startswith("8 GPU-hours, 128 CPU-hours at the time limit; ")
@@ -94,14 +94,14 @@ def test_an_exclusive_job_pays_for_the_whole_node(here: Path) -> None:
 def test_the_cost_is_that_of_all_nodes_and_jobs(
     here: Path, said: dict[str, Any], gpu_hours: float, cpu_hours: float
 ) -> None:
-    cost = review(plan("ddp", here, **said)).cost
+    cost = review(resolved("ddp", here, **said)).cost
     assert cost is not None
     assert (cost.gpu_hours, cost.cpu_hours) == (gpu_hours, cpu_hours)
 
 
 def test_restarts_cost_as_much_again(here: Path) -> None:
-    assert row(plan("ddp", here), "cost").endswith("; as much again for each of up to 10 restarts")
-    assert row(plan("ddp", here, max_restarts=0), "cost").endswith(" at the time limit")
+    assert row(resolved("ddp", here), "cost").endswith("; as much again for each of up to 10 restarts")
+    assert row(resolved("ddp", here, max_restarts=0), "cost").endswith(" at the time limit")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def surprises(of: Review) -> dict[str, Setting]:
 
 
 def test_what_was_typed_does_not_surprise_and_what_was_not_does(here: Path) -> None:
-    surprising = surprises(review(plan("ddp", here, nodes=2, account="abc")))
+    surprising = surprises(review(resolved("ddp", here, nodes=2, account="abc")))
     assert set(surprising) == {"--partition", "--qos", "--gpus-per-node", "--mem", "--time"} - {"--mem"}
     assert surprising["--time"].by == "partition"
     assert surprising["--time"].at.endswith("here.yaml:13")
@@ -218,7 +218,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
 
 
 def test_parts_cover_every_line_once() -> None:
-    for text in (script(plan("ddp", "msu")), "#!/bin/bash\nls\n", "#!/bin/bash\n#SBATCH -n1\n", ""):
+    for text in (script(resolved("ddp", "msu")), "#!/bin/bash\nls\n", "#!/bin/bash\n#SBATCH -n1\n", ""):
         lines = [line for part in of_script(text).parts for line in range(part.first, part.last + 1)]
         assert lines == list(range(1, text.count("\n") + 1))
 
@@ -273,7 +273,7 @@ def on_terminal(of: Review, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_terminal_shows_the_same_text_with_colours(
     here: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = review(plan("ddp", here, env={"A": f"{ESCAPE}x"}, args=("--text", "long " * 40)))
+    of = review(resolved("ddp", here, env={"A": f"{ESCAPE}x"}, args=("--text", "long " * 40)))
     plain = visible(as_text(of, folder))
     assert on_terminal(of, monkeypatch) == plain  # NO_COLOR is set in tests
     monkeypatch.delenv("NO_COLOR")

@@ -12,17 +12,17 @@ from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.job.script import JobScript
 from sbatchgen.modes import MODES
 from sbatchgen.review import starts
-from sbatchgen.review.review import of_plan, of_script
+from sbatchgen.review.review import of_resolved, of_script
 from sbatchgen.review.starts import Starts
 from tests.conftest import Command
-from tests.scripts import CENTRES, PROFILES, plan, script
+from tests.scripts import CENTRES, PROFILES, resolved, script
 
 BY = Origin(Level.COMMAND_LINE, "--profile")
 
 
 def of_job(mode: str, profile: str, **said: Any) -> Starts:
-    job = plan(mode, profile, **said)
-    placed = of_plan(job, script(job), (), profile_by=BY).starts
+    job = resolved(mode, profile, **said)
+    placed = of_resolved(job, script(job), (), profile_by=BY).starts
     assert placed is not None
     return placed
 

@@ -10,7 +10,7 @@ import pytest
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Gres, ShellPath, Text
 from tests.conftest import Command
-from tests.scripts import errors, plan
+from tests.scripts import errors, resolved
 
 CITED = "https://example.org/partitions"
 PROFILE = """
@@ -48,7 +48,7 @@ FITS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("mode", "said"), FITS)
 def test_what_fits_is_let_through(here: Path, mode: str, said: dict[str, Any]) -> None:
-    assert errors(plan(mode, here, account=Text("a"), **said)) == []
+    assert errors(resolved(mode, here, account=Text("a"), **said)) == []
 
 
 BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
@@ -119,7 +119,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
 def test_what_can_not_work_is_refused_with_a_fix(
     here: Path, mode: str, said: dict[str, Any], words: str, *, about_fit: bool
 ) -> None:
-    findings = errors(plan(mode, here, **{"account": Text("a"), **said}))
+    findings = errors(resolved(mode, here, **{"account": Text("a"), **said}))
     about = [finding for finding in findings if words in finding.problem.what]
     assert len(about) == 1, [finding.problem.what for finding in findings]
     assert about[0].about_fit == about_fit
@@ -141,9 +141,9 @@ WARNS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("mode", "said", "words"), WARNS)
 def test_silent_surprises_are_warned_of(here: Path, mode: str, said: dict[str, Any], words: str) -> None:
-    findings = check(plan(mode, here, account=Text("a"), **said))
+    findings = check(resolved(mode, here, account=Text("a"), **said))
     assert [finding.severity for finding in findings if words in finding.problem.what] == ["warning"]
-    quiet = check(plan("ddp", here, account=Text("a")))
+    quiet = check(resolved("ddp", here, account=Text("a")))
     assert quiet == []
 
 
@@ -165,7 +165,7 @@ def test_what_only_some_clusters_and_users_may_not_do_is_a_warning(
 ) -> None:
     qos = "qos: {normal: {}, short: {time_max: 01:00:00}, days: {overrides: [time_max]}}\n"
     here.write_text(f"{PROFILE}{qos}limits: {{enforce_qos: {enforced}}}\n")
-    findings = check(plan("ddp", here, account=Text("a"), **said))
+    findings = check(resolved("ddp", here, account=Text("a"), **said))
     assert [
         finding.severity for finding in findings if finding.rule in ("SB204", "SB206", "SB224")
     ] == severities
@@ -184,17 +184,17 @@ def test_an_unknown_partition_is_an_error_where_all_are_listed(
     here: Path, line: str, severities: list[str]
 ) -> None:
     here.write_text(PROFILE + line)
-    findings = check(plan("ddp", here, account=Text("a"), partition=Text("gpo")))
+    findings = check(resolved("ddp", here, account=Text("a"), partition=Text("gpo")))
     assert [finding.severity for finding in findings if finding.rule == "SB201"] == severities
 
 
 def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     path.write_text("name: new\nurl: https://example.org\nchecked: 2026-01-01\n")
-    assert "does not say how many GPUs a node has" in errors(plan("ddp", path))[0].problem.what
-    assert errors(plan("ddp", path, gpus_per_node="4")) == []
-    assert errors(plan("ddp", path, nproc_per_node=4)) == []
-    assert errors(plan("single", path)) == []
+    assert "does not say how many GPUs a node has" in errors(resolved("ddp", path))[0].problem.what
+    assert errors(resolved("ddp", path, gpus_per_node="4")) == []
+    assert errors(resolved("ddp", path, nproc_per_node=4)) == []
+    assert errors(resolved("single", path)) == []
 
 
 def test_an_error_reads_what_where_and_how_to_fix(here: Path, command: Command) -> None:

@@ -45,12 +45,12 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     job = decode(example.text, JobSpec, name="job.yaml")
     flags = layer(Level.JOB, job.value, job.places)
     assert job.value.mode
-    plan = resolve(cluster(page.profile), [flags], mode_name=job.value.mode, name="job")
+    resolved = resolve(cluster(page.profile), [flags], mode_name=job.value.mode, name="job")
     (folder / "train.py").write_text(page.trainer)
     for part in ("bin/python3", "lib/python3.12/site-packages/numpy.py"):  # an environment without torch
         (folder / "numpy-only" / part).parent.mkdir(parents=True, exist_ok=True)
         (folder / "numpy-only" / part).touch()
-    return [*check(plan, log_folders_made=True), *judge.check_trainer(TrainerJob(plan, folder, {}))]
+    return [*check(resolved, log_folders_made=True), *judge.check_trainer(TrainerJob(resolved, folder, {}))]
 
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:
@@ -81,7 +81,7 @@ def test_no_id_is_given_twice() -> None:
     wanted = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     ids = [
         rule.id
-        for rule in (*comments.RULES, *wanted, *judge.rules((*judge.PLANS, *judge.TRAINERS)))
+        for rule in (*comments.RULES, *wanted, *judge.rules((*judge.RESOLVED, *judge.TRAINERS)))
         if rule.id != "SB126"
     ]
     assert len(ids) == len(set(ids))

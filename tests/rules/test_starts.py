@@ -16,7 +16,7 @@ from sbatchgen.rules.judge import check
 from sbatchgen.rules.starts import CPU_BIND
 from tests.cluster.oracle import CONFIG, LEAVE
 from tests.conftest import Command
-from tests.scripts import errors, plan, script
+from tests.scripts import errors, resolved, script
 
 PROFILE = """
 name: here
@@ -75,7 +75,7 @@ BINDINGS = [
 
 @pytest.mark.parametrize("value", BINDINGS)
 def test_bindings_to_cpus_are_judged_as_srun_does(value: str, srun: dict[str, str]) -> None:
-    assert bool(errors(plan("ddp", step={"cpu-bind": value}))) == refused(f"--cpu-bind={value}", srun)
+    assert bool(errors(resolved("ddp", step={"cpu-bind": value}))) == refused(f"--cpu-bind={value}", srun)
 
 
 GPU_BINDINGS = (
@@ -85,7 +85,7 @@ GPU_BINDINGS = (
 
 @pytest.mark.parametrize("value", [*GPU_BINDINGS.split(), "verbose,closest", "map_gpu:x", "gpu:closest"])
 def test_bindings_to_gpus_are_judged_as_srun_does(value: str, srun: dict[str, str]) -> None:
-    assert bool(errors(plan("ddp", step={"gpu-bind": value}))) == refused(f"--gpu-bind={value}", srun)
+    assert bool(errors(resolved("ddp", step={"gpu-bind": value}))) == refused(f"--gpu-bind={value}", srun)
 
 
 def test_srun_has_the_flags_of_the_table(srun: dict[str, str]) -> None:
@@ -100,17 +100,17 @@ def test_srun_has_the_flags_of_the_table(srun: dict[str, str]) -> None:
 
 
 def test_the_more_special_place_wins(here: Path) -> None:
-    assert plan("ddp", here, launcher="torchrun").step == {"label": "true"}
-    of = plan("ddp", here, launcher="srun", step={"mpi": "none"})
+    assert resolved("ddp", here, launcher="torchrun").step == {"label": "true"}
+    of = resolved("ddp", here, launcher="srun", step={"mpi": "none"})
     assert of.step == {"label": "true", "mpi": "none", "kill-on-bad-exit": "0"}
     assert (of.env["A"], of.gpu_visibility) == ("srun", "task")
-    assert plan("ddp", here, launcher="srun", partition="own").step["mpi"] == "pmi2"
-    assert plan("single", here).step == {"label": "true", "cpu-bind": "cores"}
-    assert plan("single", here).options.time == 7200
+    assert resolved("ddp", here, launcher="srun", partition="own").step["mpi"] == "pmi2"
+    assert resolved("single", here).step == {"label": "true", "cpu-bind": "cores"}
+    assert resolved("single", here).options.time == 7200
 
 
 def test_options_reach_the_srun_of_the_training_once(here: Path) -> None:
-    text = script(plan("ddp", here, launcher="srun", step={"comment": "a b", "cpus-per-task": "3"}))
+    text = script(resolved("ddp", here, launcher="srun", step={"comment": "a b", "cpus-per-task": "3"}))
     command = text[text.index("\nsrun ") :].partition("python3")[0]
     assert (
         command.split()
@@ -122,26 +122,26 @@ def test_options_reach_the_srun_of_the_training_once(here: Path) -> None:
 
 
 def test_false_leaves_an_option_out(here: Path) -> None:
-    text = script(plan("ddp", here, partition="own", step={"wait": "false"}))
+    text = script(resolved("ddp", here, partition="own", step={"wait": "false"}))
     assert "--label" not in text
     assert "--wait" not in text
 
 
 def test_own_gpus_of_a_task_are_not_unbound(here: Path) -> None:
     said: dict[str, Any] = {"launcher": "srun", "gpus_per_task": "1"}
-    assert "--gpu-bind" not in script(plan("ddp", here, **said))
-    assert "--gpu-bind=none" in script(plan("ddp", **said))
+    assert "--gpu-bind" not in script(resolved("ddp", here, **said))
+    assert "--gpu-bind=none" in script(resolved("ddp", **said))
 
 
 def test_arguments_of_torchrun_come_before_its_program(here: Path) -> None:
-    text = script(plan("ddp", here, launcher_args=("--role=a b",)))
+    text = script(resolved("ddp", here, launcher_args=("--role=a b",)))
     assert "    --numa-binding=exclusive --tee 3 '--role=a b' -- \\\n" in text
-    assert "--numa-binding" not in script(plan("ddp", here, launcher="srun"))
+    assert "--numa-binding" not in script(resolved("ddp", here, launcher="srun"))
 
 
 def test_options_of_gpu_jobs_are_no_others(here: Path) -> None:
-    assert plan("single", here).options.mem_per_gpu == 60 << 10
-    for of in (plan("cpu", here), plan("ddp", here, partition="cpu", nproc_per_node=2)):
+    assert resolved("single", here).options.mem_per_gpu == 60 << 10
+    for of in (resolved("cpu", here), resolved("ddp", here, partition="cpu", nproc_per_node=2)):
         assert of.options.mem_per_gpu is None
         assert errors(of) == []
 
@@ -152,7 +152,7 @@ def test_one_option_of_memory_is_left(here: Path) -> None:
         ({"launcher": "srun"}, "mem_per_gpu"),
         ({"mem_per_cpu": 1024}, "mem_per_cpu"),
     ):
-        of = plan("ddp", here, **said)
+        of = resolved("ddp", here, **said)
         assert [name for name in NAMES if name.startswith("mem") and getattr(of.options, name)] == [left]
 
 
@@ -167,15 +167,15 @@ def test_a_flag_has_no_value(here: Path, command: Command) -> None:
 
 
 def test_an_option_of_a_plugin_is_one(here: Path) -> None:
-    assert check(plan("ddp", here, step={"auto-resume": "1"})) == []
-    (finding,) = check(plan("ddp", here, step={"resume-me": "1"}))
+    assert check(resolved("ddp", here, step={"auto-resume": "1"})) == []
+    (finding,) = check(resolved("ddp", here, step={"resume-me": "1"}))
     assert (finding.severity, "plugin_options: [resume-me]" in str(finding.problem)) == ("warning", True)
 
 
 def test_a_binding_needs_ranks_that_look_at_what_they_see(here: Path) -> None:
     step = {"gpu-bind": "closest"}
-    assert check(plan("ddp", here, launcher="srun", step=step)) == []
-    rules = [finding.rule for finding in check(plan("ddp", launcher="srun", step=step))]
+    assert check(resolved("ddp", here, launcher="srun", step=step)) == []
+    rules = [finding.rule for finding in check(resolved("ddp", launcher="srun", step=step))]
     assert "SB041" in rules
 
 

@@ -17,7 +17,7 @@ from sbatchgen.runs.metrics import line_events, log_events
 from sbatchgen.runs.plot import read_history
 from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.progress import read_progress
-from sbatchgen.runs.record import PlanValue, Record
+from sbatchgen.runs.record import Record, ResolvedValue
 from sbatchgen.units import LinePattern
 from tests.conftest import REPOSITORY, Command
 
@@ -36,7 +36,7 @@ PROGRAMS = {
 
 def job(folder: Path, *lines: str, metrics: str = "", name: str = "ddp", array: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    values = (PlanValue(name="metrics", value=metrics, by="job", at=""),) if metrics else ()
+    values = (ResolvedValue(name="metrics", value=metrics, by="job", at=""),) if metrics else ()
     log = folder / (f"{name}-4711_0.out" if array else f"{name}-4711.out")
     pattern = f"{folder}/{name}-%A_%a.out" if array else str(log)
     about = Record(shared=False, name=name, job="4711", folder="/", log=pattern, values=values, array=array)

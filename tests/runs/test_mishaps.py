@@ -18,7 +18,7 @@ import pytest
 
 from sbatchgen.runs import record
 from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.record import Code, PlanValue, Process, Record
+from sbatchgen.runs.record import Code, Process, Record, ResolvedValue
 from tests.conftest import Command
 from tests.slurm import fakes
 
@@ -47,7 +47,7 @@ def evil(run_dir: Path, **change: object) -> Record:
     made = Record(
         key="c0ffee", run="evil", shared=False, name=EVIL, job="4711", cluster=EVIL, submitted=1.0, folder=BYTES,
         command=(EVIL, BYTES, EVIL), script=BYTES, log=f"{run_dir}/{BYTES}-%j.out", array=BYTES, profile=EVIL,
-        values=(PlanValue(name=EVIL, value=EVIL, by=EVIL, at=EVIL),),
+        values=(ResolvedValue(name=EVIL, value=EVIL, by=EVIL, at=EVIL),),
         code=Code(folder=EVIL, commit=EVIL, snapshot=EVIL), process=Process(pid=1, born=1, host=EVIL, boot=EVIL),
     )  # fmt: skip
     return replace(made, **change)  # type: ignore[arg-type]

@@ -17,9 +17,9 @@ from sbatchgen.runs.index import scan
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import (
     Code,
-    PlanValue,
     Process,
     Record,
+    ResolvedValue,
     begin,
     keep,
     read_record,
@@ -41,7 +41,7 @@ WHOLE = Record(
     array="1-9%2",
     profile="msu",
     version="0.1.0",
-    values=(PlanValue(name="--time", value="1:00:00", by="job", at="job.yaml:3"),),
+    values=(ResolvedValue(name="--time", value="1:00:00", by="job", at="job.yaml:3"),),
     code=Code(folder="/home/ann/work", commit="c0ffee", dirty=True),
     process=Process(pid=7, born=9, host="vm", boot="x"),
 )

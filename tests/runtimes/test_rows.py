@@ -12,7 +12,7 @@ from sbatchgen.page import form
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts, Runtime
 from tests.conftest import REPOSITORY
-from tests.scripts import NEEDS, plan, script
+from tests.scripts import NEEDS, resolved, script
 
 PAGE = (REPOSITORY / "docs/how-to/use-containers.md").read_text()
 EXAMPLE = (REPOSITORY / "docs/reference/profile-example.yaml").read_text()
@@ -39,7 +39,7 @@ def test_what_it_requires_is_a_key_of_jobs_and_of_profiles(runtime: Runtime) -> 
         return
     assert runtime.requires.key in {key.name for key in runtime.keys}
     assert f"\n  {runtime.name}:" in EXAMPLE
-    assert isinstance(plan("cpu", "local", runtime=runtime.name).facts, runtime.Facts)
+    assert isinstance(resolved("cpu", "local", runtime=runtime.name).facts, runtime.Facts)
 
 
 @each
@@ -64,7 +64,7 @@ def test_it_sets_itself_up_and_starts_the_training(runtime: Runtime) -> None:
         assert runtime.part == ""
         return
     assert (REPOSITORY / "templates" / runtime.part).is_file()
-    text = script(plan("ddp", "msu", runtime=runtime.name, **NEEDS[runtime.name]))  # a row of the matrix
+    text = script(resolved("ddp", "msu", runtime=runtime.name, **NEEDS[runtime.name]))  # a row of the matrix
     assert "die " in text.partition("unset PYTHONPATH")[2].partition("MASTER_ADDR=")[0]
     assert not runtime.is_container or "$RUN_DIR" in text.partition("# --- Training")[2]
 

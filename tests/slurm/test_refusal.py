@@ -21,7 +21,7 @@ from sbatchgen.slurm.refusal import (
 )
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES
-from tests.scripts import plan
+from tests.scripts import resolved
 
 # Directives, a part of the explanation, and the options at fault. The real sbatch says why in each case.
 REFUSED = (
@@ -144,7 +144,7 @@ def test_a_limit_is_told_by_its_name_and_not_twice(reason: str, words: str) -> N
 
 
 def test_an_option_is_shown_with_the_place_where_it_was_written() -> None:
-    asked = asked_by(plan("ddp", "torchrun", account="abc"))
+    asked = asked_by(resolved("ddp", "torchrun", account="abc"))
     assert str(asked["account"]) == "--account=abc (--account)"
     assert asked["time"].at.endswith("profiles/torchrun.yaml:14")
     assert str(asked["exclusive"]).startswith("--exclusive (")

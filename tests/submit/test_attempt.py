@@ -98,10 +98,10 @@ def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_job_is_submitted_exactly_once(
-    slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch, plan: list[str], calls: int
+    slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch, resolved: list[str], calls: int
 ) -> None:
     monkeypatch.setattr(attempt, "SEARCH_S", 600.0)
-    (slurm / "plan").write_text("\n".join(plan))
+    (slurm / "plan").write_text("\n".join(resolved))
     result = command("submit", "job.sh", "--yes")
     assert (result.status, result.out) == (0, "4711\n"), result.err
     assert int((slurm / "calls").read_text()) == calls

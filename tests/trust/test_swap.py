@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from sbatchgen.units import ShellPath
-from tests.scripts import plan, script
+from tests.scripts import resolved, script
 
 from .lab import GROUP, User, put
 from .test_script import KEY
@@ -46,7 +46,7 @@ def test_a_link_with_a_slash_behind_is_a_link(attacker: User, owner: User, end: 
     """As TAB completes it."""
     owner.bash("mkdir -p runs ~/private; touch ~/private/stop")
     attacker.bash(f"ln -s {owner.home}/private runs/a")
-    text = script(plan("single", owner.home / "public.yaml", run_dir=ShellPath(f"runs/a{end}")))
+    text = script(resolved("single", owner.home / "public.yaml", run_dir=ShellPath(f"runs/a{end}")))
     assert owner.job(owner.queued(text, KEY)).returncode == 1
     assert (owner.home / "private/stop").exists()
 
