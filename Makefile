@@ -29,7 +29,7 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 # Test files are shared out among so many processes, the longest first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own. `make test PYTEST_ADDOPTS=--update-durations` measures them again.
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
-TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/dryrun/test_memory.py
+TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/plan/test_memory.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
 PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests tools
@@ -123,7 +123,7 @@ release: $(VENV)/.test
 	$(if $(VERSION),git tag v$(VERSION))
 
 test-oldest: $(VENV_OLDEST)/.test
-	$(BIN_OLDEST)/python -m pytest tests/training tests/dryrun/test_memory.py
+	$(BIN_OLDEST)/python -m pytest tests/training tests/plan/test_memory.py
 
 clean:
 	rm -rf $(VENV) $(VENV_OLDEST) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

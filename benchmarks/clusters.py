@@ -31,14 +31,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.discover.cluster import ask
 from sbatchgen.discover.facts import text
+from sbatchgen.discover.slurm_answers import ask
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.plan.request import read_request
 from sbatchgen.render.render import render_request
+from sbatchgen.resolved.request import read_request
 from sbatchgen.rules.judge import check
 from tests.cluster import config, site
 from tests.cluster.controller import Controller

@@ -45,11 +45,11 @@ from benchmarks.attacks.place import (
 from benchmarks.attacks.runs import chains, folders, index
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
-from sbatchgen.rules.page import PROFILE
+from sbatchgen.rules.rule_page import PROFILE
 from tests.cluster import oracle, site
 from tests.lint.test_scripts import PIECES, SEEDS
 from tests.scripts import PUBLIC, errors, resolved, script

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from sbatchgen.rehearsal.memory import peak
-from tests.dryrun.allocator import most_bytes
+from sbatchgen.extras.rehearsal.memory import peak
+from tests.plan.allocator import most_bytes
 from tests.training import vision
 from training.config import parse
 

@@ -30,15 +30,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sbatchgen.dryrun.call import is_planned, plan_of, script_of
 from sbatchgen.modes import MODES
+from sbatchgen.plan.planning import is_planned, plan_of, script_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules.judge import check_started
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
-from tests.dryrun import public, truth
-from tests.dryrun.healthy import jobs, planned
-from tests.scripts import plan, script
+from tests.plan import public, truth
+from tests.plan.healthy import jobs, planned
+from tests.scripts import resolved, script
 
 ENVIRONMENT = {"HOME": "/home/somebody"}
 SHOWN = 20  # findings of each kind with --show
@@ -148,7 +148,7 @@ def compare(count: int, seed: int) -> int:
                 options |= {"nproc_per_node": source.choice((1, 2, 4))}
             options |= {"cpus_per_task": source.choice((1, 2)), "job_name": f"job{number}"}
             args = tuple(source.sample(("--lr", "0.1", "a  'b'", '"', "$HOME", "{run_dir}/x", "", "é"), 4))
-            text = script(plan(mode, file, trainer="train.py", args=args, **options))
+            text = script(resolved(mode, file, trainer="train.py", args=args, **options))
             _, steps = truth.seen(cluster, text)
             wrong = truth.differences(truth.plan_here(cluster, text, "22.05"), cluster, {}, steps)
             tasks += sum(map(len, steps))

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.dryrun.rehearsal_faults import KEEPS, PROFILE, RANKS  # noqa: E402
 from tests.jobs import test_own_trainer as page  # noqa: E402
+from tests.plan.rehearsal_faults import KEEPS, PROFILE, RANKS  # noqa: E402
 from tests.training.forks import QUICKLY  # noqa: E402
 
 SBATCHGEN = str(Path(sys.executable).with_name("sbatchgen"))

@@ -170,7 +170,12 @@ def _memory(smoke: Smoke) -> str:
     """The peak of the tensors that `rehearse` computes, and that torch counts, of ResNet-50 in bf16."""
     flags = (*smoke.large, "--precision", "bf16")
     smoke.train("memory", *flags)
-    program = [sys.executable, str(ROOT / "sbatchgen/rehearsal/memory.py"), str(ROOT / "training"), *flags]
+    program = [
+        sys.executable,
+        str(ROOT / "sbatchgen/extras/rehearsal/memory.py"),
+        str(ROOT / "training"),
+        *flags,
+    ]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     computed = json.loads(done.stdout)["peak_bytes"] / 2**20
     taken = smoke.event("memory", "resources").get("gpu_allocated_bytes", 0) / 2**20

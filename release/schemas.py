@@ -12,10 +12,11 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from sbatchgen.extras.rehearsal import outcome
 from sbatchgen.finding import Finding
 from sbatchgen.lint.formats import FindingOutput
-from sbatchgen.outputs import cluster, explained, jobs, profiles, runs, scripts
-from sbatchgen.outputs.document import fields_of
+from sbatchgen.outputs import explained, gpus, jobs, profiles, runs, scripts
+from sbatchgen.outputs.json_document import fields_of
 from sbatchgen.review.review import Review
 from sbatchgen.runs.cost import Report
 
@@ -24,12 +25,12 @@ OUTPUTS = {
     "adopt": scripts.AdoptOutput,
     "diagnose": runs.DiagnoseOutput,
     "explain": explained.ExplainOutput,
-    "gpus": cluster.GpusOutput,
-    "gpus for": cluster.RoomOutput,
+    "gpus": gpus.GpusOutput,
+    "gpus for": gpus.RoomOutput,
     "lint": Sequence[FindingOutput],
     "lint rules": scripts.RulesOutput,
     "plan": jobs.PlanOutput,
-    "rehearse": jobs.RehearseOutput,
+    "rehearse": outcome.RehearseOutput,
     "profile check": profiles.ChecksOutput,
     "profile list": profiles.ProfilesOutput,
     "profile show": profiles.ProfileOutput,

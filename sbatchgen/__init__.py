@@ -1,6 +1,6 @@
 """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
 
-One direction: files and flags are read (`inputs`), decided (`plan`), checked (`rules`), rendered (`render`),
+One direction: input is read (`inputs`), decided (`resolved`), checked (`rules`), rendered (`render`),
 reviewed (`review`) and submitted (`submit`). Only `cli` prints and reads the environment.
 """
 

@@ -1,4 +1,4 @@
-"""What a rule finds in a plan or a script."""
+"""What a rule finds in a resolved job or a script."""
 
 from __future__ import annotations
 

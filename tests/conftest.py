@@ -33,7 +33,7 @@ DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that
 PROOFS = frozenset(
     f"tests/{file}"
     for file in """
-    docs/test_first_hour.py docs/test_own.py dryrun/test_memory.py dryrun/test_rehearsal.py dryrun/test_truth.py
+    docs/test_first_hour.py docs/test_own.py plan/test_memory.py plan/test_rehearsal.py plan/test_truth.py
     jobs/test_apptainer.py jobs/test_chains.py jobs/test_containers.py jobs/test_engines.py jobs/test_survival.py
     jobs/test_tutorials.py page/test_identity.py page/test_walks.py training/test_exact.py training/test_moments.py
     training/test_seen.py training/test_starts.py
@@ -156,7 +156,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))  # templates are compiled once, not by each test
     monkeypatch.setenv("NO_COLOR", "1")
     # The tests' Slurm is installed here, which makes this no login node: a job without a profile is local.
-    monkeypatch.setattr("sbatchgen.plan.request.which", lambda *_, **__: None)
+    monkeypatch.setattr("sbatchgen.resolved.request.which", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import Document, read_document
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
+from sbatchgen.resolved.resolve import resolve
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import ShellPath, Text
@@ -73,7 +73,7 @@ def _profile(file: Path) -> Document[Profile]:
 
 
 def script(of: ResolvedJob) -> str:
-    """The script of a plan."""
+    """The script of a resolved job."""
     return render(
         of,
         code=CODE,
@@ -84,7 +84,7 @@ def script(of: ResolvedJob) -> str:
 
 
 def errors(of: ResolvedJob) -> list[Finding]:
-    """The findings that stop a plan."""
+    """The findings that stop a resolved job."""
     return [finding for finding in check(of) if finding.severity == "error"]
 
 

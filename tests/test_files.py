@@ -20,7 +20,7 @@ from sbatchgen import files
 from sbatchgen.errors import of_file
 from sbatchgen.lint import fix
 from sbatchgen.review import review
-from sbatchgen.runs import record, scripts
+from sbatchgen.runs import record, submitted_scripts
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import Record, records
 from sbatchgen.submit import sbatch
@@ -283,11 +283,11 @@ def test_what_is_kept_is_read_only_where_it_is_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "job-9.slurm")
     (tmp_path / "job-8.slurm").symlink_to("nothing")
     (tmp_path / "job-7.slurm").symlink_to("/dev/zero")
-    scripts.keep(tmp_path, "3", b"#!/bin/bash\n")
+    submitted_scripts.keep(tmp_path, "3", b"#!/bin/bash\n")
     for job in "3789":
         about = Record(shared=False, name="x", job=job, submitted=float(job), folder="/")
         record.keep(tmp_path, about)
-    last = scripts.last(tmp_path)
+    last = submitted_scripts.last(tmp_path)
     assert last is not None
     assert (last.job, last.script) == ("3", "#!/bin/bash\n")
 

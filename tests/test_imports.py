@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 
 PACKAGE, TRAINING = REPOSITORY / "sbatchgen", REPOSITORY / "training"
 # A program for the job's Python: it computes with the trainer's own model and steps.
-IN_THE_JOB = PACKAGE / "rehearsal/memory.py"
+IN_THE_JOB = PACKAGE / "extras/rehearsal/memory.py"
 SCRIPT = """
 import sys
 from sbatchgen.cli import main
@@ -151,6 +151,27 @@ def test_imports_point_up_the_tree(package: Path) -> None:
         room = order.index(path.relative_to(package).parts[0].removesuffix(".py"))
         for other in imported(path, package):
             assert order.index(other.relative_to(package).parts[0].removesuffix(".py")) <= room, (path, other)
+
+
+def test_only_the_commands_import_the_extras() -> None:
+    extras = PACKAGE / "extras"
+    users = {
+        path.parent
+        for path in PACKAGE.rglob("*.py")
+        if any(extras in file.parents for file in imported(path, PACKAGE))
+    }
+    assert {folder for folder in users if extras not in folder.parents} == {PACKAGE / "cli"}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """But for those of outputs/, which are named after the commands' modules whose output they describe."""
+    modules = Counter(
+        path.stem
+        for path in PACKAGE.rglob("*.py")
+        if not {"outputs", "files"} & {*path.parts} and not path.stem.startswith("__")
+    )
+    assert len(modules) > 200
+    assert [name for name, count in modules.items() if count > 1] == []
 
 
 def test_the_readers_of_scripts_need_nothing_of_the_rest() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.nodes import MAX_DEPTH, MAX_SHOWN
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.workers import spread

@@ -124,7 +124,7 @@ def serve() -> None:
     import matplotlib.backends.backend_agg
     import matplotlib.figure  # noqa: F401
 
-    import sbatchgen.lint.call
+    import sbatchgen.lint.linting
     import sbatchgen.review.screen
     import sbatchgen.runs.plot
     import sbatchgen.submit.local  # noqa: F401

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbatchgen.table import one_line, table
+from sbatchgen.text_table import one_line, table
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

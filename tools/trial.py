@@ -15,21 +15,21 @@ from typing import Any, Literal
 
 import click
 
-from sbatchgen import table as tables
+from sbatchgen import text_table as tables
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import TRUST, Places
 from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
-from sbatchgen.plan.request import Request, read_request
 from sbatchgen.quoting import first_names, visible
 from sbatchgen.render.render import render_request
+from sbatchgen.resolved.request import Request, read_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import Runtime

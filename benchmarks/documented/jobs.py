@@ -18,8 +18,8 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
-from sbatchgen.plan.request import read_request
 from sbatchgen.render.render import render_request
+from sbatchgen.resolved.request import read_request
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Text
 

@@ -22,9 +22,9 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, marks_secret
-from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
 from sbatchgen.sbatch.header import READ
 from sbatchgen.units import is_utf8

@@ -1,4 +1,4 @@
-"""The job YAML and the profile of a draft, and their plan."""
+"""The job YAML and the profile of a draft, and their resolved job."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import yaml
 
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.resolve import resolve
+from sbatchgen.resolved.resolve import resolve
+from sbatchgen.resolved.resolved_job import ResolvedJob
 
 # Options that a rendered script has by default.
 _OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
@@ -61,7 +61,7 @@ _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("t
 
 
 def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
-    """Return the plan of a job YAML and a profile.
+    """Return the resolved job of a job YAML and a profile.
 
     Raises:
         DocumentError: They are wrong.

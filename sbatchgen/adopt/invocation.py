@@ -11,10 +11,10 @@ import re
 
 from sbatchgen import quoting
 from sbatchgen.adopt import shape, training
-from sbatchgen.adopt.arguments import arguments
 from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, is_variable
 from sbatchgen.adopt.plain import Plain
+from sbatchgen.adopt.trainer_arguments import arguments
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool

@@ -10,7 +10,7 @@ from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.adopt.shape import RANKS
 from sbatchgen.bash import Assignment, Command
-from sbatchgen.inputs.settings import NETWORK_VARIABLES
+from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from sbatchgen.adopt import training
-from sbatchgen.adopt.arguments import arguments
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.plain import plain
 from sbatchgen.adopt.slurm_options import options_of
+from sbatchgen.adopt.trainer_arguments import arguments
 from sbatchgen.finding import Finding
 from sbatchgen.job.script import JobScript
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.sbatch.values import mebibytes, minutes
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")

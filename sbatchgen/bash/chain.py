@@ -17,7 +17,7 @@ from functools import cached_property
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.statement import Command
 from sbatchgen.bash.word import ASSIGNED, Word
-from sbatchgen.executables.options import Given, program_name, read_options
+from sbatchgen.executables.command_options import Given, program_name, read_options
 from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
 
 DEPTH_MAX = 8  # of shells that shells start

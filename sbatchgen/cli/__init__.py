@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
         note(error.format_message())
         status = error.exit_code
     except click.ClickException as error:
-        from sbatchgen.cli.mistake import problem_of
+        from sbatchgen.cli.usage_error import problem_of
 
         say(problem_of(error), "error")
         status = error.exit_code

@@ -71,7 +71,7 @@ def gpus(
 
 
 def _show(partition: str | None, form: str, *, by_node: bool) -> None:
-    from sbatchgen.review import gpus as screen
+    from sbatchgen.review import free_gpus as screen
     from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
     from sbatchgen.slurm.node import nodes
 
@@ -83,7 +83,7 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
     chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
     having = gpu_nodes(chosen, os.environ)
     if form == "json":
-        from sbatchgen.outputs.cluster import gpus_output
+        from sbatchgen.outputs.gpus import gpus_output
 
         put_json(gpus_output(counts(having), having))
     else:
@@ -92,7 +92,7 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
 
 
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
-    from sbatchgen.review import gpus as screen
+    from sbatchgen.review import free_gpus as screen
     from sbatchgen.rules.judge import check
     from sbatchgen.slurm.config import config
     from sbatchgen.slurm.gpu_nodes import gpu_nodes
@@ -114,7 +114,7 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
             f"this cluster has no {name}", at=str(resolved.origin("options.partition")), fix=fix
         )
     if form == "json":
-        from sbatchgen.outputs.cluster import RoomOutput
+        from sbatchgen.outputs.gpus import RoomOutput
 
         put_json(RoomOutput(partitions=availabilities))
     else:

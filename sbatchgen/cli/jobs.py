@@ -17,9 +17,9 @@ from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import Given
     from sbatchgen.job.script import JobScript
-    from sbatchgen.plan.request import Request
+    from sbatchgen.plan.dry_run import Given
+    from sbatchgen.resolved.request import Request
 
 
 ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
@@ -77,7 +77,7 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
     """Return the request of a command line; of a job that names no partition, in one that it fits."""
-    from sbatchgen.plan.request import ONLY_PROFILE, read_request
+    from sbatchgen.resolved.request import ONLY_PROFILE, read_request
     from sbatchgen.rules.judge import check
 
     refuse_mistaken(job, "job")
@@ -92,7 +92,7 @@ def refuse_mistaken(name: str, wanted: str) -> None:
     from sbatchgen.modes import MODES
 
     if name not in MODES:
-        from sbatchgen.inputs.mistaken import mistaken
+        from sbatchgen.inputs.wrong_file import mistaken
 
         if problem := mistaken(name, wanted, click.get_current_context().info_name or ""):
             raise CommandLineError([problem])
@@ -164,9 +164,9 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 
     Each option with its value, the place where it was set, and the values that it overrode.
     """
-    from sbatchgen.plan.origins import settings
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request
+    from sbatchgen.resolved.origins import settings
     from sbatchgen.review import screen
     from sbatchgen.rules.judge import check
 
@@ -211,9 +211,9 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     python, modules and containers. It changes no file, reaches no network, and sees no variable of your
     shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, else 0.
     """
-    from sbatchgen.dryrun import screen
-    from sbatchgen.dryrun.call import SANDBOX_NOTE, plan_of
     from sbatchgen.lint.linter import lint_started
+    from sbatchgen.plan import listing
+    from sbatchgen.plan.planning import SANDBOX_NOTE, plan_of
     from sbatchgen.rules import judge
     from sbatchgen.rules.refusals import misfits, refusal
 
@@ -232,7 +232,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         for script, inputs, nodes in jobs
     ]
     if diff:
-        put(visible(screen.difference(*plans)), nl=False)
+        put(visible(listing.difference(*plans)), nl=False)
         return
     (script, _, nodes), done = jobs[0], plans[0]
     refused = refusal(script)
@@ -243,7 +243,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         put_json(plan_output(done, findings, refused))
         failure = failure_of(findings)
         sys.exit(failure.exit_status if failure else 0)
-    put(visible(screen.as_text(done, refused, process=how["process"])))
+    put(visible(listing.as_text(done, refused, process=how["process"])))
     report(findings)
 
 
@@ -251,8 +251,8 @@ def _script_of(
     job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
 ) -> tuple[JobScript, Given, int | None]:
     """Return the script of a job, or the one that is named; what it is given; its nodes, if not its own."""
-    from sbatchgen.dryrun.call import given_by, script_of
     from sbatchgen.lint.source import is_script, whole
+    from sbatchgen.plan.planning import given_by, script_of
 
     if not (is_script(job) or job == "-"):
         from sbatchgen.render.render import render_request
@@ -262,7 +262,7 @@ def _script_of(
         return script, given_by((), variables, files), None
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
-    from sbatchgen.lint.settings import settings_of
+    from sbatchgen.lint.lint_settings import settings_of
 
     source = whole(job)
     others = [

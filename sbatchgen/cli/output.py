@@ -117,7 +117,7 @@ FORMAT = click.option(
 
 def put_json(output: object, stream: TextIO | None = None) -> None:
     """Print an output of `sbatchgen.outputs`, or a record."""
-    from sbatchgen.outputs.document import document
+    from sbatchgen.outputs.json_document import document
 
     put(document(output), stream, nl=False)
 

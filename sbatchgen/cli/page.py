@@ -37,10 +37,10 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
 
     FOLDER is for any web server: static files that send nothing anywhere. Needs Node.js and npm, once.
     """
+    from sbatchgen.extras.page.packages import installed
+    from sbatchgen.extras.page.site import read_site
+    from sbatchgen.extras.page.static_files import PageParts, write
     from sbatchgen.inputs.trust import make_own
-    from sbatchgen.page.folder import PageParts, write
-    from sbatchgen.page.packages import installed
-    from sbatchgen.page.site import read_site
 
     places = Places(here(), os.environ)
     files = [places.profile(name) for name in names]

@@ -24,7 +24,7 @@ from sbatchgen.quoting import visible
 if TYPE_CHECKING:
     from datetime import date
 
-    from sbatchgen.discover.cluster import LiveCluster
+    from sbatchgen.discover.slurm_answers import LiveCluster
     from sbatchgen.outputs.profiles import ListedProfile
 
 
@@ -136,9 +136,9 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     """
     from datetime import datetime
 
-    from sbatchgen.discover.cluster import ask
     from sbatchgen.discover.entries import is_clean
     from sbatchgen.discover.facts import text
+    from sbatchgen.discover.slurm_answers import ask
 
     if old is not None and (name or new):
         raise CommandLineError.of("--update takes neither --name nor --write", fix="leave these out")
@@ -203,7 +203,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     Renders every mode in every partition, and reports problems.
     """
     from sbatchgen.discover import comparison
-    from sbatchgen.discover.cluster import ask
+    from sbatchgen.discover.slurm_answers import ask
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
@@ -243,7 +243,7 @@ def profile_sources(name: str, *, form: str) -> None:
     """Show where the facts of a profile are documented."""
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.table import table
+    from sbatchgen.text_table import table
 
     sources = read_document(Places(here(), os.environ).profile(name), Profile).value.sources
     if form == "json":

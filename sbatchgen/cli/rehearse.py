@@ -18,8 +18,7 @@ from sbatchgen.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sbatchgen.outputs.jobs import RehearseOutput
-    from sbatchgen.rehearsal.outcome import Row
+    from sbatchgen.extras.rehearsal.outcome import RehearseOutput, Row
 
 SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 
@@ -74,11 +73,11 @@ def rehearse(
     all nodes. Shows what that proved, and what it can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.rehearsal.outcome import rows
-    from sbatchgen.rehearsal.rehearsal import refuse_unfit
-    from sbatchgen.rehearsal.rehearsal import rehearse as run
+    from sbatchgen.extras.rehearsal.outcome import rows
+    from sbatchgen.extras.rehearsal.rehearsal import refuse_unfit
+    from sbatchgen.extras.rehearsal.rehearsal import rehearse as run
     from sbatchgen.rules.judge import check
-    from sbatchgen.table import table
+    from sbatchgen.text_table import table
     from sbatchgen.units import in_bytes
 
     if cluster:
@@ -102,7 +101,7 @@ def rehearse(
 
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
-    from sbatchgen.table import one_line, table
+    from sbatchgen.text_table import one_line, table
 
     if form == "json":
         put_json(output)
@@ -123,7 +122,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
     from sbatchgen.cli.runs import follow_run
     from sbatchgen.cli.submit import agreed, submit_to_slurm
-    from sbatchgen.rehearsal.outcome import cluster_rows
+    from sbatchgen.extras.rehearsal.outcome import cluster_rows
     from sbatchgen.review.screen import in_short
     from sbatchgen.runs.job_log import find_logs, last_lines
     from sbatchgen.runs.metrics import read_events

@@ -19,7 +19,7 @@ def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str)
     """Complete ids of rules with their titles."""
     from click.shell_completion import CompletionItem
 
-    from sbatchgen.rules.page import pages
+    from sbatchgen.rules.rule_page import pages
 
     return [
         CompletionItem(rule, help=page.title)
@@ -112,26 +112,26 @@ def lint(
     for stdin. Exit status: 3 if there is an error (see --strict and --fail-on) or a file that can't be read,
     else 0.
     """
-    from sbatchgen.lint import call
+    from sbatchgen.lint import linting
 
     if form == "json" and (rules or explain):
         from sbatchgen.outputs.scripts import RulesOutput
 
-        put_json(RulesOutput(rules=call.rule_texts(explain)))
+        put_json(RulesOutput(rules=linting.rule_texts(explain)))
         return
     if rules:
-        put(call.table(), nl=False)
+        put(linting.table(), nl=False)
         return
     if explain:
-        show_markdown(call.explanation(explain))
+        show_markdown(linting.explanation(explain))
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
     if flags["plan"]:
-        from sbatchgen.dryrun.call import SANDBOX_NOTE
+        from sbatchgen.plan.planning import SANDBOX_NOTE
 
         note(SANDBOX_NOTE.format("each script"))
-    outcome = call.run(
+    outcome = linting.run(
         names, environment=os.environ, folder=here(), style=colored, mend=mend or "", form=form, **flags
     )
     print_bytes(outcome.change)  # for patch
@@ -153,7 +153,7 @@ def lsp(profile: str | None, slurm: str | None) -> None:
     'sbatchgen[lsp]'.
     """
     try:
-        from sbatchgen.editor.server import serve
+        from sbatchgen.extras.editor.server import serve
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
             raise

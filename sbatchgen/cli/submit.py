@@ -331,8 +331,8 @@ def last_record(run: Run) -> Record:
     Raises:
         DocumentError: The run has no record, or the folder is gone.
     """
-    from sbatchgen.runs.folder import refusal
     from sbatchgen.runs.record import records, submitting
+    from sbatchgen.runs.run_folder import refusal
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
@@ -357,10 +357,10 @@ def _resume_script(
     from sbatchgen.files import read_file, read_own
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import own_trainer, scripts, start
+    from sbatchgen.runs import folder_check, own_trainer, submitted_scripts
     from sbatchgen.submit.finished import of_script
 
-    kept, script = scripts.path(run.folder, last.job), Path(last.script)
+    kept, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
     try:
         same = read_own(kept, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:
@@ -369,7 +369,7 @@ def _resume_script(
         what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
     submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
-    queued = partial(start.queued, run.folder, os.environ)
+    queued = partial(folder_check.queued, run.folder, os.environ)
     if problem := queued():
         raise CommandLineError([problem])
     findings = submission.review.findings

@@ -18,9 +18,9 @@ from sbatchgen.cli.runs import states_of
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
-    from sbatchgen.plan.plan import ResolvedJob
-    from sbatchgen.plan.request import Request
-    from sbatchgen.plan.sweep import Sweep, SweepArray
+    from sbatchgen.resolved.request import Request
+    from sbatchgen.resolved.resolved_job import ResolvedJob
+    from sbatchgen.resolved.sweep import Sweep, SweepArray
     from sbatchgen.submit.sbatch import SubmittedRun
 
 # Chooses points of a sweep by their numbers.
@@ -65,8 +65,8 @@ def run_sweep(
     args: tuple[str, ...], job: str, job_options: dict[str, Any], choice: Choice | None = None
 ) -> None:
     """Review a sweep, ask, and submit its arrays; of its points those that are chosen."""
-    from sbatchgen.plan.request import with_sweep
-    from sbatchgen.plan.sweep import parts
+    from sbatchgen.resolved.request import with_sweep
+    from sbatchgen.resolved.sweep import parts
 
     options = {
         name: job_options.pop(name)
@@ -92,7 +92,7 @@ def run_sweep(
 
 def _points(options: dict[str, Any]) -> Sweep:
     """Return the points that the options of a sweep give."""
-    from sbatchgen.plan.sweep import grid, read_points
+    from sbatchgen.resolved.sweep import grid, read_points
 
     params, file, most = options["params"], options["file"], options["most"]
     if bool(params) == bool(file) or (file and most):
@@ -103,7 +103,7 @@ def _points(options: dict[str, Any]) -> Sweep:
 
 def _most_tasks(resolved: ResolvedJob) -> int:
     """Return how many elements an array may have: as the live cluster says, else the profile."""
-    from sbatchgen.rules.placement import MAX_ARRAY_SIZE
+    from sbatchgen.rules.limits import MAX_ARRAY_SIZE
     from sbatchgen.slurm.config import array_limits, config
 
     if not resolved.slurm:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, lines
 from sbatchgen.discover.facts import facts
+from sbatchgen.discover.slurm_answers import LiveCluster
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.document import Document, decode

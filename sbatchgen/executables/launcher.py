@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.executables.options import program_name, read_options
+from sbatchgen.executables.command_options import program_name, read_options
 from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ def _folders(above: str, start: str, end: float) -> Iterator[str]:
 def _profile(ctx: click.Context) -> Profile:
     """Return the profile that the command line, the environment, the job or sbatchgen.yaml names."""
     from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.job import JobSpec
+    from sbatchgen.inputs.job_file import JobSpec
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import beside
 

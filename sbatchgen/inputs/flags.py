@@ -11,7 +11,7 @@ import click
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.inputs import completion
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import without_none
 from sbatchgen.units import ShellPath

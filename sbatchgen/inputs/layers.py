@@ -8,9 +8,9 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
-from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import keys_of, without_none
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.inputs.settings import JobSettings, ModeSettings
+from sbatchgen.inputs.start_settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, record, required
 from sbatchgen.modes import ModeName
 from sbatchgen.sbatch.gres import is_slice

@@ -230,7 +230,7 @@ class Places:
 
 def _refuse_others(name: str) -> None:
     """Raise DocumentError for a file that is not a profile."""
-    from sbatchgen.inputs.mistaken import mistaken
+    from sbatchgen.inputs.wrong_file import mistaken
 
     if problem := mistaken(name, "profile", "profile"):
         raise DocumentError([problem])

@@ -1,4 +1,4 @@
-"""A job and its cluster: what rules judge, be it a plan (`PlannedJob`) or a script (`JobScript`)."""
+"""A job and its cluster: what rules judge, be it a resolved job (`JudgedJob`) or a script (`JobScript`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from sbatchgen.finding import Place
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.profile import Partition, Profile, User
-from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import record
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.resources import ResourceRequest
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.units import NEWEST, Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
@@ -122,7 +122,7 @@ class Job:
 
 
 class JudgedJob(Job):
-    """The job of a plan."""
+    """The job of a resolved job."""
 
     def __init__(self, resolved: ResolvedJob, *, makes_log_folders: bool = False) -> None:
         release = resolved.profile.slurm

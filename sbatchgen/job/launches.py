@@ -19,7 +19,7 @@ from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
-from sbatchgen.plan.resources import Amounts, ResourceRequest
+from sbatchgen.resolved.resource_request import Amounts, ResourceRequest
 from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:

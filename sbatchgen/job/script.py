@@ -13,9 +13,9 @@ from sbatchgen.finding import Place
 from sbatchgen.job import placeholders
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
-from sbatchgen.job.resources import resources
+from sbatchgen.job.read_request import resources
 from sbatchgen.keys import record
-from sbatchgen.plan.resources import ResourceRequest
+from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ, Kind
 from sbatchgen.sbatch.option_table import Spec, line_of
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command, Word
     from sbatchgen.bash.chain import ToolOption
     from sbatchgen.bash.statement import VariableUse
-    from sbatchgen.job.containers import Container
     from sbatchgen.job.launches import Launch
+    from sbatchgen.job.script_containers import Container
 
 
 # What does not depend on the release of Slurm.
@@ -250,7 +250,7 @@ class JobScript(Job):
     @cached_property
     def containers(self) -> tuple[Container, ...]:
         """The containers that it starts."""
-        from sbatchgen.job.containers import containers
+        from sbatchgen.job.script_containers import containers
 
         if not any(word in self.text for word in ("container", "apptainer", "singularity")):
             return ()  # without reading the body

@@ -11,12 +11,12 @@ from pathlib import Path
 from sbatchgen.job.job import JudgedJob
 from sbatchgen.job.saved_files import SavedFile
 from sbatchgen.job.trainer_source import TrainerSource, read_trainer
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import ShellPath
 
 
 class TrainerJob(JudgedJob):
-    """The job of a plan that is submitted here.
+    """The job of a resolved job that is submitted here.
 
     Attributes:
         here: The folder of submission.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
-from sbatchgen.plan.plan import trainer_is_file
+from sbatchgen.resolved.resolved_job import trainer_is_file
 
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files

@@ -11,17 +11,17 @@ from sbatchgen.finding import Finding
 from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.suppression import apply_suppressions, find_suppressions, not_suppressed
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
 from sbatchgen.units import RELEASES
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import DryRun
+    from sbatchgen.plan.dry_run import DryRun
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message
-_ABOUT_OPTIONS = ("directives", "words", "meanings", *judge.JOBS)
+_ABOUT_OPTIONS = ("directives", "words", "misread_values", *judge.JOBS)
 _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
 
 
@@ -86,7 +86,7 @@ def lint_started(done: DryRun) -> list[Finding]:
 
 
 def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
-    """Return what a plan's script adds to the plan's findings: of templates, `setup` and extra options."""
+    """Return what the script adds to the resolved job's findings: of templates, `setup` and extra options."""
     script = JobScript(
         file="job.slurm",
         text=text,

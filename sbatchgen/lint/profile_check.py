@@ -17,14 +17,14 @@ from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.inputs.settings import SETUPS, JobSettings
+from sbatchgen.inputs.start_settings import SETUPS, JobSettings
+from sbatchgen.lint.lint_settings import checked
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.lint.settings import checked
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.request import Request
-from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
+from sbatchgen.resolved.request import Request
+from sbatchgen.resolved.resolve import resolve
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.retired import RETIRED, removal
 from sbatchgen.rules.syntax import faults_of_bash
@@ -102,14 +102,14 @@ def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher
     }
     values |= {"launcher": launcher} if launcher else {}
 
-    def planned() -> ResolvedJob:
+    def resolved_here() -> ResolvedJob:
         flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
         return resolve(profile, [flags], mode_name=mode, name=mode)
 
-    resolved = planned()
+    resolved = resolved_here()
     own = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
     values |= own
-    return planned() if own else resolved
+    return resolved_here() if own else resolved
 
 
 def of_user(resolved: ResolvedJob) -> dict[str, str]:

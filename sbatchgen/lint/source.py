@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
-from sbatchgen.inputs.mistaken import mistaken
+from sbatchgen.inputs.wrong_file import mistaken
 from sbatchgen.lint.blocks import DOCUMENTS, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from sbatchgen.plan.origins import Setting
 from sbatchgen.render.trace import TemplateLine
+from sbatchgen.resolved.origins import Setting
 from sbatchgen.review.review import lines_of
 
 

@@ -1,15 +1,14 @@
-"""What `plan` and `rehearse` print; `review` prints a Review."""
+"""What `plan` prints; `review` prints a Review."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
-from sbatchgen.dryrun.missing import Need
-from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.starts import Step
 from sbatchgen.finding import Finding
-from sbatchgen.rehearsal.outcome import Row
+from sbatchgen.plan.dry_run import DryRun
+from sbatchgen.plan.missing import Need
+from sbatchgen.plan.started import Step
 
 
 class PlanOutput(TypedDict):
@@ -25,18 +24,6 @@ class PlanOutput(TypedDict):
     findings: Sequence[Finding]
     exit: int
     limit: str
-
-
-class _Rehearsed(TypedDict):
-    rows: Sequence[Row]
-
-
-class RehearseOutput(_Rehearsed, total=False):
-    """What `rehearse` prints; all but `rows`: on this machine."""
-
-    unproven: Mapping[str, str]
-    seconds: float
-    memory_bytes: int
 
 
 def plan_output(done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None) -> PlanOutput:

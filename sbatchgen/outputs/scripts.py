@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from sbatchgen.adopt.adoption import Adoption
 from sbatchgen.adopt.remarks import Outcome
-from sbatchgen.lint.call import RuleText
+from sbatchgen.lint.linting import RuleText
 
 
 class _Row(TypedDict):

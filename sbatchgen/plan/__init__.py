@@ -1,1 +1,1 @@
-"""From layers of input to one plan, and what it asks Slurm for."""
+"""What a script starts, seen by running it in a sandbox: on nodes that do not exist, among stand-ins."""

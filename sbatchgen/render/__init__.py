@@ -1,1 +1,1 @@
-"""From a plan to the script."""
+"""From a resolved job to the script."""

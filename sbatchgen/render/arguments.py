@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sbatchgen import quoting
 from sbatchgen.errors import nearest
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.runtimes.base import of_submission
 
 NODE_RANK = "@node_rank@"  # in the script: each task puts the number of its node there

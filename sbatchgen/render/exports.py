@@ -1,12 +1,12 @@
-"""Plan -> the variables that the script exports."""
+"""Resolved job -> the variables that the script exports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sbatchgen import quoting
-from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.render import arguments, launch
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import VARIABLE
 
 # For every job: print lines at once, and ignore packages in ~/.local.

@@ -1,4 +1,4 @@
-"""Plan -> the command that the script starts: job step, container, launcher, trainer and its arguments."""
+"""Resolved job -> the command of the script: job step, container, launcher, trainer and its arguments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
-from sbatchgen.plan.plan import GPU_CPUS, ResolvedJob, trainer_is_file
 from sbatchgen.render import arguments
+from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, trainer_is_file
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
@@ -179,7 +179,7 @@ def _masks(resolved: ResolvedJob) -> str:
 
 
 def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
-    """Yield srun's options that follow from the plan, each with its value as a word of bash."""
+    """Yield srun's options that follow from the resolved job, each with its value as a word of bash."""
     if resolved.options.ntasks_per_node is None:  # a profile may leave it out of the directives
         yield "ntasks-per-node", str(resolved.nproc_per_node if resolved.launcher == "srun" else 1)
     if resolved.options.cpus_per_task is not None:
@@ -251,7 +251,7 @@ def _nodes(resolved: ResolvedJob) -> str:
 
 
 def _flags(resolved: ResolvedJob) -> Iterator[str]:
-    """The bundled trainer's flags that follow from the plan."""
+    """The bundled trainer's flags that follow from the resolved job."""
     yield '--run-dir "$RUN_DIR"'
     if uses_data(resolved):
         yield '--data-dir "$DATA_DIR"'

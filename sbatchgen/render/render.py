@@ -1,4 +1,4 @@
-"""Plan -> script: the template, filled with the values of `context`.
+"""Resolved job -> script: the template, filled with the values of `context`.
 
 Sites rely on the names of these values in templates of their own; a test holds the list.
 """
@@ -22,9 +22,9 @@ from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.trust import make_own
-from sbatchgen.plan.plan import ResolvedJob, one_at_a_time
-from sbatchgen.plan.request import Request
 from sbatchgen.render import arguments, exports, launch
+from sbatchgen.resolved.request import Request
+from sbatchgen.resolved.resolved_job import ResolvedJob, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import WAIT_S, ContainerRuntime, absolute
 from sbatchgen.units import VARIABLE
@@ -73,7 +73,7 @@ def render_request(request: Request) -> str:
 
 
 def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
-    """The plan's template, filled. Raises what `render` does."""
+    """The resolved job's template, filled. Raises what `render` does."""
     return _render(environment, resolved.template, context(resolved, code=code) | {"provenance": _PROVENANCE})
 
 

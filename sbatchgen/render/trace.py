@@ -19,9 +19,9 @@ from jinja2.lexer import Token, TokenStream
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.request import Request
 from sbatchgen.render.render import environment_of, fill, finish
+from sbatchgen.resolved.request import Request
+from sbatchgen.resolved.resolved_job import ResolvedJob
 
 # Neither a value nor a script can hold a NUL. Between two of them is a mark: "text LINE FILE",
 # "value LINE FILE", "block NAME" where a block begins, or nothing where it ends.
@@ -49,7 +49,7 @@ class TemplateLine:
 def trace(
     resolved: ResolvedJob, script: str, *, code: Path, rerun: Sequence[str], folders: Sequence[Path]
 ) -> list[TemplateLine]:
-    """The place of each line of the script that `render` made of the plan.
+    """The place of each line of the script that `render` made of the resolved job.
 
     Raises:
         DocumentError: A template changes its own text, which can't be followed.

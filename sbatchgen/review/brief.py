@@ -9,7 +9,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.quoting import counted
 from sbatchgen.review import screen
 from sbatchgen.review.review import Review, lines_of
-from sbatchgen.table import one_line
+from sbatchgen.text_table import one_line
 
 _SEVERITIES = ("error", "warning", "info")
 _LEFT_OUT = ("code", "data", "digest")  # rows that a person who submits knows, and `v` shows

@@ -1,4 +1,4 @@
-"""Plan -> what a person should see before it is submitted: what is asked for, its cost, unexpected values.
+"""What a person should see of a resolved job before it is submitted: its request, cost and unexpected values.
 
 The fields of these dataclasses are what `--format json` prints.
 None stands for what is not known or does not apply.
@@ -15,16 +15,16 @@ from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import fate, promises_restarts
 from sbatchgen.job.trainer_source import TrainerSource
-from sbatchgen.plan.origins import Setting, surprises
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.render import launch
-from sbatchgen.review import allocation, starts
-from sbatchgen.review.allocation import Allocation, Cost, cost_of
-from sbatchgen.review.starts import Starts
+from sbatchgen.resolved.origins import Setting, surprises
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.resource_request import ResourceRequest
+from sbatchgen.review import layout, node_share
+from sbatchgen.review.layout import Starts
+from sbatchgen.review.node_share import Allocation, Cost, cost_of
+from sbatchgen.runs.folder_check import Start
 from sbatchgen.runs.record import Code
-from sbatchgen.runs.scripts import Submitted, difference
-from sbatchgen.runs.start import Start
+from sbatchgen.runs.submitted_scripts import Submitted, difference
 from sbatchgen.slurm.refusal import Answer
 
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
@@ -142,7 +142,7 @@ def of_resolved(
         job=replace(_job(resolved, snapshot), restarts=(restarts := fate(resolved, source))),
         cluster=_cluster(resolved),
         request=(
-            request := allocation.of_resolved(
+            request := node_share.of_resolved(
                 resolved, ends=bool(restarts) and not promises_restarts(resolved)
             )
         ),
@@ -152,7 +152,7 @@ def of_resolved(
         findings=tuple(findings),
         last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
-        starts=None if script is None else starts.of_resolved(resolved, request, script, again),
+        starts=None if script is None else layout.of_resolved(resolved, request, script, again),
     )
 
 
@@ -163,9 +163,9 @@ def of_script(
     again: Sequence[str] = (),
 ) -> Review:
     """The review of a finished script, what it asks for and what was found in it; `again` plans it."""
-    request = allocation.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
+    request = node_share.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
-        starts=starts.of_script(job, request, again) if job and request else None,
+        starts=layout.of_script(job, request, again) if job and request else None,
         request=request,
         cost=cost_of(request) if request else None,
         findings=tuple(findings),

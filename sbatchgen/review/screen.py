@@ -8,14 +8,14 @@ from pathlib import Path
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
-from sbatchgen.plan.origins import Setting
 from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
-from sbatchgen.review import starts
-from sbatchgen.review.allocation import Allocation, Amount, Cost
+from sbatchgen.resolved.origins import Setting
+from sbatchgen.review import layout
+from sbatchgen.review.node_share import Allocation, Amount, Cost
 from sbatchgen.review.review import Cluster, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
-from sbatchgen.table import table
+from sbatchgen.text_table import table
 from sbatchgen.units import Duration, Memory, in_bytes
 
 # What is coloured above the script, and how, as codes of ECMA-48.
@@ -75,7 +75,7 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
         text = "\n".join(line for finding in review.findings for line in _finding(finding))
         yield "Findings", text
     if review.starts:
-        yield "What starts where", starts.as_text(review.starts)
+        yield "What starts where", layout.as_text(review.starts)
     if review.slurm:
         yield "Slurm", "\n".join(_answer(review.slurm))
     if last := review.last:

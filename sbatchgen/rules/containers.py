@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sbatchgen.finding import Place
-from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
+from sbatchgen.job.script_containers import IMAGE_FILE, PULLED
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.runtimes.edf import IN_CONTAINER
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
 from sbatchgen.job.job import Job, JudgedJob
-from sbatchgen.plan.resources import UNLIMITED, Amounts, ResourceRequest
 from sbatchgen.quoting import counted
+from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals

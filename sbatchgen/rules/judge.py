@@ -1,4 +1,4 @@
-"""All rules, and what they find in a plan or a script."""
+"""All rules, and what they find in a resolved job or a script."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen.finding import Finding
 from sbatchgen.job.job import Job, JudgedJob
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from sbatchgen.dryrun.run import DryRun
     from sbatchgen.job.trainer import TrainerJob
+    from sbatchgen.plan.dry_run import DryRun
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
-RESOLVED = ("plans", "starts")
-TRAINERS = ("trainers",)  # plans that are submitted here
-JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
+RESOLVED = ("job_keys", "launch_arguments")
+TRAINERS = ("trainers",)  # jobs that are submitted here
+JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
 STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
 _SCRIPTS_WORDS = """
-directives foreign words meanings processes command_strings emptiness rendezvous steps environment software
-names containers survival safety secret syntax
+directives foreign words misread_values processes command_strings emptiness rendezvous steps environment
+software names containers survival safety secret syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 
@@ -45,7 +45,7 @@ def findings(rule: Rule[Any], job: Job | DryRun) -> Iterator[Finding]:
 
 
 def check_trainer(job: TrainerJob) -> list[Finding]:
-    """Return what the folder and the environment of submission say of a plan's trainer."""
+    """Return what the folder and the environment of submission say of a resolved job's trainer."""
     return [finding for rule in rules(TRAINERS) for finding in findings(rule, job)]
 
 
@@ -57,7 +57,7 @@ def check_started(done: DryRun) -> list[Finding]:
 
 
 def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
-    """All findings of a plan, errors first; `log_folders_made`: the folders of its logs will be created."""
+    """All findings of a resolved job, errors first; `log_folders_made`: its logs' folders will be created."""
     job = JudgedJob(resolved, makes_log_folders=log_folders_made)
     wanted = rules((*RESOLVED, *JOBS) if resolved.slurm else RESOLVED)
     every = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]

@@ -1,4 +1,4 @@
-"""Logs and signals in the options of a plan or a script: SB117, SB604, SB606, SB701 to SB711."""
+"""Logs and signals in the options of a resolved job or a script: SB117, SB604, SB606, SB701 to SB711."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
-from sbatchgen.plan.resources import UNLIMITED
+from sbatchgen.resolved.resource_request import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.units import VARIABLE
 
@@ -25,7 +25,7 @@ MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
-    """In a plan a dollar is a dollar, but for the variables that a path of ours may hold."""
+    """In a resolved job a dollar is a dollar, but for the variables that a path of ours may hold."""
     literal = _SHELL if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)
@@ -145,5 +145,5 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
 
 
 def _in_script(job: Job) -> Severity | None:
-    """Return a milder severity for what is meant in many scripts, and would be a mistake in a plan."""
+    """Return a milder severity for what many scripts mean, and what would be a mistake in a resolved job."""
     return "info" if job.is_script else None

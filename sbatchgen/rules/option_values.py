@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
-from sbatchgen.plan.resources import UNLIMITED
+from sbatchgen.resolved.resource_request import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.option_table import value_kinds
 from sbatchgen.units import Duration, meant_time
@@ -131,7 +131,7 @@ def _check(kind: str, text: str, job: Job) -> None:
             readers[kind](text)
         case "hosts":
             _check_hosts(text, job)
-        case "gres" | "gpus" if job.is_script:  # a plan holds only words and counts
+        case "gres" | "gpus" if job.is_script:  # a resolved job holds only words and counts
             from sbatchgen.sbatch.gres import items, of_gpus
 
             for _ in items(of_gpus(text) if kind == "gpus" else text, slurm=job.slurm):

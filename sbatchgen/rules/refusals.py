@@ -17,7 +17,7 @@ _SAID = re.compile(
 )
 _OF_FILE = ("SB101", "SB102")  # about the whole of it, which sbatch looks at first
 _OF_COMBINATION = "SB135"  # a warning where the command line of sbatch may give what is missing
-_FIT = ("placement", "demands")
+_FIT = ("limits", "demands")
 
 
 def refusal(script: JobScript) -> Finding | None:

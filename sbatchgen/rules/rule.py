@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
 
-J = TypeVar("J")  # what a rule judges: a JobScript, a PlannedJob, or any Job
+J = TypeVar("J")  # what a rule judges: a JobScript, a JudgedJob, or any Job
 
 
 class Applies(Flag):
@@ -95,7 +95,7 @@ class Rule(Generic[J]):
 
 
 class Rules(list[Rule[J]]):
-    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both.
+    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[JudgedJob]` jobs, `Rules[Job]` both.
 
     `source` is that of rules which name none.
     """

@@ -11,11 +11,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from sbatchgen.dryrun.meetings import may_follow
-from sbatchgen.dryrun.missing import functions_of, last_line
-from sbatchgen.dryrun.run import MANY, SCRIPT, DryRun
-from sbatchgen.dryrun.step import number_of
 from sbatchgen.executables.program import SHELLS, programs
+from sbatchgen.plan.dry_run import MANY, SCRIPT, DryRun
+from sbatchgen.plan.meetings import may_follow
+from sbatchgen.plan.missing import functions_of, last_line
+from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import environment, steps, syntax
 from sbatchgen.rules.rule import Hit, Rules

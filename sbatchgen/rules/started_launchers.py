@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from sbatchgen.dryrun.launchers import StartedLauncher, launchers_of
-from sbatchgen.dryrun.meetings import may_follow, meetings
-from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.starts import StartedProcess, Step
-from sbatchgen.dryrun.step import number_of
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Severity
+from sbatchgen.plan.dry_run import DryRun
+from sbatchgen.plan.launchers import StartedLauncher, launchers_of
+from sbatchgen.plan.meetings import may_follow, meetings
+from sbatchgen.plan.started import StartedProcess, Step
+from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import names, processes, rendezvous, steps
 from sbatchgen.rules.rule import Hit, Rules

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from sbatchgen.dryrun.meetings import at_once, meetings, srun_options
-from sbatchgen.dryrun.run import DryRun, knows_cpus
-from sbatchgen.dryrun.starts import Step
-from sbatchgen.dryrun.step import number_of
+from sbatchgen.plan.dry_run import DryRun, knows_cpus
+from sbatchgen.plan.meetings import at_once, meetings, srun_options
+from sbatchgen.plan.started import Step
+from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import steps
 from sbatchgen.rules.rule import Hit, Rules

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.bash import Assignment
-from sbatchgen.dryrun.meetings import may_follow
-from sbatchgen.dryrun.missing import option_of
-from sbatchgen.dryrun.run import DryRun
-from sbatchgen.dryrun.starts import Step, options_of_srun
 from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, commands, programs
-from sbatchgen.inputs.settings import NETWORK_VARIABLES
+from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
+from sbatchgen.plan.dry_run import DryRun
+from sbatchgen.plan.meetings import may_follow
+from sbatchgen.plan.missing import option_of
+from sbatchgen.plan.started import Step, options_of_srun
 from sbatchgen.rules import emptiness, environment, rendezvous
 from sbatchgen.rules.rule import Hit, Rules
 

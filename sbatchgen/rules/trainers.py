@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.inputs.settings import SETUPS
+from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.plan.plan import ResolvedJob, trainer_is_file
 from sbatchgen.quoting import word
+from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.units import ShellPath
 
@@ -68,7 +68,8 @@ def _copies(job: TrainerJob) -> Iterator[Hit]:
 def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
     resolved, count = job.resolved, _starts(job.resolved)
     if job.source and job.source.spawns_always and count > 1 and resolved.launcher != "spawn":
-        what = f"{resolved.trainer} starts its own processes (mp.spawn), and {resolved.launcher} starts it {count} times"
+        what = f"{resolved.trainer} starts its own processes (mp.spawn), "
+        what += f"and {resolved.launcher} starts it {count} times"
         yield Hit(job.at("launcher"), what, "--launcher spawn")
 
 

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.quoting import counted, visible
+from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import run_usage
-from sbatchgen.table import table
+from sbatchgen.text_table import table
 from sbatchgen.units import Duration, Memory, as_requested, elapsed
 
 UNKNOWN = "-"

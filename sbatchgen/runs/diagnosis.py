@@ -21,13 +21,13 @@ from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read_record, records
-from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local
+from sbatchgen.runs.submitted_scripts import parsed
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
 from sbatchgen.slurm.submission_key import key_of
-from sbatchgen.table import one_line
+from sbatchgen.text_table import one_line
 
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
 MOST = 3  # causes that people are shown

@@ -12,7 +12,7 @@ from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
-from sbatchgen.table import one_line, table
+from sbatchgen.text_table import one_line, table
 from sbatchgen.units import elapsed
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")

@@ -8,7 +8,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import OVERWRITES, forgets_all
 from sbatchgen.job.trainer_source import read_trainer
 from sbatchgen.runs.record import Record
-from sbatchgen.runs.scripts import parsed
+from sbatchgen.runs.submitted_scripts import parsed
 
 
 def forgets(kept: Record, run_dir: Path) -> str:

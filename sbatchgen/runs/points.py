@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError
-from sbatchgen.plan.sweep import Sweep, read_points
 from sbatchgen.quoting import first_names
+from sbatchgen.resolved.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import MOST_TASKS, Record
 from sbatchgen.sbatch.array import indices

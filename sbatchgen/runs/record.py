@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__, files
-from sbatchgen.plan.plan import one_at_a_time
+from sbatchgen.resolved.resolved_job import one_at_a_time
 from sbatchgen.sbatch.array import indices
 from sbatchgen.units import is_utf8
 
@@ -32,7 +32,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedValue:
-    """A value of a plan, and where it was set, as `explain` shows them."""
+    """A value of a resolved job, and where it was set, as `explain` shows them."""
 
     name: str
     value: str
@@ -106,7 +106,7 @@ class Record:
         first: The point of a sweep that index 0 of the array has.
         profile: The profile's name, or "".
         version: The version of sbatchgen.
-        values: The plan.
+        values: The resolved job.
         code: The code that it runs, if known.
         process: Where it runs without Slurm.
     """

@@ -21,10 +21,10 @@ from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.git import git
 from sbatchgen.job.trainer_source import TrainerSource
-from sbatchgen.plan.plan import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
 from sbatchgen.quoting import word
+from sbatchgen.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
+from sbatchgen.runs.folder_check import error
 from sbatchgen.runs.record import Code
-from sbatchgen.runs.start import error
 
 MAX_BYTES = 256 << 20
 MAX_SETTINGS = 1 << 16  # bytes of a file of settings

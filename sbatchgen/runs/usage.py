@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import DocumentError, SlurmError
-from sbatchgen.plan.resources import UNLIMITED, ResourceRequest
-from sbatchgen.runs import process, scripts
+from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
+from sbatchgen.runs import process, submitted_scripts
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.runs.status import RunState, before, is_local
@@ -82,7 +82,7 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
     starts: list[JobUsage] = []
     asked, had = None, JobUsage()
     for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
-        script = None if is_local(job) else scripts.parsed(state.run.folder, job.id)
+        script = None if is_local(job) else submitted_scripts.parsed(state.run.folder, job.id)
         asked = script.resources if script else None
         had = _had(asked)
         if rows := known.get((job.cluster, job.id)):  # where Slurm does not count GPUs, those of the script

@@ -33,7 +33,7 @@ MASKS = {
 if TYPE_CHECKING:
 
     class RuntimeJob(Protocol):
-        """What a runtime may ask of a planned job."""
+        """What a runtime may ask of a resolved job."""
 
         @property
         def mode(self) -> Mode:

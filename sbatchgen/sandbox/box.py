@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Literal, NamedTuple, cast
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.sandbox import calls
+from sbatchgen.sandbox import seccomp
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
 _LATE, _MOST, _OVERDUE = 20.0, 96 << 20, b"overdue"  # seconds until a report, its bytes, and in its place
@@ -175,7 +175,7 @@ def _python(box: Box) -> str:
 
 def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], list[int]]:
     """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
-    if not (filtered := calls.program(trusts=box.trusts)):
+    if not (filtered := seccomp.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
     numbers = [*(number for parts in box.shown.values() for number in parts), _memory_file(opened, filtered)]
     line = [_program(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.client import answer
-from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
+from sbatchgen.slurm.node_gres import NodeGres, node_gres
 from sbatchgen.slurm.queue import rows, separator
 from sbatchgen.slurm.state import state
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.config import printed, record_of
-from sbatchgen.slurm.gres import NodeGres, node_gres
+from sbatchgen.slurm.node_gres import NodeGres, node_gres
 from sbatchgen.slurm.printed import count, names, pairs
 
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")

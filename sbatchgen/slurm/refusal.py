@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sbatchgen.errors import Problem
 from sbatchgen.inputs.document import read_document
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.sbatch.reader import Script
 
 
@@ -131,7 +131,7 @@ _STARTS = re.compile(
 
 
 def asked_by(resolved: ResolvedJob) -> dict[str, OptionSource]:
-    """Return the options of a plan by their long names."""
+    """Return the options of a resolved job by their long names."""
     job = resolved.resources
     return {name: OptionSource(name, value, job.place(name).text) for name, value in job.options.items()}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.plan.resources import ResourceRequest
 from sbatchgen.quoting import counted
+from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.sbatch.lists import is_flat, matches
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable

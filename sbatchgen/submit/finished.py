@@ -13,7 +13,7 @@ from sbatchgen.inputs.flags import layer_of
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.settings import findings_of, settings_of
+from sbatchgen.lint.lint_settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
 from sbatchgen.runs.own_trainer import script_forgets

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from sbatchgen import files
-from sbatchgen.runs import process, scripts
+from sbatchgen.runs import process, submitted_scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.job_log import Tail
@@ -63,7 +63,7 @@ def _start(
     assert run_dir  # noqa: S101 - `reserved` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
-    script = scripts.keep(run_dir, started, submission.script)  # no other start has this name
+    script = submitted_scripts.keep(run_dir, started, submission.script)  # no other start has this name
     log, now = output.name.replace("%", "%%"), time.time()
     about = replace(submission.about, key=new_key(), job=started, log=log, submitted=now)
     env, _ = submit_environment(environment)

@@ -15,17 +15,17 @@ from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.plan.origins import settings
-from sbatchgen.plan.plan import ResolvedJob
-from sbatchgen.plan.request import Request, with_log, with_snapshot
 from sbatchgen.render import launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
+from sbatchgen.resolved.origins import settings
+from sbatchgen.resolved.request import Request, with_log, with_snapshot
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check, check_trainer
-from sbatchgen.runs import record, scripts, start
-from sbatchgen.runs.folder import refusal
+from sbatchgen.runs import folder_check, record, submitted_scripts
 from sbatchgen.runs.record import Code, Record, ResolvedValue
+from sbatchgen.runs.run_folder import refusal
 from sbatchgen.runs.snapshot import Snapshot, find_code, missing, unseen
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_by
@@ -66,7 +66,7 @@ def of_job(
     begins, here, source = None, list[Finding](), None
     if folder:
         begins, here = _check_here(request.resolved, environment, folder, run_dir, code, used=used)
-        earlier = bool(run_dir and scripts.last(run_dir))
+        earlier = bool(run_dir and submitted_scripts.last(run_dir))
         trainer = TrainerJob(request.resolved, folder, environment, earlier=earlier)
         here, source = [*here, *check_trainer(trainer)], trainer.source
         here += unseen(request.resolved, code, source) if code else ()
@@ -83,7 +83,7 @@ def of_job(
         findings,
         profile_by=request.profile_by,
         start=begins,
-        last=scripts.last(run_dir) if run_dir else None,
+        last=submitted_scripts.last(run_dir) if run_dir else None,
         own_lines=_own_lines(request, text),
         snapshot=copied,
         source=source,
@@ -132,7 +132,7 @@ def _queued(
 ) -> Callable[[], Problem | None] | None:
     """Return what asks Slurm for other jobs of the run folder; None where a job may share it."""
     if resolved.slurm and not resolved.options.dependency and _has_known_name(resolved):
-        return partial(start.queued, run_dir, environment, at=str(resolved.origin("run_dir")))
+        return partial(folder_check.queued, run_dir, environment, at=str(resolved.origin("run_dir")))
     return None
 
 
@@ -144,7 +144,7 @@ def _check_here(
     snapshot: Snapshot | None,
     *,
     used: Problem | None,
-) -> tuple[start.Start | None, list[Finding]]:
+) -> tuple[folder_check.Start | None, list[Finding]]:
     """Return what the job will find in its run folder, and findings about that and about missing files.
 
     `used` is the problem of another job that uses the run folder.
@@ -154,7 +154,10 @@ def _check_here(
     begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":
         findings = []  # by that job
-    findings += [*start.unset(resolved, environment), *start.files_there(resolved, folder, environment)]
+    findings += [
+        *folder_check.unset(resolved, environment),
+        *folder_check.files_there(resolved, folder, environment),
+    ]
     if snapshot:
         findings += missing(resolved, snapshot)
     return begins, findings + ([Finding("error", used)] if used else [])
@@ -162,7 +165,7 @@ def _check_here(
 
 def _start(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
-) -> tuple[start.Start | None, list[Finding]]:
+) -> tuple[folder_check.Start | None, list[Finding]]:
     """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
     code = resolved.profile.paths.code
     if (
@@ -175,7 +178,7 @@ def _start(
         return None, []
     if code and not (folder / code.filled(environment) / "training/runfolder.py").is_file():
         return None, []  # seen from the nodes only, or an older version
-    return start.inspect_run_folder(resolved, run_dir, ShellPath(resolved.resume).filled(environment))
+    return folder_check.inspect_run_folder(resolved, run_dir, ShellPath(resolved.resume).filled(environment))
 
 
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:

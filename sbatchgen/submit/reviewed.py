@@ -17,7 +17,7 @@ from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.render import render
 from sbatchgen.review.review import Review
 from sbatchgen.runs.index import place
-from sbatchgen.runs.scripts import MAX_BYTES
+from sbatchgen.runs.submitted_scripts import MAX_BYTES
 from sbatchgen.slurm.client import submit_environment
 from sbatchgen.submit.submission import Submission
 

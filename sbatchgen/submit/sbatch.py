@@ -16,9 +16,9 @@ from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
 from sbatchgen.inputs.trust import temporary_folder
 from sbatchgen.quoting import word
-from sbatchgen.runs import folder, scripts
 from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
+from sbatchgen.runs import run_folder, submitted_scripts
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.runs.snapshot import Snapshot, describe
@@ -75,10 +75,10 @@ def reserved(
         name = f"{run_name(submission.about.name)}-{new_key()}"
         run_dir = run_index.place(environment).parent / "runs" / name
     make_log_folders(submission, note)
-    folder.make(run_dir)
+    run_folder.make(run_dir)
     about = submission.about
     about = replace(about, code=about.code or describe(Path(about.folder)))
-    with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
+    with run_folder.only_owner_writes(), run_folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
         if submission.queued and (problem := submission.queued()):
@@ -174,7 +174,7 @@ def _keep(run_dir: Path, about: Record, script: bytes, note: Note) -> None:
     """Keep record and script of a job in its run folder."""
     try:
         records.keep(run_dir, about)
-        scripts.keep(run_dir, about.job, script)
+        submitted_scripts.keep(run_dir, about.job, script)
     except OSError as error:
         note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
-from sbatchgen.plan.sweep import Sweep, SweepArray
 from sbatchgen.quoting import numbers_as_text
+from sbatchgen.resolved.sweep import Sweep, SweepArray
 from sbatchgen.runs.points import POINTS
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.submit.submission import Submission

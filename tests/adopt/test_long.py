@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from sbatchgen.adopt.adoption import adopt
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 
 HEAD = "#!/bin/bash\n#SBATCH --gpus=1 --time=10\n"
 LONG = {  # what repeats, with the number of the line, between its beginning and its end

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from tests.adopt.adopted import adopted
 from tests.conftest import Command
 

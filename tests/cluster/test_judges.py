@@ -9,7 +9,7 @@ import pytest
 
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.settings import findings_of, settings_of
+from sbatchgen.lint.lint_settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from tests.rules.test_corpus import FOLDER, SCRIPTS
 from tests.sbatch.array_values import REFUSED, TAKEN

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sbatchgen.discover.cluster import ask
 from sbatchgen.discover.facts import text
+from sbatchgen.discover.slurm_answers import ask
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import Places

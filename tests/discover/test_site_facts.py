@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.discover.cluster import ask
 from sbatchgen.discover.comparison import differences
 from sbatchgen.discover.facts import text
+from sbatchgen.discover.slurm_answers import ask
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.slurm.reservation import reservations_in

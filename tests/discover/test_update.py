@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.comparison import Difference, differences, findings
 from sbatchgen.discover.facts import text
+from sbatchgen.discover.slurm_answers import LiveCluster
 from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile, Qos

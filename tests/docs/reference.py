@@ -17,12 +17,12 @@ import yaml
 from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.inputs.flags import GROUPS, JobOption, parameters
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of
 from sbatchgen.lint.linter import rules
-from sbatchgen.rules.page import FOLDER as RULE_PAGES
+from sbatchgen.rules.rule_page import FOLDER as RULE_PAGES
 from sbatchgen.units import RELEASES, Count, Duration, Memory, Port, Release, Resume, ShellPath
 from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config

@@ -19,14 +19,14 @@ import yaml
 from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.errors import DocumentError
+from sbatchgen.extras.page.site import Site
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.modes import MODES
-from sbatchgen.page.site import Site
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 from tests.scripts import PROFILES
 from tests.training.forks import QUICKLY
 from training.config import parse

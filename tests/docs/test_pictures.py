@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.text import Text
 
-from sbatchgen.plan.sweep import grid
+from sbatchgen.resolved.sweep import grid
 from sbatchgen.review.screen import coloured
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.points import POINTS
@@ -21,7 +21,7 @@ from sbatchgen.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.docs.pictures import FOLDER, adapted, drawn, lines_of, named_parts, terminal, typed
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 from tests.slurm import fakes
 
 PICTURES = REPOSITORY / FOLDER

@@ -10,10 +10,10 @@ import yaml
 
 from sbatchgen import cli, errors
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import rules
-from sbatchgen.rules.page import FOLDER
+from sbatchgen.rules.rule_page import FOLDER
 from tests.conftest import REPOSITORY, Command
 from tests.docs import reference
 from tests.inputs.schema import schema

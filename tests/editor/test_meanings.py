@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.editor.cluster import _KEYS, _OF_CLUSTER
-from sbatchgen.editor.meanings import WORDS, meanings
+from sbatchgen.extras.editor.cluster import _KEYS, _OF_CLUSTER
+from sbatchgen.extras.editor.option_meanings import WORDS, meanings
 from sbatchgen.sbatch.option_table import specs
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.units import NEWEST, RELEASES

@@ -246,7 +246,7 @@ def test_a_broken_profile_is_told_and_scripts_are_still_checked(mine: Editor, tm
 
 
 def test_without_pygls_it_says_what_to_install(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sbatchgen.editor.server", raising=False)
+    monkeypatch.delitem(sys.modules, "sbatchgen.extras.editor.server", raising=False)
     monkeypatch.setitem(sys.modules, "lsprotocol", None)
     result = command("lsp")
     assert result.status == 2

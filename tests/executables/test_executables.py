@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.executables.command_options import program_name, read_options
 from sbatchgen.executables.launcher import LauncherCall
-from sbatchgen.executables.options import program_name, read_options
 from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS, SHELLS, commands, programs
 from sbatchgen.job.script import JobScript
 from tests.conftest import REPOSITORY
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 
 WRAPPER = "wrapper: acmewrap | o,opt= verbose"
 LAUNCHER = "launcher underscores: acmerun | nnodes=NODES workers=PROCESSES"

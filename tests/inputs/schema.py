@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from release.schemas import DIALECT
 from sbatchgen.inputs.document import is_required
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of, without_none
 from sbatchgen.units import Count, Duration, Memory, Port

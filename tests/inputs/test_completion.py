@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sbatchgen.editor.cluster import ClusterFacts
+from sbatchgen.extras.editor.cluster import ClusterFacts
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.options import VALUES, SbatchOptions

@@ -8,7 +8,7 @@ import pytest
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import decode, read_document
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from tests.conftest import REPOSITORY, Command

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from sbatchgen.lint import call, shellcheck
+from sbatchgen.lint import linting, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import sources
 from sbatchgen.rules.retired import RETIRED
@@ -383,7 +383,7 @@ def test_many_files_are_read_in_order(command: Command, monkeypatch: pytest.Monk
     for number in range(40):
         put(f"jobs/{number:02}.slurm", BAD if number % 3 else GOOD)
     alone = command("lint", "jobs")
-    monkeypatch.setattr(call, "MANY", 4)
+    monkeypatch.setattr(linting, "MANY", 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert command("lint", "jobs") == alone
     assert alone.err == "40 scripts: 26 errors, 26 warnings\n"

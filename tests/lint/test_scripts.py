@@ -19,7 +19,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
-from sbatchgen.rules.page import PROFILE, pages
+from sbatchgen.rules.rule_page import PROFILE, pages
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "fixtures" / "scripts"

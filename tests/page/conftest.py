@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.page.folder import PageParts, write
-from sbatchgen.page.site import Site
+from sbatchgen.extras.page.site import Site
+from sbatchgen.extras.page.static_files import PageParts, write
 from sbatchgen.units import Text
 from tests.conftest import REPOSITORY
 from tests.scripts import CENTRES, PROFILES

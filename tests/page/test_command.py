@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sbatchgen.errors import SbatchgenError
+from sbatchgen.extras.page.form import model
+from sbatchgen.extras.page.packages import NAMES, installed
+from sbatchgen.extras.page.site import FILES, Site, read_site, strings_of
+from sbatchgen.extras.page.static_files import MARK
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.page.folder import MARK
-from sbatchgen.page.form import model
-from sbatchgen.page.packages import NAMES, installed
-from sbatchgen.page.site import FILES, Site, read_site, strings_of
 from tests.conftest import REPOSITORY, Command
 from tests.page.conftest import need, write_page
 

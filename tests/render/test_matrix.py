@@ -18,7 +18,7 @@ from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.modes import MODES
-from sbatchgen.plan.plan import ResolvedJob
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import WAIT_S
 from sbatchgen.units import Duration, Memory

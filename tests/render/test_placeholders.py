@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.plan.sweep import Sweep
+from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.rules.judge import check
 from sbatchgen.units import EnvValue, ShellPath
 from tests.conftest import Command
-from tests.plan.test_sweep import HOSTILE
+from tests.resolved.test_sweep import HOSTILE
 from tests.scripts import resolved, script
 
 SRUN = '#!/bin/bash\nwhile [ "$1" != t.py ]; do shift; done; printf "%s\\0" "$LR" "$PLACE" "$@" >seen\n'

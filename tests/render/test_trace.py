@@ -9,9 +9,9 @@ import pytest
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
-from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.render.render import render
 from sbatchgen.render.trace import TemplateLine, trace
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from tests.conftest import Command
 from tests.scripts import CODE, errors, matrix, resolved
 

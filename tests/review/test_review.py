@@ -15,14 +15,14 @@ import pytest
 from sbatchgen import files
 from sbatchgen.cli.output import show_review
 from sbatchgen.inputs.layers import Level, Origin
-from sbatchgen.plan.origins import Setting
-from sbatchgen.plan.plan import ResolvedJob
 from sbatchgen.quoting import visible
-from sbatchgen.review.allocation import elements
+from sbatchgen.resolved.origins import Setting
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.review.node_share import elements
 from sbatchgen.review.review import Review, of_resolved, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.rules.judge import check
-from sbatchgen.runs import record, scripts
+from sbatchgen.runs import record, submitted_scripts
 from sbatchgen.units import Duration, Memory, Text
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
@@ -303,19 +303,19 @@ def test_a_dumb_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> None:
-    assert scripts.last(tmp_path) is None
-    assert scripts.last(tmp_path / "nothing") is None
+    assert submitted_scripts.last(tmp_path) is None
+    assert submitted_scripts.last(tmp_path / "nothing") is None
     for job, submitted, says in (("7", 5.0, b"echo 1"), ("12", 6.0, b"echo 2")):
         text = b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\n" + says + b"\n"
-        assert scripts.keep(tmp_path, job, text).name == f"job-{job}.slurm"
+        assert submitted_scripts.keep(tmp_path, job, text).name == f"job-{job}.slurm"
         about = record.Record(shared=False, name="x", job=job, submitted=submitted, folder="/")
         record.keep(tmp_path, about)
-    newest = scripts.last(tmp_path)
+    newest = submitted_scripts.last(tmp_path)
     assert newest is not None
     assert (newest.job, newest.file.name) == ("12", "job-12.slurm")
     now = "#!/bin/bash\n# sbatchgen 0.1.0 (def): sbatchgen render y\necho 2\n"
-    assert scripts.difference(newest, now) == ""
-    assert scripts.difference(newest, now.replace("2\n", "3\n")).splitlines() == [
+    assert submitted_scripts.difference(newest, now) == ""
+    assert submitted_scripts.difference(newest, now.replace("2\n", "3\n")).splitlines() == [
         f"--- job 12, {newest.time}", "+++ now", "@@ -2,3 +2,3 @@", " # sbatchgen", "-echo 2", "+echo 3", " ",
     ]  # fmt: skip
 
@@ -454,5 +454,5 @@ def test_review_loads_no_library_for_a_terminal_that_is_not_there() -> None:
 
     modules = loaded("review", "ddp", "--profile", "torchrun")
     assert not modules & {"rich", "difflib", "pygments"}
-    assert not [name for name in modules if name.startswith(("sbatchgen.dryrun", "sbatchgen.rehearsal"))]
+    assert not [name for name in modules if name.startswith(("sbatchgen.plan", "sbatchgen.extras.rehearsal"))]
     assert REPOSITORY.exists()

@@ -11,9 +11,9 @@ import pytest
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.job.script import JobScript
 from sbatchgen.modes import MODES
-from sbatchgen.review import starts
+from sbatchgen.review import layout
+from sbatchgen.review.layout import Starts
 from sbatchgen.review.review import of_resolved, of_script
-from sbatchgen.review.starts import Starts
 from tests.conftest import Command
 from tests.scripts import CENTRES, PROFILES, resolved, script
 
@@ -32,11 +32,11 @@ def of_directives(line: str) -> str:
     job = JobScript(file="job.slurm", text=text).resources
     placed = of_script(text, job, again=("sbatchgen", "plan", "job.slurm")).starts
     assert placed is not None
-    return starts.as_text(placed)
+    return layout.as_text(placed)
 
 
 def test_each_node_has_its_ranks_and_the_command_is_that_of_the_script() -> None:
-    lines = starts.as_text(of_job("ddp", "msu", nodes=2)).splitlines()
+    lines = layout.as_text(of_job("ddp", "msu", nodes=2)).splitlines()
     assert lines[:2] == [
         "node 0   1 task, ranks 0-3, 4 GPUs, 16 CPUs",
         "node 1   1 task, ranks 4-7, 4 GPUs, 16 CPUs",
@@ -52,7 +52,7 @@ def test_nodes_that_are_alike_are_one_row() -> None:
         (1, 6, 4, 27),
         (7, 7, 28, 31),
     ]
-    assert "nodes 1-6  1 task on each, ranks 4-27, 4 GPUs on each, 16 CPUs on each\n" in starts.as_text(
+    assert "nodes 1-6  1 task on each, ranks 4-27, 4 GPUs on each, 16 CPUs on each\n" in layout.as_text(
         placed
     )
 
@@ -72,7 +72,7 @@ def test_without_slurm_there_are_no_tasks() -> None:
 def test_every_job_has_its_command_in_at_most_six_lines(mode: str, profile: str) -> None:
     placed = of_job(mode, profile)
     assert placed.command
-    assert len(starts.as_text(placed).splitlines()) <= 6
+    assert len(layout.as_text(placed).splitlines()) <= 6
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.fix import mended
-from sbatchgen.lint.settings import Settings, findings_of, settings_of
+from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import Source, whole
 from sbatchgen.rules.syntax import unfilled_commands
 from tests.conftest import REPOSITORY

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint
-from sbatchgen.rules.page import Example
+from sbatchgen.rules.rule_page import Example
 from tests.cluster.fixtures import FIRST, VISIBLE
 from tests.cluster.job import TERMINAL, parse_jobs
 from tests.cluster.slurm import Cluster

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.dryrun.call import plan_of
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import Document, decode, read_document
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM
@@ -21,12 +20,13 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
-from sbatchgen.plan.resolve import resolve
+from sbatchgen.plan.planning import plan_of
+from sbatchgen.resolved.resolve import resolve
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.judge import check, check_started
-from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
+from sbatchgen.rules.rule_page import FOLDER, PROFILE, Example, Page, pages
 from tests.conftest import REPOSITORY
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 from tests.tables import hold
 
 PAGES = pages()
@@ -196,7 +196,7 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
 
 def test_where_a_rule_is_true_is_said_by_the_rule() -> None:
     """No id of a rule is written in the folders that apply them."""
-    for folder in ("lint", "adopt", "dryrun", "review", "submit", "cli"):
+    for folder in ("lint", "adopt", "plan", "review", "submit", "cli"):
         for file in (REPOSITORY / "sbatchgen" / folder).glob("*.py"):
             nodes = ast.walk(ast.parse(file.read_text()))
             texts = [

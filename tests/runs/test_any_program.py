@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.plan.sweep import read_points
+from sbatchgen.resolved.sweep import read_points
 from sbatchgen.runs.points import POINTS
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import CommandLineError
-from sbatchgen.plan.sweep import Sweep
+from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs.index import Index, Run, place
 from sbatchgen.runs.overview import page
 from sbatchgen.runs.points import SweepState, sweep_state

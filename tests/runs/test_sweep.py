@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.errors import SbatchgenError, SlurmError
-from sbatchgen.plan.sweep import grid, parts
+from sbatchgen.resolved.sweep import grid, parts
 from sbatchgen.review.review import of_script
 from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.record import Record

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.inputs.job import JobSpec
-from sbatchgen.page import form
+from sbatchgen.extras.page import form
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts, Runtime
 from tests.conftest import REPOSITORY

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.fixtures import VISIBLE, _need
 from tests.conftest import REPOSITORY
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 
 from . import attempts, lab
 from .lab import User, put

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import _need
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 
 from . import lab
 from .lab import GROUP, User, put

@@ -19,7 +19,9 @@ CANCELLED = "kill -TERM $PPID; until [[ -s runs/ddp/stop ]]; do sleep 0.02; done
 
 def chain(owner: User, launcher: str = "srun") -> str:
     """The script of a job whose run folder is runs/ddp."""
-    return script(resolved("ddp", owner.home / "public.yaml", chain=Count(3), launcher=launcher, nodes=Count(2)))
+    return script(
+        resolved("ddp", owner.home / "public.yaml", chain=Count(3), launcher=launcher, nodes=Count(2))
+    )
 
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])

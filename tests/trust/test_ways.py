@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.fixtures import _need
-from tests.dryrun.plans import needs_sandbox
+from tests.plan.plans import needs_sandbox
 
 from . import lab
 from .lab import User

@@ -1,0 +1,119 @@
+"""A script in an editor: what its options mean on this cluster, and which may be written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from sbatchgen.extras.editor.answers import Choice, Choices, Note, starting
+from sbatchgen.extras.editor.cluster import ClusterFacts
+from sbatchgen.extras.editor.option_meanings import WORDS, meanings
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
+from sbatchgen.job.known_options import table
+from sbatchgen.job.script import JobScript
+from sbatchgen.keys import keys_of
+from sbatchgen.lint.linter import rules
+from sbatchgen.rules.rule_page import pages
+from sbatchgen.sbatch.getopt import Option
+from sbatchgen.sbatch.option_table import HasArgument, Spec
+
+_DIRECTIVE = "#SBATCH"
+_VALUE = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
+_RULE = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
+_LAST = re.compile(r"[^,&|]*$")  # of several values
+_COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
+
+
+def note(
+    script: JobScript, cluster: ClusterFacts | None, line: int, column: int, findings: Iterable[Finding]
+) -> Note | None:
+    """Return what there is to say of the word at a place: its option, and the rules that it breaks."""
+    texts, at = [], None
+    for use in script.uses:
+        place = script.at_use(use)
+        if isinstance(use, Option) and place.line == line and place.column <= column <= place.end:
+            texts.append(of_option(use.name, use.spec, use.value or "", cluster, partitions_of(script)))
+            at = place
+    for finding in findings:
+        place = finding.place
+        if place.line == line and place.column <= column <= (place.end or column):
+            texts.append(_why(finding.rule))
+            at = at or place
+    if not at:
+        return None
+    end = at.end or len(script.lines[line - 1]) + 1
+    return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, at.column, end)
+
+
+def of_option(
+    name: str, spec: Spec | None, value: str, cluster: ClusterFacts | None, partitions: Iterable[str]
+) -> str:
+    """Return what an option of sbatch means, and the limits of the cluster for it."""
+    short = f" (`-{spec.short}`)" if spec and spec.short else ""
+    lines = [f"**--{name}**{short}: {meanings().get(name, 'An option of a plugin of the site.')}"]
+    if cluster and (limits := cluster.limits(name, value, partitions)):
+        lines += ["", f"{cluster.profile.name}:", "", *limits]
+    return "\n".join(lines)
+
+
+def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: int) -> Choices:
+    """Return what may be written at a place: options, their values, rules in a comment."""
+    before = script.lines[line - 1][: column - 1]
+    if comment := _RULE.search(before):
+        start = comment["start"].upper()
+        every = (Choice(rule.id, "rule", rule.title) for rule in rules().values())
+        return starting(every, start, column - len(start))
+    if not before.startswith(_DIRECTIVE):
+        return Choices()
+    known = table(script.slurm, script.plugins)
+    if value := _VALUE.search(before):
+        spec = known.get(value["long"]) if value["long"] else _of_letter(known.values(), value["short"])
+        takes = (
+            spec
+            and spec.argument
+            in ((HasArgument.REQUIRED, HasArgument.OPTIONAL)[: 1 + (value["between"] == "=")])
+        )
+        if spec and takes:
+            return values(spec.name, value["value"], cluster, partitions_of(script), column)
+    start = re.search(r"\S*$", before)
+    assert start is not None  # noqa: S101
+    return starting(_options(known.values()), start[0], start.start() + 1)
+
+
+def values(
+    name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
+) -> Choices:
+    """Return what an option of sbatch may have as a value; of several, for the last."""
+    last = _LAST.search(written)
+    start = last[0] if last else ""
+    some = dict.fromkeys(WORDS.get(name, ()), "")
+    some |= cluster.names(name, partitions) if cluster else {}
+    return starting(
+        (Choice(text, "value", about) for text, about in some.items()), start, column - len(start)
+    )
+
+
+def partitions_of(script: JobScript) -> list[str]:
+    """Return the partitions that a script names."""
+    option = script.options.get("partition")
+    return (option.value or "").split(",") if option else []
+
+
+def _options(specs: Iterable[Spec]) -> Iterator[Choice]:
+    """Yield the options that a directive may have."""
+    for spec in specs:
+        if not spec.early:
+            equals = "=" if spec.argument is HasArgument.REQUIRED else ""
+            about = meanings().get(spec.name, "An option of a plugin of the site.")
+            yield Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON)
+
+
+def _of_letter(specs: Iterable[Spec], letter: str) -> Spec | None:
+    return next((spec for spec in specs if spec.short == letter), None)
+
+
+def _why(rule: str) -> str:
+    """Return the reason of a rule, without the examples of its page."""
+    page = pages().get(rule)
+    return page.text.partition("\n```")[0].replace("## ", "**", 1).replace("\n", "**\n", 1) if page else ""

@@ -1,0 +1,165 @@
+"""Writes the folder of a page: static files for any web server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import __version__
+from sbatchgen.errors import DocumentError
+from sbatchgen.extras.page.form import model
+from sbatchgen.extras.page.site import FILES, Site, strings_of
+from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.trust import temporary_folder
+
+MARK = ".sbatchgen-page"  # in a folder that may be written again
+PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own place is not known
+_LIBRARIES = "/lib/python3.14/site-packages"
+_PLAIN = ("page.js", "page.css", "worker.js", "python.js")
+# Commands that a page has no use for, and what only they load.
+_LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
+_SECONDS = 600
+
+PackedFile = tuple[
+    str, str, bool
+]  # a path in the browser, the path here, and whether texts for people are kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageParts:
+    """What a page is made of.
+
+    Attributes:
+        profiles: The files of its profiles.
+        site: What the centre says.
+        site_file: Where.
+        packages: The folder of npm's packages.
+        cache: Where compressed files are kept.
+        quality: How much work is put into compression, up to 11.
+    """
+
+    profiles: Sequence[Path]
+    site: Site
+    site_file: Path | None
+    packages: Path
+    cache: Path
+    quality: int = 11
+
+
+def write(page: PageParts, to: Path) -> None:
+    """Write the folder; one that this function wrote earlier is replaced.
+
+    Raises:
+        DocumentError: The folder is another one, a profile is wrong, or Node.js failed.
+    """
+    if to.exists() and not (to / MARK).is_file() and (not to.is_dir() or any(to.iterdir())):
+        what = f"{to} has files that are not those of a page"
+        raise DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as made:
+        new = Path(made, "page")
+        new.mkdir()
+        _pack(page, new)
+        _texts(page, new)
+        (new / MARK).write_text(f"{__version__}\n")
+        if to.exists():
+            shutil.rmtree(to)
+        new.chmod(0o755)
+        new.rename(to)
+
+
+def _texts(page: PageParts, new: Path) -> None:
+    """Write HTML, CSS and JavaScript."""
+    import jinja2
+
+    profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
+    strings = strings_of(page.site, page.site_file)
+    logo = ""
+    if page.site.logo and page.site_file:
+        source = page.site_file.parent / page.site.logo
+        logo = f"logo{source.suffix}"
+        shutil.copyfile(source, new / logo)
+    for name in _PLAIN:
+        shutil.copyfile(FILES / name, new / name)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FILES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    values = {"site": page.site, "t": strings, "logo": logo}
+    form = model(profiles, strings, has_code=page.site.code is not None)
+    (new / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
+    files = sorted(str(file.relative_to(new)) for file in new.rglob("*") if file.is_file())
+    digest = hashlib.sha256(b"".join((new / name).read_bytes() for name in files)).hexdigest()[:16]
+    text = environment.from_string((FILES / "sw.js").read_text())
+    (new / "sw.js").write_text(text.render(version=f"sbatchgen-{digest}", files=files))
+
+
+def _pack(page: PageParts, new: Path) -> None:
+    """Let Node.js compile and compress Python."""
+    with temporary_folder("sbatchgen-page-") as folder:
+        place = folder / "place"
+        root = str(page.site.code or PLACE)
+        place.write_text(root)
+        plan: dict[str, Any] = {
+            "packages": str(page.packages.absolute()),
+            "cache": str(page.cache.absolute()),
+            "to": str(new.absolute()),
+            "quality": page.quality,
+            "files": [("/place", str(place), False), *_files(page.profiles, root)],
+        }
+        file = folder / "plan.json"
+        file.write_text(json.dumps(plan))
+        words = ["node", str(FILES / "pack.mjs"), str(file)]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            fix = "install Node.js 18 or newer"
+            raise DocumentError.of(f"Node.js could not make the page: {error}", fix=fix) from error
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip() and len(line) < 400]
+            raise DocumentError.of(f"Node.js could not make the page: {' / '.join(lines[-8:])}")
+
+
+def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
+    """Yield what Python needs: the package, its data, its libraries, and the profiles of the page."""
+    package = Path(__file__).parents[2]
+    for file in sorted(package.rglob("*")):
+        parts = file.relative_to(package).parts
+        if file.suffix in (".py", ".md", ".yaml") and not _LEFT_OUT & {*parts}:
+            inside = "/".join(parts)
+            if parts[0] not in (
+                "templates",
+                "profiles",
+                "schemas",
+                "code",
+            ):  # which a wheel has in the package
+                yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
+    yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
+    for file in profiles:
+        own = file.resolve().parent == bundled("profiles").resolve()
+        yield f"{root if own else '/site'}/profiles/{file.name}", str(file.absolute()), False
+        beside = file.absolute().parents[1] / "templates"
+        if not own and file.absolute().parent.name == "profiles" and beside.is_dir():
+            yield from _tree(beside, "/site/templates", ".j2")
+    for name in ("click", "jinja2", "markupsafe", "yaml"):
+        spec = find_spec(name)
+        assert spec is not None  # noqa: S101 - sbatchgen needs them
+        assert spec.origin is not None  # noqa: S101
+        yield from _tree(Path(spec.origin).parent, f"{_LIBRARIES}/{name}", ".py")
+    for name in ("tree_sitter", "tree_sitter_bash", "sbatchgen_in_browser"):
+        yield f"{_LIBRARIES}/{name}.py", str(FILES / f"python/{name}.py"), False
+
+
+def _tree(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
+    """Yield the files of a folder with this suffix."""
+    for file in sorted(folder.rglob(f"*{suffix}")):
+        yield f"{to}/{file.relative_to(folder)}", str(file.absolute()), False

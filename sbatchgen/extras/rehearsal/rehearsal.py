@@ -1,0 +1,331 @@
+"""The rehearsal of a job: its script really runs, in a sandbox, with all nodes played by this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import math
+import os
+import shutil
+import site
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.errors import FitError
+from sbatchgen.executables.program import programs
+from sbatchgen.extras.rehearsal.controller import PlayedJob
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.batch_job import JOB_ID, Grant, grant
+from sbatchgen.plan.dry_run import facts_of_steps
+from sbatchgen.plan.sight import sight_of
+from sbatchgen.render.render import render_request
+from sbatchgen.resolved.request import Request
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.runs.folder_check import here
+from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, run
+from sbatchgen.sbatch.values import read_signal
+from sbatchgen.slurm.client import submit_environment
+
+MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to start
+KILL_WAIT = 30
+_BIN = f"{PLACE}/bin"
+_GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
+_SCONTROL = """#!/bin/bash
+case "$1 $2" in
+    "requeue "*) touch {place}/requeued ;;
+    "show hostname"*) printf '%s\\n' {nodes} ;;
+esac
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What a rehearsal showed.
+
+    Attributes:
+        resolved: The job as it was rehearsed.
+        starts: What happened in each start, as controller.py reports it.
+        processes: How many processes the training has.
+        unproven: What it can't show, and why.
+        seconds: How long it took.
+        memory: The most bytes that all processes together had in memory.
+        limit: The limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself.
+        failure: What the controller printed if it failed.
+    """
+
+    resolved: ResolvedJob
+    starts: tuple[Mapping[str, Any], ...]
+    processes: int
+    unproven: tuple[tuple[str, str], ...]
+    seconds: float
+    memory: int
+    limit: str
+    failure: str
+
+
+def rehearse(
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    seconds: float,
+    patience: float,
+    network: bool,
+    see: Sequence[str] = (),
+    tell: Callable[[str], None],
+) -> Rehearsal:
+    """Run a job through its time limit, a requeue, scancel and its end.
+
+    Args:
+        request: The job.
+        environment: The user's.
+        folder: The folder of submission.
+        seconds: How long each start may take until it has done its first steps, and the last until the end.
+        patience: How long a start runs if its trainer prints no steps.
+        network: Whether the job has the machine's network.
+        see: Folders that the job may read beside those that it names.
+        tell: Called with what the trainer can read and write, before it starts.
+
+    Raises:
+        NoSandboxError: This machine allows no sandbox.
+    """
+    resolved, unproven = _on_this_machine(request.resolved, folder, environment)
+    script = render_request(request._replace(resolved=resolved))
+    job = JobScript(file="job.slurm", text=script, profile=resolved.profile)
+    user = environment.get("USER", "user")
+    held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
+    held = replace(held, gpus=resolved.gpus_per_node)
+    kept, _ = submit_environment(environment)
+    own = {
+        "PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}",
+        "SLURM_SUBMIT_DIR": str(folder),
+        "USER": user,
+        "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
+    }
+    number = str(
+        JOB_ID + os.getpid() % 9000
+    )  # scripts make their port of it, and the machine has other users
+    of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
+    batch = {**kept, **of_job, **own}
+    run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
+    home = kept.get("HOME", "")
+    kept_copies = ExitStack()
+    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
+    tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
+    data = dict.fromkeys([os.path.join(folder, resolved.data.filled(batch))] * ("fake" in resolved.args))  # noqa: PTH118
+    with (
+        kept_copies,
+        sight.opened() as shown,
+        tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside,
+    ):
+        played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
+        box = Box(
+            hostname=held.nodes[0],
+            home=home,
+            folder=str(folder),
+            shown=shown,
+            readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
+            files={**data, **_files(script, held, job, played)},
+            over={
+                "/etc/hosts": (f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode(), 0o644)
+            },
+            kept={run_dir: outside},
+            devices=_gpus(),
+            network="machine" if network else "loopback",
+            trusts=True,
+            limits=_limits(seconds),
+        )
+        ended = run(
+            [sys.executable, "-m", "sbatchgen.extras.rehearsal.controller", f"{PLACE}/play.json"], batch, box
+        )
+    return Rehearsal(
+        resolved=resolved,
+        starts=tuple(_starts(ended.files.get("out", ""))),
+        processes=processes_of(resolved),
+        unproven=(*unproven, *_of_machine(resolved, network=network)),
+        seconds=ended.seconds,
+        memory=ended.memory,
+        limit=ended.limit,
+        failure=ended.files.get("err", "").strip(),
+    )
+
+
+def _starts(out: str) -> Iterator[dict[str, Any]]:
+    """Yield what the controller reports; the trainer may have added lines."""
+    for line in out.splitlines():
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
+    """Return what the trainer can read and write."""
+    reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
+    reach = "has this machine's network" if network else "has no network (--network gives it one)"
+    return (
+        f"the job runs in a sandbox on this machine. It {reads} and programs, not the rest of your home"
+        f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {reach}"
+    )
+
+
+def _of_python(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the folders of the Python that runs the job, and of this package."""
+    yield from (sys.prefix, str(Path(__file__).parents[3]))
+    if site.ENABLE_USER_SITE:
+        yield site.getusersitepackages()
+    for path in resolved.software.values():
+        folder = Path(str(path))
+        if folder.is_absolute() and any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
+            yield str(folder)
+
+
+def _limits(seconds: float) -> BoxLimits:
+    """Return what the job may use: it trains."""
+    wall = 5 * (seconds + KILL_WAIT) + 300
+    return BoxLimits(
+        seconds=wall, cpu=math.inf, idle=math.inf, memory=_memory(), each=0, file=0, processes=4096
+    )
+
+
+def processes_of(resolved: ResolvedJob) -> int:
+    """Return how many processes train together."""
+    return resolved.nodes * resolved.nproc_per_node if resolved.mode.several_processes else 1
+
+
+def computes_memory(resolved: ResolvedJob) -> bool:
+    """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
+    return resolved.trainer is None and resolved.gpus_per_node > 0 and not resolved.mode.replicates
+
+
+def refuse_unfit(resolved: ResolvedJob) -> None:
+    """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
+    if not resolved.slurm:
+        what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
+        raise FitError.of(what, fix="run the job itself: sbatchgen submit")
+    processes, most = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
+    if processes > most:
+        what = (
+            f"the job has {processes} processes, and this machine has {os.cpu_count()} CPUs: at most {most}"
+        )
+        raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
+
+
+def _on_this_machine(
+    resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
+) -> tuple[ResolvedJob, list[tuple[str, str]]]:
+    """Return the job with what this machine lacks replaced, and what that leaves unproven."""
+    unproven, args = [], list(resolved.args)
+    is_login_node = shutil.which("sbatch", path=environment.get("PATH")) is not None
+    if resolved.runtime.is_container or _is_missing(resolved, folder, environment):
+        unproven.append(
+            (f"{resolved.runtime.name}", f"this command's Python runs in its place: {sys.executable}")
+        )
+        resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
+    if resolved.trainer is None:
+        args += ["--log-every", "1"]
+        if not _gpus():
+            args += ["--device", "cpu"]
+        data = here(resolved.data, folder, environment)
+        if not is_login_node and not (data and data.is_dir()):
+            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(resolved)), "--epochs", "2"]
+            unproven.append(("data", f"{resolved.data} is not on this machine: 2 epochs of random images"))
+    return replace(resolved, args=tuple(args)), unproven
+
+
+def _is_missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> bool:
+    return any(resolved.runtime.missing(resolved, lambda path: here(path, folder, environment)))
+
+
+def _gpus() -> list[str]:
+    """Return the devices of GPUs that this machine has."""
+    return [name for name in _GPUS if Path("/dev", name).exists()]
+
+
+def _batch(resolved: ResolvedJob) -> int:
+    """Images of a step of the bundled trainer."""
+    words = [word for arg in resolved.args for word in arg.split("=", 1)]
+    for flag, times in (
+        ("--batch-size", 1),
+        ("--batch-size-per-gpu", resolved.nodes * resolved.nproc_per_node),
+    ):
+        if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
+            return int(value) * times
+    return 64
+
+
+def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
+    """Return what no machine but the cluster shows."""
+    rows = (
+        [("GPUs", "this machine has none: the training runs on CPUs")]
+        if resolved.gpus_per_node and not _gpus()
+        else []
+    )
+    if computes_memory(resolved):
+        rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
+    if resolved.nodes > 1:
+        rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
+    if resolved.settings.modules:
+        rows.append(("modules", f"module commands do nothing here: {' '.join(resolved.settings.modules)}"))
+    if not network:
+        rows.append(("network", "the job has none here: --network gives it this machine's"))
+    return rows
+
+
+def _job(
+    resolved: ResolvedJob,
+    job: JobScript,
+    batch: Mapping[str, str],
+    folder: Path,
+    run_dir: str,
+    *,
+    seconds: float,
+    patience: float,
+) -> PlayedJob:
+    asked = read_signal(job.option("signal") or "")
+    return PlayedJob(
+        script=f"{PLACE}/job.slurm",
+        folder=os.path.join(folder, job.option("chdir") or ""),  # noqa: PTH118
+        environment=dict(batch),
+        run_dir=run_dir,
+        metrics=resolved.metrics or "",
+        signal=asked.number if asked else 0,
+        lead=asked.seconds if asked else 0,
+        to_batch=bool(asked and "B" in asked.flags),
+        kill_wait=KILL_WAIT,
+        steps=3,
+        limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
+        seconds=seconds,
+        patience=seconds if resolved.trainer is None else patience,
+        processes=processes_of(resolved) if computes_memory(resolved) else 0,
+    )
+
+
+def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+    of_steps = facts_of_steps(job, held) | {"exact": False}  # this machine may have fewer CPUs
+    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
+    files = {
+        "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.extras.rehearsal.tasks "$@"\n'.encode(),
+        "scontrol": scontrol.encode(),
+        "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
+        **dict.fromkeys(("python3", "python"), python),
+        **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
+    }
+    return {
+        **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
+        f"{PLACE}/job.slurm": (script.encode(), 0o755),
+        f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
+        f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
+    }
+
+
+def _memory() -> int:
+    """Three quarters of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4

@@ -1,0 +1,147 @@
+"""How jobs start: the keys that a profile and each of its partitions may have."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import make_dataclass
+from typing import Any, Literal
+
+from sbatchgen.inputs.job_file import GpuRequest
+from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.keys import described, record
+from sbatchgen.modes import Launcher
+from sbatchgen.runtimes import RUNTIMES, RuntimeName
+from sbatchgen.runtimes.base import NoFacts, Runtime
+from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, StepOption, Text
+
+# Keys with lines of shell, in the order in which they run.
+SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
+_INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
+
+
+# Keys of `network` that are variables of the training, with the variable's name in lower case.
+NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
+
+
+@record
+class Network:
+    """How processes on several nodes find each other."""
+
+    nccl_socket_ifname: Text | None = described(
+        "NCCL_SOCKET_IFNAME: interface for NCCL, or ^docker,lo for all but these."
+    )
+    gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
+    nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
+    port_base: Port = described("First port for jobs.", make=lambda: Port(20000))
+    port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        most = Port.LAST - self.port_base + 1
+        if self.port_count > most:
+            what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
+            yield "port_count", what, f"write port_count: {most}, or less"
+        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
+            if name and not re.fullmatch(_INTERFACE, name):
+                what = f"gloo needs names of interfaces, but '{name}' is not one"
+                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
+
+
+Runtimes: Any = make_dataclass(
+    "Runtimes",
+    [
+        (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
+        for runtime in RUNTIMES.values()
+        if runtime.Facts is not NoFacts
+    ],
+    namespace={"__doc__": "Where a Python with torch comes from, by runtime.", "__module__": __name__},
+    kw_only=True,
+    eq=False,
+    repr=False,
+)
+
+
+@record
+class StartSettings:
+    """What may also differ by launcher. A new key is a field here, and `resolved.settings.KEY` its value."""
+
+    env: Mapping[EnvName, EnvValue] = described(
+        "Variables of the job, in order; the job expands ${NAME} in their values.", make=dict
+    )
+    options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
+    step: Mapping[StepOption, Text] = described(
+        "Options of srun, by their long names: true for one without a value, false to leave one out.",
+        make=dict,
+    )
+    gpu_visibility: Literal["node", "task"] | None = described(
+        "The GPUs that a task sees: those of the node, or its own alone, as device 0. [default: node]"
+    )
+
+
+@record
+class ModeSettings(SbatchOptions):
+    """What holds for one mode."""
+
+    step: Mapping[StepOption, Text] = described("Options of srun, by their long names.", make=dict)
+
+
+@record
+class LauncherSettings(StartSettings):
+    """What holds for one launcher."""
+
+    args: tuple[Argument, ...] = described("Arguments of torchrun, as --tee=3.", ())
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from _partition_named("options", self.options)
+
+
+def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
+    """Yield a partition in a place that depends on the partition."""
+    if options.partition:
+        yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
+
+
+@record
+class JobSettings(StartSettings):
+    """How jobs start. What a partition writes wins over the profile, mappings key by key, lists as a whole.
+
+    A new key is a field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
+    """
+
+    gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
+    modules: tuple[Text, ...] = described("Modules to load, in order; use PATH adds a folder of modules.", ())
+    module_start: Literal["purge", "reset", "keep"] | None = described(
+        "What becomes of the modules that are loaded already. [default: purge, if modules are given]"
+    )
+    setup_before_modules: tuple[Text, ...] = described(
+        "Lines of shell to run before the modules are loaded.", ()
+    )
+    setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
+    setup_after_runtime: tuple[Text, ...] = described("Lines of shell to run once the runtime is set up.", ())
+    setup_per_node: tuple[Text, ...] = described(
+        "Lines of shell that run once on each node, before the training.", ()
+    )
+    setup_per_task: tuple[Text, ...] = described(
+        "Lines of shell that run in each task of the training's step, before its program.", ()
+    )
+    master_addr: Text | None = described(
+        "Command that prints the address of the first node, where it runs. [default: the node's name]"
+    )
+    network: Network = described("How processes on several nodes find each other.", make=Network)
+    runtime: RuntimeName | None = described(
+        "Where Python comes from, unless the job says otherwise. [default: host]"
+    )
+    launcher: Launcher | None = described(
+        "How processes start, unless the job says otherwise. [default: torchrun]"
+    )
+    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
+    gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
+    launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
+
+    def facts(self, runtime: Runtime) -> Any:
+        """Return what is written of a runtime, as its `Facts`."""
+        return getattr(self.runtimes, runtime.attribute, None)
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from _partition_named("gpu_options", self.gpu_options)

@@ -1,0 +1,296 @@
+"""`sbatchgen lint`: from names of files to a report and an exit status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen import text_table as tables
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.files import write
+from sbatchgen.finding import Finding, Severity
+from sbatchgen.inputs.search import Places
+from sbatchgen.lint import fix, formats, shellcheck
+from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
+from sbatchgen.lint.linter import marks_secret, rules
+from sbatchgen.lint.source import STDIN, Source, files, sources
+from sbatchgen.quoting import counted
+from sbatchgen.rules.comments import SHELLCHECK
+from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.rule_page import pages
+
+RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
+FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
+MANY = 100  # files from which on it pays to start processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a call of `lint` gives.
+
+    Attributes:
+        report: For stdout.
+        change: What --fix has changed or --diff would, for stdout, before the report.
+        problems: Files that can't be read, for stderr.
+        summary: For stderr.
+        status: The exit status.
+    """
+
+    report: str
+    change: bytes
+    problems: tuple[Problem, ...]
+    summary: str
+    status: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The findings of a file, and the change that --fix or --diff makes of them."""
+
+    located: tuple[formats.Located, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    change: bytes = b""
+    scripts: int = 0
+    is_document: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only.
+
+    Attributes:
+        plans: The user's environment, where scripts are run in a sandbox too; else None.
+    """
+
+    settings: Settings
+    mend: str = ""
+    shellcheck: str = ""
+    plans: Mapping[str, str] | None = None
+
+
+class RuleText(NamedTuple):
+    """A rule with its page, in Markdown."""
+
+    rule: str
+    severity: Severity
+    pedantic: bool
+    title: str
+    page: str
+
+
+def explanation(names: Sequence[str]) -> str:
+    """Return the pages of rules, in Markdown.
+
+    Raises:
+        CommandLineError: There is no such rule.
+    """
+    known = pages()
+    return "\n".join(known[rule].text for rule in _named(names))
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Return the ids of rules that --explain names; raises CommandLineError if there is no such rule."""
+    known = pages()
+    wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
+    for rule in wanted:
+        if SHELLCHECK.fullmatch(rule):
+            page = f"see {shellcheck.PAGES}{rule}"
+            raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=page)
+        if rule in RETIRED:
+            raise CommandLineError.of(removal(rule), at="--explain")
+        if rule not in known:
+            raise CommandLineError.of(f"no rule '{rule}'", at="--explain", fix=did_you_mean(rule, known))
+    return wanted
+
+
+def rule_texts(names: Sequence[str]) -> list[RuleText]:
+    """Return rules with their pages: those that --explain names, or all."""
+    known, texts = [rules()[name] for name in _named(names) or rules()], pages()
+    return [
+        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, texts[rule.id].text) for rule in known
+    ]
+
+
+def table() -> str:
+    """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    return tables.table(
+        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
+    )
+
+
+def run(
+    names: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    style: formats.Style,
+    profile: str | None,
+    slurm: str | None,
+    form: str,
+    select: Sequence[str],
+    disable: Sequence[str],
+    pedantic: bool,
+    strict: bool,
+    fail_on: str,
+    mend: str,
+    ask_shellcheck: bool | None,
+    plan: bool = False,
+) -> Outcome:
+    """Lint files, folders and - for stdin, as the options of `sbatchgen lint` ask for it.
+
+    `style` colours a text by a severity; `mend` is "fix", "diff" or ""; `ask_shellcheck` may be None, for
+    up to shellcheck.FILES files where it is installed.
+
+    Raises:
+        CommandLineError: A flag's value makes no sense.
+        DocumentError: The profile or sbatchgen.yaml is wrong.
+    """
+    _refuse_change(names, mend, form)
+    settings = settings_of(
+        Places(folder, environment), profile, slurm, select=select, disable=disable, pedantic=pedantic
+    )
+    problems: list[Problem] = []
+    named = list(files(names, problems.append))
+    task = Task(
+        settings=settings,
+        mend=mend,
+        shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck),
+        plans={**environment} if plan else None,
+    )
+    checked = list(_check_all(named, task))
+    located = [finding for file in checked for finding in file.located]
+    problems += [problem for file in checked for problem in file.problems]
+    least = min(RANK[fail_on], RANK["warning"]) if strict else RANK[fail_on]
+    failing = any(RANK[each.finding.severity] >= least for each in located)
+    notes = [*map(removal, settings.removed)]
+    if form == "text":
+        notes += [*_pages(checked), _summary(located, checked)]
+    return Outcome(
+        report=_report(form, located, problems, style),
+        change=b"".join(file.change for file in checked),
+        problems=tuple(problems),
+        summary="\n".join(notes),
+        status=FOUND if problems or failing else 0,
+    )
+
+
+def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
+    """Raise CommandLineError if the change can't be made or shown."""
+    if mend and form != "text":
+        raise CommandLineError.of(
+            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
+        )
+    if mend == "fix" and STDIN in names:
+        raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
+
+
+def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
+    """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(processors, len(names))
+    work = partial(check, task=task)
+    if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
+        return map(work, names)
+    from sbatchgen.lint.workers import spread
+
+    return spread(work, names, processes)
+
+
+def check(name: str, task: Task) -> Checked:
+    """Lint a file, and mend it if the task says so."""
+    try:
+        scripts = sources(name)
+        change = b""
+        if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
+            scripts, change = _mend(name, scripts[0], task)
+        located = tuple(finding for source in scripts for finding in _located(source, task))
+        return Checked(
+            located=located,
+            change=change,
+            scripts=len(scripts),
+            is_document=any(source.indents for source in scripts),
+        )
+    except DocumentError as error:
+        return Checked(problems=error.problems)
+
+
+def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
+    """Return what is left of a script to report on, and the change."""
+    new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
+    change = fix.difference(source.file, source.data, new)
+    if task.mend == "fix" and change:
+        write(Path(name), new, before=source.data)
+        source = replace(source, data=new)
+    return [source], change
+
+
+def _located(source: Source, task: Task) -> Iterator[formats.Located]:
+    """Yield the findings of a script with their lines, in which secrets are not shown again."""
+    others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    if task.plans is not None:
+        others = [*others, *_of_plan(source, task.settings, task.plans)]
+    findings = findings_of(source, task.settings, others)
+    lines = source.text.split("\n") if findings else []
+    shown = {source.line + number: " " * source.indent(number) + line for number, line in enumerate(lines)}
+    for finding in findings:
+        if marks_secret(finding.rule) and finding.place.line in shown:
+            line, start = shown[finding.place.line], finding.place.column - 1
+            end = finding.place.end - 1 if finding.place.end else len(line)
+            shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
+    yield from (
+        formats.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
+    )
+
+
+def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
+    """Return what is wrong with what a script of bash would start."""
+    from sbatchgen.plan.planning import is_planned, plan_of, script_of
+    from sbatchgen.rules.judge import check_started
+
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
+    return check_started(plan_of(script, environment, settings.folder)) if is_planned(script) else []
+
+
+def _report(
+    form: str, located: Sequence[formats.Located], problems: Sequence[Problem], style: formats.Style
+) -> str:
+    if form == "json":
+        return formats.as_json(located)
+    if form == "github":
+        return formats.as_github(located)
+    if form == "sarif":
+        titles = {rule.id: rule.title for rule in rules().values()}
+        texts = {page.rule: page.text for page in pages().values()}
+        return formats.as_sarif(located, problems, titles, texts)
+    return formats.as_text(located, style)
+
+
+def _pages(checked: Sequence[Checked]) -> list[str]:
+    """Return the documents with findings, each with their numbers, where there are several."""
+    pages = [file for file in checked if file.is_document and file.located]
+    if len(pages) < 2:
+        return []
+    rows = ((file.located[0].file, _counts(file.located)) for file in pages)
+    return [tables.table([("PAGE", "FINDINGS"), *rows])]
+
+
+def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
+    """How many findings there are, in how many scripts."""
+    scripts = sum(file.scripts for file in checked)
+    if not scripts:
+        return "no scripts found"
+    pages = sum(file.is_document for file in checked)
+    where = f", in {counted(pages, 'page')}" if pages > 1 else ""
+    return f"{counted(scripts, 'script')}{where}: {_counts(located) or 'nothing found'}"
+
+
+def _counts(located: Sequence[formats.Located]) -> str:
+    """How many findings there are of each severity."""
+    severities = [each.finding.severity for each in located]
+    counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
+    counts += [f"{severities.count('info')} info"] if "info" in severities else []
+    return ", ".join(counts)

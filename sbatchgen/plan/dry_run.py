@@ -1,0 +1,442 @@
+"""The dry run of a script: again and again, with what it lacked, until it has started its programs."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import marshal
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sbatchgen.executables.program import PROGRAMS, commands, programs
+from sbatchgen.finding import Place
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.batch_job import Grant
+from sbatchgen.plan.missing import (
+    Need,
+    Traced,
+    absent,
+    empty_test,
+    expected,
+    false_test,
+    functions_of,
+    missing,
+    traced,
+)
+from sbatchgen.plan.sight import Sight, path_of, sight_of
+from sbatchgen.plan.started import StartRecord, Step, read, steps
+from sbatchgen.plan.step import number_of
+from sbatchgen.plan.step_placement import placements
+from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
+from sbatchgen.units import EnvName
+
+ROUNDS = 12
+MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
+SECONDS = 1.5  # of processors, for all runs together
+WAITING = 10.0  # seconds that all runs may take
+_EACH = 1.0  # seconds of processors that a run may use, so that another one can follow
+_IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
+_SPOOL = "/var/spool/slurmd/job1000001/"
+SCRIPT = f"{_SPOOL}slurm_script"
+_BIN = f"{PLACE}/bin"
+_HERE = Path(__file__).parent
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_WRAPPERS = programs("wrapper") - programs("system")
+_STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
+    name.partition(" ")[0] for name in _WRAPPERS
+}
+_LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
+_COVERS = [
+    f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in _STAND_INS if name != "sleep"
+]
+# What step.py loads of this package; the reader of host lists with `units` only where it needs that.
+_OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
+_OFF = re.compile(rb"\bset \+x\b")
+_OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
+_OF_SOFTWARE = re.compile(
+    r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
+)  # modules set them
+_NO_PATHS = ("arguments", "variable")
+_POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
+
+
+class Left(NamedTuple):
+    """The time that is left for the runs of a script.
+
+    Attributes:
+        cpu: Seconds of processors.
+        seconds: Seconds.
+    """
+
+    cpu: float = SECONDS
+    seconds: float = WAITING
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no other run may start."""
+        return self.cpu < 0.1 or self.seconds < 0.1
+
+    def limits(self) -> BoxLimits:
+        """Return the limits of the next run."""
+        return BoxLimits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
+
+    def after(self, ended: Ended) -> Left:
+        """Return what is left after a run."""
+        return Left(self.cpu - ended.cpu, self.seconds - ended.seconds)
+
+
+class Given(NamedTuple):
+    """What a user gives a dry run.
+
+    Attributes:
+        arguments: The arguments of the script.
+        variables: Variables of the shell that submits.
+        files: Files and folders (which end in /) that count as there, and their texts; * is for any name.
+        status: The exit status of each program that the script starts.
+    """
+
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
+    files: Mapping[str, bytes] = {}
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a script would start.
+
+    Attributes:
+        script: The script.
+        grant: What the job holds.
+        steps: What it starts, in order.
+        needed: What it needs from outside and is not here.
+        ended: How it ended.
+        starts: What the stand-ins recorded.
+        batch: The environment in which the batch script started.
+        given: What it was given, and what it needed.
+        runs: How often the script ran until it had what it needs.
+        left: The time that is left for other runs.
+        failing: Its run where every program fails, if the job may end with 0 then.
+    """
+
+    script: JobScript
+    grant: Grant
+    steps: tuple[Step, ...]
+    needed: tuple[Need, ...]
+    ended: Ended
+    starts: tuple[StartRecord, ...] = ()
+    batch: Mapping[str, str] = field(default_factory=dict)
+    given: Given = field(default_factory=Given)
+    runs: int = 1
+    left: Left = field(default_factory=Left)
+    failing: DryRun | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """The cluster of the script."""
+        return self.script.profile
+
+    def at(self, line: int) -> Place:
+        """A line of the script; 0 if it is not known."""
+        file = self.script.file
+        return Place(f"{file}:{line}", line, 1) if line else Place(file)
+
+    def at_option(self, option: str) -> Place:
+        """Where the script has an option."""
+        return self.script.at_option(option)
+
+    @cached_property
+    def trace(self) -> tuple[Traced, ...]:
+        """The commands that the batch script ran."""
+        return traced(self.ended.files.get("trace", ""))
+
+    @property
+    def said(self) -> str:
+        """The last line that the script printed to stderr; to stdout, if that has none."""
+        texts = (self.ended.files.get(name, "").replace(f"{SCRIPT}: ", "").strip() for name in ("err", "out"))
+        return next((text.splitlines()[-1][:300] for text in texts if text), "")
+
+
+def dry_run(
+    script: JobScript,
+    grant: Grant,
+    folder: str,
+    given: Given,
+    *,
+    home: str,
+    user: str,
+    see: Sequence[str] = (),
+    rounds: int = ROUNDS,
+    left: Left | None = None,
+) -> DryRun:
+    """Run a script on nodes that do not exist.
+
+    Args:
+        script: The script.
+        grant: What it holds.
+        folder: Where it would be submitted.
+        given: What the user gives it.
+        home: The user's home folder, which is empty in the sandbox.
+        user: The user's name.
+        see: Folders that the script may see too.
+        rounds: How often it may run.
+        left: The time that is left for all its runs.
+
+    Raises:
+        NoSandboxError: This machine allows no sandbox.
+    """
+    base = {
+        "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
+        "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
+    }  # fmt: skip
+    workdir = _absolute(script.option("chdir"), folder)
+    box = _box(script, grant, home=home, workdir=workdir, see=see)
+    with ExitStack() as kept:
+        sight = sight_of(script.text, workdir, [folder], kept, home=home, user=user)
+        return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
+
+
+def _again(  # noqa: PLR0917 - of one caller
+    script: JobScript,
+    grant: Grant,
+    given: Given,
+    batch: Mapping[str, str],
+    box: Box,
+    sight: Sight,
+    rounds: int,
+    left: Left,
+) -> DryRun:
+    """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
+    workdir = box.folder
+    at_first = _at_first(script, given, workdir) if rounds > 1 else {}
+    needed, given = {**at_first}, _with(given, at_first.values())
+    for number in range(1, rounds + 1):
+        with sight.opened() as shown:
+            box = box._replace(shown=shown, limits=left.limits())
+            done = _once(script, grant, given, batch, box)
+        left = left.after(done.ended)
+        if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
+            break
+        lacked = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
+        if not lacked:
+            break
+        paths = [_absolute(name, workdir) for kind, name in lacked if kind not in _NO_PATHS]
+        before, sight = sight, sight.wider(paths)
+        if sight != before:  # this machine has some of it
+            lacked = {key: need for key, need in lacked.items() if key[0] in _NO_PATHS or not path_of(key[1])}
+        needed |= lacked
+        given = _with(given, lacked.values())
+    placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
+    if placed and not (done.ended.limit or left.is_used_up):
+        job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
+        box = box._replace(files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
+        with sight.opened() as shown:
+            done = _once(script, grant, given, batch, box._replace(shown=shown))
+        left = left.after(done.ended)
+        number += 1
+    for key in [key for key in needed if key[0] not in _NO_PATHS]:
+        if path_of(_absolute(key[1], workdir)):  # hidden in the sandbox alone
+            del needed[key]
+    ran = {entry.line for entry in done.trace}
+    spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
+    reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
+    commands_run = "\n".join(entry.command for entry in done.trace)
+    unused = {key for key in at_first if f"/{Path(key[1]).name}" not in commands_run}
+    needed = {key: need for key, need in needed.items() if key not in unused}
+    for need in unset(done, given) if done.steps else ():
+        if need.line in reached | ran:
+            needed.setdefault(need[:2], need)
+    needs = tuple(sorted(needed.values(), key=lambda need: need.line))
+    return replace(done, needed=needs, given=given, runs=number, left=left)
+
+
+def _at_first(script: JobScript, given: Given, workdir: str) -> dict[tuple[str, str], Need]:
+    """Return what a run lacks by the script's text alone."""
+    needs = expected(script.body, script.text, workdir)
+    return {need[:2]: need for need in needs if need.name not in given.files and not path_of(need.name)}
+
+
+def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
+    """Return the sandbox of a script, without what it is given."""
+    text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
+    job = marshal.dumps(facts_of_steps(script, grant))
+    stand_ins = _stand_ins()
+    covers = {os.path.realpath(path) for path in _COVERS if os.path.exists(path)}  # noqa: PTH110 - many
+    return Box(
+        home=home,
+        hostname=grant.nodes[0],
+        folder=workdir,
+        readable=see,
+        files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
+        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
+    )
+
+
+def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box) -> DryRun:
+    batch = {**batch, **given.variables}
+    if given.status:
+        batch["__plan_status"] = str(given.status)
+    given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
+    files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
+    box = box._replace(files={**files, **box.files})
+    ended = run(["/bin/bash", *flags_of(script), SCRIPT, *given.arguments], batch, box)
+    starts = tuple(
+        start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
+    )
+    started = steps(starts, grant, batch)
+    return DryRun(
+        script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
+    )
+
+
+def flags_of(script: JobScript) -> list[str]:
+    """Return the flags of the first line that decide which commands run: -e and -u, as in -xeu."""
+    given = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[A-Za-np-z]+", flag)]
+    return [f"-{letter}" for letter in "eu" if given and letter in given[0]]
+
+
+@functools.cache
+def _stand_ins() -> dict[str, tuple[bytes, int]]:
+    """Return the programs that run in the sandbox; modules also compiled, as step.py starts often."""
+    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh")}
+    files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
+    for module in ("step", *_OF_PACKAGE):
+        path = _HERE / "step.py" if module == "step" else _HERE.parents[1] / f"{module}.py"
+        folder, _, name = f"/{module}".rpartition("/")
+        code = SourceFileLoader(name, str(path)).get_code(name)
+        compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
+        files[f"{module}.py"] = (path.read_bytes(), 0o755)
+        files[f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc".lstrip("/")] = (
+            compiled,
+            0o644,
+        )
+    return {f"{PLACE}/{name}": file for name, file in files.items()}
+
+
+def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
+    """Return what step.py knows of a job, in types that marshal takes."""
+    asked = script.resources
+    return {
+        "nodes": list(grant.nodes),
+        "tasks": list(grant.tasks),
+        "cpus": list(grant.cpus),
+        "gpus": grant.gpus,
+        "asked_gpus": grant.asked_gpus,
+        "gpus_per_node": bool(asked.gpus_per_node),
+        "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
+        "release": script.release,
+        "exact": knows_cpus(script),
+        "programs": _programs(),
+        "answers": programs("answers"),
+    }
+
+
+def knows_cpus(script: JobScript) -> bool:
+    """Whether a script says how many CPUs its job has on each node."""
+    asked = script.resources
+    return "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks)
+
+
+@functools.cache
+def _programs() -> dict[str, dict[str, Any]]:
+    """Return how step.py reads the options of each command that it sees through."""
+    return {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")}
+
+
+def _absolute(name: str, folder: str) -> str:
+    return os.path.join(folder, name)  # noqa: PTH118 - an absolute one wins
+
+
+def _lacking(done: DryRun, given: Given) -> list[Need]:
+    """What the run lacked, if the next run can have it."""
+    err = done.ended.files.get("err", "")
+    programs = [
+        (process.argv[0], process.cwd, step.line)
+        for step in done.steps
+        for process in step.processes
+        if not process.container
+    ]
+    lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *absent(programs)]
+    lacked = [need for need in lacked if need.name not in given.files]
+    if done.steps and done.ended.status == 0:
+        return lacked
+    functions = functions_of(done.script.body)
+    if not done.ended.limit and (need := false_test(done.trace, functions)):
+        lacked.append(need)
+    return lacked or [*unset(done, given)] or [*_tested(done, given)]
+
+
+def unset(done: DryRun, given: Given) -> Iterator[Need]:
+    """The arguments and variables that a script uses and that are not given."""
+    body, err = done.script.body, done.ended.files.get("err", "")
+    of_functions = [part for part in body.commands if part.context.function]
+    inside = [(part.at, part.end) for part in of_functions]
+    inside += [(part.at, part.end) for part in body.sets if part.context.function]
+    numbers = [
+        use
+        for use in body.uses
+        if _POSITIONAL.fullmatch(use.name)
+        and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")
+        and not any(at <= use.at < end for at, end in inside)
+    ]
+    count = max([1, *(int(use.name) for use in numbers if use.name.isdecimal())])
+    if numbers and not given.arguments and "set -- " not in done.script.text:
+        yield Need("arguments", str(min(count, 30)), numbers[0].line)
+    if not numbers and not given.arguments and not done.steps and (options := done.script.named("getopts")):
+        yield Need("arguments", "1", options[0].line)
+    optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE | optional
+    for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
+        if (
+            "!" not in use.operator
+            and not _OF_SOFTWARE.fullmatch(use.name)
+            and done.script.text[use.at] == "$"
+        ):
+            yield Need("variable", use.name, use.line)
+    for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
+        if (
+            match[2].isidentifier()
+            and match[2] not in known
+            and re.search(rf"\$\{{?{match[2]}", done.script.text)
+        ):
+            yield Need("variable", match[2], number_of(match[1]))
+
+
+def _tested(done: DryRun, given: Given) -> Iterator[Need]:
+    """The variables that were empty in the last test of the script, and that only a user can set."""
+    body = done.script.body
+    line = empty_test(done.trace, functions_of(body))
+    for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
+        own = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
+        is_given = name in done.batch or name in given.variables
+        if not is_given and all(f"${{{name}" in text for text in own):  # NAME=${NAME:-}
+            yield Need("variable", name, line)
+
+
+def _with(given: Given, needed: Iterable[Need]) -> Given:
+    """Give a run what the last one lacked: empty files, and names in place of values."""
+    arguments, variables, files = given.arguments, dict(given.variables), dict(given.files)
+    for need in needed:
+        if need.name.startswith(_SPOOL):  # where Slurm's copy of the script is alone
+            continue
+        if need.kind == "arguments":
+            arguments = tuple(f"ARG{number}" for number in range(1, int(need.name) + 1))
+        elif need.kind == "variable":
+            variables[need.name] = need.name
+        elif need.kind == "folder":
+            files[need.name.rstrip("/") + "/"] = b""
+        elif need.kind == "program":
+            files[need.name] = (_HERE / "stand_in.sh").read_bytes()
+        else:
+            files[need.name] = b""
+    return given._replace(arguments=arguments, variables=variables, files=files)

@@ -1,0 +1,227 @@
+"""A plan as text and as JSON: steps, nodes, processes; those that differ in rank only are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from sbatchgen.finding import Finding
+from sbatchgen.plan.dry_run import DryRun
+from sbatchgen.plan.missing import option_of
+from sbatchgen.plan.started import StartedProcess, Step
+from sbatchgen.quoting import counted, numbers_as_text, word
+from sbatchgen.text_table import one_line
+
+_WIDTH = 110
+_MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
+_MANY_SAME = 5  # words about variables that are not shown again
+_MOST = 60  # characters of a variable, unless a process is shown in full
+_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
+_ANY = "{...}"  # for a value that differs otherwise
+_HIDDEN = (
+    "SLURM_",
+    "SLURMD_",
+    "PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ROCR_VISIBLE",
+    "ZE_AFFINITY",
+)
+
+Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
+
+
+def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
+    """Return a plan for people; with `process`, this one of each step in full."""
+    lines = [headline(done), ""]
+    if refusal:
+        line = f" (line {refusal.place.line})" if refusal.place.line else ""
+        first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
+        lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
+    above: list[str] = []
+    for paragraphs in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
+        for indent, words in paragraphs:
+            is_env = words[0] == "env:" and process is None
+            lines += _wrapped(indent, _without(above, words) if is_env else words)
+            above = words if is_env else above
+        lines.append("")
+    if done.needed:
+        lines.append("Needed, and not here:")
+        lines += [
+            f"  {_needed(done, need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
+            for need in done.needed
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def headline(done: DryRun) -> str:
+    """Return a plan in a line."""
+    grant = done.grant
+    processes = sum(max(len(step.processes), step.tasks) for step in done.steps)
+    gpus = f", {counted(grant.gpus, 'GPU')} on each" if grant.gpus else ""
+    end = (
+        f"ends with {done.ended.status}" if not done.ended.limit else f"stopped: limit of {done.ended.limit}"
+    )
+    steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
+    return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
+
+
+def _needed(done: DryRun, kind: str, name: str) -> str:
+    if kind == "arguments":
+        return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
+    if kind == "variable":
+        option, release = option_of(name), done.script.slurm
+        why = (
+            f", which Slurm {release} does not set"
+            if option in done.script.options
+            else f", of jobs with --{option}"
+        )
+        return f"variable {name}{why if option else ''}: --var {name}=VALUE"
+    return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
+
+
+def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+    """The variables of a process without those that are shown above, if these are all among them."""
+    new = [each for each in words if each not in above]
+    if not len(words) - len(new) == len(above) >= _MANY_SAME:
+        return words
+    return ["env:", f"as above{', and' * bool(new)}", *new]
+
+
+def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
+    """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
+    for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
+        texts = [text for _, text in group]
+        columns = [[*zip(*rows, strict=True)] for rows in zip(*map(_rows, texts), strict=True)]
+        apart = sum(len({*column}) > 1 for row in columns for column in row)
+        if len(texts) < _MANY_ALIKE or apart > _FEW_APART:
+            yield from texts
+            continue
+        (indent, head), *paragraphs = texts[0]
+        merged = [[*map(_values, row)] for row in columns]
+        yield [
+            (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
+            *zip((at for at, _ in paragraphs), merged, strict=True),
+        ]
+
+
+def _rows(text: Paragraphs) -> list[list[str]]:
+    return [words for _, words in text[1:]]
+
+
+def _values(column: Sequence[str]) -> str:
+    """The words of several steps at the same place, as one."""
+    values = [*dict.fromkeys(column)]
+    if len(values) == 1:
+        return values[0]
+    heads = {value.rpartition("=")[0] for value in values}
+    head = f"{heads.pop()}=" if len(heads) == 1 and "=" in values[0] else ""
+    names = [value.removeprefix(head) for value in values]
+    return f"{head}{{{', '.join(names) if len(names) < 4 else f'{names[0]}, {names[1]} ... {names[-1]}'}}}"
+
+
+def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
+    what = "srun," if step.is_srun else "in the batch script,"
+    count = counted(max(step.tasks, len(step.processes)), "process")
+    yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
+    if step.refusal:
+        yield "  ", ["refused by Slurm:", one_line(step.refusal)]
+    if not step.processes:
+        yield "  ", [*map(_shown, step.command)]
+    for group in _groups(step.processes):
+        members = [process for process in group if chosen is None or process.rank == chosen]
+        if members:
+            yield from _of_group(members, full=chosen is not None)
+
+
+def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
+    first = group[0]
+    nodes = list(dict.fromkeys(process.node for process in group))
+    ranks = sorted({process.rank for process in group})
+    name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers_as_text(ranks)}"
+    on = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
+    has: list[str] = []
+    if first.gpus and len({process.gpus for process in group}) == 1:
+        has = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
+    elif first.gpus:
+        has = ["one GPU each, by rank"]
+    yield "  ", [f"{name} on", f"{on}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
+    yield "    ", [*map(_shown, _folded([process.argv for process in group], group))]
+    yield "    ", ["folder:", one_line(first.cwd)]
+    if first.container:
+        yield "    ", ["container:", one_line(first.container)]
+    names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
+    values = [
+        tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
+    ]
+    if names:
+        yield "    ", ["env:", *map(_shown, _folded(values, group))]
+
+
+def _assignment(name: str, value: str | None, *, full: bool) -> str:
+    if value is None:
+        return f"{name} unset"
+    return f"{name}={value if full or len(value) <= _MOST else f'{value[:_MOST]}...'}"
+
+
+def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
+    """Processes that differ in rank only, together."""
+    alike: dict[Any, list[StartedProcess]] = {}
+    for process in processes:
+        alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
+    groups: dict[Any, list[StartedProcess]] = {}
+    for members in alike.values():
+        marked = _folded([process.argv for process in members], members)
+        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY)]
+        for process in members:
+            key = (id(members), *(process.argv[at] for at in apart))
+            groups.setdefault(key, []).append(process)
+    return [*groups.values()]
+
+
+def _places(process: StartedProcess) -> tuple[str, ...]:
+    of = process.env
+    return str(process.rank), of.get("SLURM_NODEID") or "0", process.node, of.get("SLURM_LOCALID") or "0"
+
+
+def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
+    """One row for all: a word that differs has the mark of what it follows from."""
+    folded = []
+    for column in zip(*rows, strict=True):
+        text = column[0]
+        if len(set(column)) > 1:
+            head, equals, _ = text.rpartition("=")
+            values = [each.rpartition("=")[2] for each in column]
+            places = [*zip(*map(_places, group), strict=True)]
+            mark = next((mark for mark, own in zip(_MARKS, places, strict=True) if [*own] == values), _ANY)
+            text = f"{head}{equals}{mark}"
+        folded.append(text)
+    return folded
+
+
+def _shown(text: str) -> str:
+    """A word as a shell takes it, on one line."""
+    shown = one_line(text if text.startswith("{") or "={" in text else word(text))
+    return shown if len(shown) < 400 else f"{shown[:400]}..."
+
+
+def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
+    line = indent
+    for text in words:
+        if len(line) + len(text) > _WIDTH and line.strip():
+            yield line.rstrip()
+            line = " " * (len(indent) + 2)
+        line += f"{text} "
+    yield line.rstrip()
+
+
+def difference(old: DryRun, new: DryRun) -> str:
+    """Return how the plans of two scripts differ; "" if they do not."""
+    import difflib
+
+    before, after = (as_text(done).splitlines()[2:] for done in (old, new))
+    names = (old.script.file, new.script.file)
+    changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
+    return "".join(f"{line}\n" for line in changes)

@@ -1,0 +1,127 @@
+"""`sbatchgen plan`: from a script to what it would start."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.executables.program import programs
+from sbatchgen.files import read_file
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.trust import user_name
+from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.batch_job import grant
+from sbatchgen.plan.dry_run import MANY, DryRun, Given, dry_run
+from sbatchgen.sandbox.box import NoSandboxError
+
+SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
+MOST_BYTES = 8 << 20  # of a file that is given
+
+
+def plan_of(
+    script: JobScript,
+    environment: Mapping[str, str],
+    folder: Path,
+    given: Given | None = None,
+    *,
+    nodes: int | None = None,
+    see: Sequence[str] = (),
+) -> DryRun:
+    """Return what a script would start.
+
+    Args:
+        script: The script.
+        environment: The user's; the script sees nothing of it but HOME and USER.
+        folder: Where it would be submitted.
+        given: What it is given.
+        nodes: How many nodes it gets, in place of its own --nodes.
+        see: Folders that the script may see beside its own.
+
+    Raises:
+        DocumentError: It is not a script of a shell.
+        NoSandboxError: This machine allows no sandbox.
+    """
+    if not is_planned(script):
+        what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
+        raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+    if "\r\n" in script.text:  # which sbatch refuses
+        script = replace(script, text=script.text.replace("\r\n", "\n"))
+    user = _user()
+    held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
+    home = environment.get("HOME") or f"/home/{user}"
+    done = dry_run(script, held, str(folder), given or Given(), home=home, user=user, see=see)
+    if done.ended.limit == "time":  # how far it came depends on the machine
+        done = replace(done, steps=done.steps[:MANY])
+    if may_be_lost(done) and not done.left.is_used_up:
+        given = done.given._replace(status=1)
+        failing = dry_run(
+            script, held, str(folder), given, home=home, user=user, see=see, rounds=1, left=done.left
+        )
+        done = replace(done, failing=failing)
+    return done
+
+
+def may_be_lost(done: DryRun) -> bool:
+    """Whether a job that ends with 0 may do so although its programs fail: not if one of them comes last."""
+    if not done.steps or done.ended.status or done.ended.limit:
+        return False
+    end, commands = done.script.body.last, done.script.body.commands
+    if end is None or end.pipe or any(command.name in ("exit", "trap") for command in commands):
+        return True
+    lines = range(end.line, end.end_line + 1)
+    return not any(step.line in lines and not step.background for step in done.steps)
+
+
+def _user() -> str:
+    """Return the name of the user.
+
+    Raises:
+        NoSandboxError: This machine has no users, as the page in a browser.
+    """
+    try:
+        return user_name(os.getuid())
+    except ModuleNotFoundError:
+        raise NoSandboxError.of("it is not Linux") from None
+
+
+def is_planned(script: JobScript) -> bool:
+    """Whether a script is for a shell that a dry run can stand for."""
+    return script.body.language in programs("posix")
+
+
+def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "") -> JobScript:
+    """Return a script for `plan_of`, on a cluster."""
+    known = slurm or (profile.slurm if profile else "")
+    cluster, release = profile or NO_CLUSTER, known or DEFAULT_SLURM
+    return JobScript(file=file, text=text, profile=cluster, slurm=release, assumed=not known)
+
+
+def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
+    """Return what flags give a script.
+
+    Raises:
+        CommandLineError: A value has no name, or a file can't be read.
+    """
+    of: dict[str, str] = {}
+    for text in variables:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise CommandLineError.of(f"'{text}' sets no variable", at="--var", fix="write --var NAME=VALUE")
+        of[name] = value
+    named: dict[str, bytes] = {}
+    for text in files:
+        path, equals, source = text.partition("=")
+        try:
+            named[path] = read_file(Path(source), MOST_BYTES) if equals else b""
+        except OSError as error:
+            raise CommandLineError.of(f"can't read {source}: {error.strerror}", at="--file") from error
+        if not path.strip("/"):
+            raise CommandLineError.of(
+                f"'{text}' names no file", at="--file", fix="write --file PATH or PATH=FILE"
+            )
+    return Given(arguments=tuple(arguments), variables=of, files=named)

@@ -1,0 +1,279 @@
+"""What was started: the records of the stand-ins, as steps with their processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from sbatchgen.executables.command_options import Given, read_options
+from sbatchgen.executables.program import PROGRAMS, commands, programs
+from sbatchgen.plan.batch_job import Grant
+from sbatchgen.plan.step import number_of
+from sbatchgen.sandbox.box import PLACE
+
+BIN = f"{PLACE}/bin/"
+# Programs that prepare, ask and clean up; their starts are not shown.
+_HELPERS = programs("unshown")
+_CONTAINERS = commands("container")
+_TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
+_NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
+_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
+
+
+class Taken(NamedTuple):
+    """What a step takes of a node."""
+
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRecord:
+    """The start of a program, as its stand-in saw it.
+
+    Attributes:
+        name: The name or path by which it was called.
+        line: The line of the script.
+        waits: How many waits of the script came before.
+        background: Whether it runs while the script does.
+        folder: Its working folder.
+        words: Its arguments.
+        environment: All of it.
+    """
+
+    name: str
+    line: int
+    waits: int
+    background: bool
+    folder: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def step(self) -> str:
+        """The number of the step that it is in, or is; "" of what the batch script started."""
+        return self.environment.get("__plan_step", "")
+
+    @property
+    def place(self) -> str:
+        """What names a step in each run of the script."""
+        return self.environment.get("__plan_place", "")
+
+    @property
+    def sharing(self) -> str:
+        """How a step shares its nodes with others: "overlap", "exact" or "whole"; "" of other programs."""
+        return self._needs[0]
+
+    @property
+    def takes_turn(self) -> bool:
+        """Whether later releases look for the nodes of the next step after those of this one."""
+        return self._needs[1] == "takes"
+
+    @cached_property
+    def not_on(self) -> frozenset[str]:
+        """The nodes of the job that a step may not get."""
+        return frozenset(self._needs[2].split(","))
+
+    @cached_property
+    def takes(self) -> dict[str, Taken]:
+        """What a step takes of each of its nodes."""
+        parts = (_TAKEN.fullmatch(text) for text in self._needs[3:])
+        return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
+
+    @cached_property
+    def _needs(self) -> tuple[str, ...]:
+        """The words of `_needs` in step.py."""
+        return (*self.environment.get("__plan_needs", "").split(), "", "", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedProcess:
+    """A process that a job would start.
+
+    Attributes:
+        node: The name of its node.
+        rank: Its number in the step.
+        argv: Its words.
+        cwd: Its working folder.
+        env: The variables that differ from those of the batch script; null for one that it lacks.
+        gpus: The numbers of its GPUs on the node.
+        cpus: How many CPUs it has.
+        container: The image that it runs in; "" for no container.
+    """
+
+    node: str
+    rank: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str | None]
+    gpus: tuple[int, ...]
+    cpus: int
+    container: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of srun, or a program that the batch script starts itself.
+
+    Attributes:
+        line: The line of the script.
+        command: The words as the script gives them.
+        background: Whether the script continues while it runs.
+        tasks: How many tasks it has.
+        refusal: Why Slurm would refuse it; "" if it would not.
+        waits: How many waits of the script came before.
+        processes: What it starts.
+        sharing: How it shares its nodes with other steps: "overlap", "exact" or "whole".
+        takes: What it takes of each of its nodes.
+    """
+
+    line: int
+    command: tuple[str, ...]
+    background: bool
+    tasks: int
+    refusal: str
+    waits: int
+    processes: tuple[StartedProcess, ...] = field(default=())
+    sharing: str = ""
+    takes: Mapping[str, Taken] = field(default_factory=dict)
+
+    @property
+    def is_srun(self) -> bool:
+        """Whether Slurm starts it."""
+        return self.command[0] == "srun"
+
+
+def options_of_srun(command: Sequence[str]) -> list[Given]:
+    """Return the options of a command of srun, in their order."""
+    return read_options(command, 1, PROGRAMS["srun"])[0]
+
+
+def read(text: str) -> StartRecord | None:
+    """Return the start that a record describes; None for what is not a record."""
+    name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
+    if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
+        return None
+    words, pairs = rest[: number_of(count)], rest[number_of(count) :]
+    environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return StartRecord(
+        name=name.removeprefix(BIN),
+        line=number_of(line),
+        waits=number_of(waits),
+        background=background == "1",
+        folder=folder,
+        words=tuple(plain(word) for word in words),
+        environment=environment,
+    )
+
+
+def plain(text: str) -> str:
+    """Return text without the folder of the stand-ins."""
+    return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
+
+
+def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> tuple[Step, ...]:
+    """Return what a script starts, in its order; programs that only help are left out.
+
+    Args:
+        starts: All starts.
+        held: What the job holds.
+        batch: The environment in which the batch script starts.
+    """
+    return tuple(_steps(starts, held, batch))
+
+
+def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
+    wrapped = {_place(start) for start in starts if "__plan_container" in start.environment}
+    starts = [
+        start
+        for start in starts
+        if not (
+            start.name in _CONTAINERS
+            and "__plan_container" not in start.environment
+            and _place(start) in wrapped
+        )
+    ]
+    starts = [*_numbered(starts)]
+    launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
+    for start in starts:
+        own = launching.get(start.step)
+        if own is start:
+            inside = [other for other in starts if other.step == start.step and other is not start]
+            processes = [_process(other, held, batch, start) for other in inside if _matters(other)]
+            yield _step(start, held, processes)
+        elif own is None and _matters(start):
+            yield _step(start, held, [_process(start, held, batch, None)])
+
+
+def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
+    """Give steps their numbers in the order of the script; those in the background took theirs by chance."""
+    steps_of_srun = (start for start in starts if start.takes)
+    numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
+    for start in starts:
+        own = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
+        is_task = "__plan_rank" in start.environment and start.step in numbers
+        yield replace(start, environment={**start.environment, **own}) if is_task else start
+
+
+def _matters(start: StartRecord) -> bool:
+    return start.name.rpartition("/")[2] not in _HELPERS
+
+
+def _place(start: StartRecord) -> tuple[str, str, int]:
+    return (start.step, start.environment.get("__plan_rank", ""), start.line)
+
+
+def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) -> Step:
+    return Step(
+        line=start.line,
+        command=(start.name, *start.words),
+        background=start.background,
+        tasks=number_of(start.environment.get("__plan_tasks", "1")),
+        refusal=start.environment.get("__plan_refusal", ""),
+        waits=start.waits,
+        processes=tuple(sorted(processes, key=lambda process: process.rank)),
+        sharing=start.sharing,
+        takes={node: part for node, part in start.takes.items() if node in held.nodes},
+    )
+
+
+def _process(
+    start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
+) -> StartedProcess:
+    of = start.environment
+    gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    on_node = held.cpus[0] if not step else _cpus(of, held)
+    return StartedProcess(
+        node=of.get("SLURMD_NODENAME", held.nodes[0]),
+        rank=number_of(of.get("__plan_rank")) if step else 0,
+        argv=(start.name, *start.words),
+        cwd=start.folder,
+        env=dict(_differences(of, batch)),
+        gpus=tuple(map(number_of, gpus)),
+        cpus=on_node,
+        container=of.get("__plan_container") or _image(step),
+    )
+
+
+def _cpus(of: Mapping[str, str], held: Grant) -> int:
+    """CPUs of a task: those it asks for, or its part of the node's."""
+    tasks = of.get("SLURM_GTIDS", "0").count(",") + 1
+    on_node = number_of(of.get("SLURM_CPUS_ON_NODE")) or held.cpus[0]
+    return number_of(of.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
+
+
+def _image(step: StartRecord | None) -> str:
+    """The image that srun has of pyxis."""
+    given = options_of_srun((step.name, *step.words)) if step else ()
+    return next((value for name, value, *_ in given if name == "container-image"), "")
+
+
+def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*of, *batch}):
+        value = plain(of[name]) if name in of else None
+        before = plain(batch[name]) if name in batch else None
+        if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
+            yield name, value

@@ -1,0 +1,464 @@
+"""The stand-in for what starts other programs: srun, and the commands of containers. It runs in the sandbox.
+
+It loads little of this package and of Python: it starts once for each step.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from itertools import groupby
+
+from sbatchgen.executables.command_options import program_name, read_options
+
+TYPE_CHECKING = False  # loading typing takes longer than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+_HERE, PLACE = os.path.dirname(__file__), "/run/plan"
+BIN = f"{PLACE}/bin"
+LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
+MOST_TASKS = 64  # that are started; those of larger steps are like these
+MOST_RECORDS = 512  # if their start is only recorded
+MOST_OF_STEP = 1 << 17  # no job has more
+# What runs in the sandbox as it is, by name; of other programs only the start is recorded.
+SYSTEM = ("/usr/", "/bin/", "/sbin/")
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_OF_GPUS = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # which a step without GPUs lacks
+# Options by which a step takes a part of its nodes, shares all with others, and names its nodes.
+EXACT = frozenset(("exact", "exclusive"))
+OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
+NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
+# Options that a task sees; 1 for those without a value.
+_OF_OPTIONS = {
+    "label": "SLURM_LABELIO",
+    "overcommit": "SLURM_OVERCOMMIT",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "job-name": "SLURM_JOB_NAME",
+    "network": "SLURM_NETWORK",
+}
+Options = dict[str, str]
+SimpleNamespace = type(sys.implementation)  # loading types takes longer
+
+
+def main() -> int:
+    """Record the start of a command, then start what it starts."""
+    name, *words = sys.argv[1:]
+    with open(f"{PLACE}/job", "rb") as stream:
+        job: dict[str, Any] = marshal.load(stream)  # noqa: S302 - this package wrote it
+    environment = {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or value != "C.UTF-8"}
+    known, at = program_name([name, *words], job["programs"])
+    if known not in job["programs"]:
+        record(name, words, environment)
+        return 0
+    if name == "srun":
+        return srun(words, *parsed([name, *words], at, job["programs"][known]), job, environment)
+    return start([([name, *words], environment)], job)
+
+
+def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
+    """The options of a command from a word on, by the row of its program, and the words after them."""
+    given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
+    return {name: value for name, value, *_ in given}, words[end:]
+
+
+def srun(
+    words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
+) -> int:
+    """Start the tasks of a step on the nodes that it gets."""
+    if "help" in options or "usage" in options:
+        sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
+        return 0
+    if "version" in options:
+        sys.stdout.write(f"slurm {job['release']}\n")
+        return 0
+    kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
+    place = _place(environment, words)
+    placed = job.get("placed", {}).get(place, {})
+    tasks, refusal = spread(options, job, environment, list(placed))
+    kind = "refused." if refusal else ""  # which has no number
+    if command and "/" not in command[0] and "PATH" not in kept:
+        refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
+    number = _next_number(kind)
+    own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    if tasks:
+        own |= {"__plan_place": place, "__plan_needs": _needs(tasks, options, job, environment)}
+    record("srun", words, environment | own)
+    if refusal:
+        sys.stderr.write(f"srun: error: {refusal}\n")
+        return 1
+    if options.get("chdir"):
+        os.chdir(options["chdir"])
+    commands = []
+    program = _found(command[0], kept) if command else None
+    most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
+    shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
+    without_gpus = {key: value for key, value in kept.items() if key not in _OF_GPUS}
+    for task in shown:
+        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, kept)
+        around = kept if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
+        own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
+        own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
+        commands.append((command, around | of_task | own))
+    return start(commands, job) if command else 0
+
+
+def _next_number(kind: str) -> int:
+    """Return the first number that no other step of this kind has taken; another may start right now."""
+    number = 0
+    while True:
+        try:
+            open(f"{PLACE}/step.{kind}{number}", "x").close()
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def _place(environment: Options, words: list[str]) -> str:
+    """What names a step of srun in each run of the script."""
+    line = environment.get("__plan_at") or environment.get("__plan_line", "0")
+    return " ".join([environment.get("__plan_count", "0"), line, *words])
+
+
+def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
+    """How a step shares, if it takes its turn, nodes that it may not get, and what it takes of its own."""
+    on, names = tasks[0]["on"], tasks[0]["names"]
+    each = max(_cpus_per_task(options, job, environment), 1)
+    takes = (
+        f"{name}:{count * each}:{_gpus_of_step(options, job, len(names), count)}"
+        for name, count in zip(names, on, strict=True)
+    )
+    is_named = NAMING.intersection(options)
+    others = {*job["nodes"]} - {*(names if is_named else _nodes(options, job))}
+    turn = "passes" if is_named or "exclude" in options else "takes"
+    return " ".join((_sharing(options, job, environment), turn, ",".join(sorted(others)) or "-", *takes))
+
+
+def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """How other steps may run on the nodes of a step: on all CPUs, on those that are left, on none."""
+    if OVERLAPPING.intersection(options):
+        return "overlap"
+    by_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
+    return "exact" if by_cpus or EXACT.intersection(options) else "whole"
+
+
+def spread(
+    options: Options, job: dict[str, Any], environment: Options, placed: list[str] | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The tasks of a step: rank, node, place on the node; or why Slurm refuses it.
+
+    Args:
+        options: Those of srun.
+        job: What the job holds.
+        environment: That of srun.
+        placed: The nodes of the step, if other steps decide them.
+    """
+    names = placed or _nodes(options, job)
+    if not names:
+        return [], "Requested node configuration is not available"
+    held = number_of(environment.get("SLURM_NTASKS"))
+    per_node = number_of(options.get("ntasks-per-node"))
+    count = number_of(options.get("nodes", "").partition("-")[0]) or min(len(names), len(job["nodes"]))
+    if count > len(names):
+        return [], "Requested node configuration is not available"
+    names = names[:count]
+    given = number_of(options.get("ntasks"))
+    obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
+    if not given and (not held or obeys):
+        given = count * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
+    wanted = given or held or count
+    if wanted > MOST_OF_STEP:
+        return [], "Unable to create step for job: More processors requested than permitted"
+    names = names[: max(min(wanted, count), 1)]
+    on = _numbers(wanted, names, job, given)
+    per_task = _cpus_per_task(options, job, environment)
+    room = dict(zip(job["nodes"], job["cpus"], strict=True))
+    if job["exact"] and "overcommit" not in options:
+        for name, count_of in zip(names, on, strict=True):
+            if count_of * max(per_task, 1) > room[name]:
+                return [], "Unable to create step for job: More processors requested than permitted"
+    places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
+    order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
+    if order.startswith(("cyclic", "*:", "plane=1")):
+        places.sort(key=lambda place: (place[1], place[0]))
+    tasks = [
+        {"rank": rank, "node": node, "host": names[node], "local": local, "on": on, "names": names}
+        for rank, (node, local) in enumerate(places)
+    ]
+    return tasks, ""
+
+
+def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
+    """The CPUs that a step gives each task; 0 if nothing says it."""
+    own = number_of(options.get("cpus-per-task"))
+    if own or "22.05" <= job["release"] < "23.11":
+        return own
+    return number_of(environment.get("SLURM_CPUS_PER_TASK"))
+
+
+def _numbers(wanted: int, names: list[str], job: dict[str, Any], given: int) -> list[int]:
+    """How many tasks each node of a step gets."""
+    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
+        return list(job["tasks"])
+    each, more = divmod(wanted, len(names))
+    return [each + (node < more) for node in range(len(names))]
+
+
+def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
+    """The nodes that a step may get, in order."""
+    names = list(job["nodes"])
+    if "nodelist" in options:
+        listed = options["nodelist"].strip()
+        wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= LATER else listed)}
+        most = number_of(options.get("nodes")) or len(names)
+        if not listed or len(wanted) > most or any("\n" in name for name in wanted):
+            return []
+        names = [name for name in names if name in wanted] or names
+    if "exclude" in options:
+        without = _hosts(options["exclude"])
+        names = [name for name in names if name not in without]
+    return names[number_of(options.get("relative")) :] or names
+
+
+def _hosts(text: str) -> list[str]:
+    """The names in a list such as node[1-2,4],other."""
+    from sbatchgen.sbatch.hostlist import hosts  # which most steps need not load
+
+    return hosts(text)
+
+
+def variables(
+    task: dict[str, Any],
+    tasks: list[dict[str, Any]],
+    options: Options,
+    job: dict[str, Any],
+    environment: Options,
+) -> Options:
+    """What Slurm sets in a task beside what the batch script has."""
+    on, names = task["on"], task["names"]
+    mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
+    of = {
+        "SLURMD_NODENAME": task["host"],
+        "SLURM_TOPOLOGY_ADDR": task["host"],
+        "SLURM_PROCID": str(task["rank"]),
+        "SLURM_LOCALID": str(task["local"]),
+        "SLURM_NODEID": str(task["node"]),
+        "SLURM_GTIDS": ",".join(mine),
+        "SLURM_NTASKS": str(len(tasks)),
+        "SLURM_NPROCS": str(len(tasks)),
+        "SLURM_NNODES": str(len(names)),
+        "SLURM_STEP_NUM_TASKS": str(len(tasks)),
+        "SLURM_STEP_NUM_NODES": str(len(names)),
+        "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
+        "SLURM_TASKS_PER_NODE": counts(on),
+        "SLURM_STEP_TASKS_PER_NODE": counts(on),
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_UMASK": f"{umask():04o}",
+    }
+    if not task["local"]:  # the first task of a node has it also if --export leaves it out
+        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
+    later = job["release"] >= LATER
+    of |= _of_options(len(tasks), len(names), options, job, environment)
+    if later and options.get("gpus"):
+        of["SLURM_GPUS"] = options["gpus"]
+    if each := number_of(options.get("cpus-per-task")):
+        of["SLURM_CPUS_PER_TASK"] = str(each)
+    each = _cpus_per_task(options, job, environment)
+    if each or _sharing(options, job, environment) == "exact":
+        of["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * len(mine))
+    if options.get("ntasks-per-node") and (
+        "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
+    ):
+        of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
+    if later and options.get("gpus-per-node"):
+        of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
+    if held := _gpus_of_step(options, job, len(names), len(mine)):
+        places = _seen_gpus(task["local"], held, len(mine), options, job)
+        gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
+        seen = ",".join(str(gpus.get(place, place)) for place in places)
+        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
+        of["SLURM_GPUS_ON_NODE"] = str(held)
+    return of
+
+
+def _of_options(
+    tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
+) -> Options:
+    """What a task sees of the options of srun."""
+    of = {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
+    if options.get("hint") == "nomultithread":
+        of["SLURM_THREADS_PER_CORE"] = "1"
+    if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
+        return of | {"SLURM_DISTRIBUTION": order}
+    if options.get("mem") == "0":
+        return of
+    is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
+    has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
+    is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
+    return of | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
+
+
+def umask() -> int:
+    """The umask of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int) -> int:
+    """How many GPUs a step has on a node on which it has so many tasks."""
+    for option in ("gres", "gpus-per-node"):
+        for item in options.get(option, "").split(",") if option in options else ():
+            if option != "gres" or item.startswith(("gpu", "none")):
+                count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
+                return min(count, int(job["gpus"]))
+    if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
+        return min(each * tasks, int(job["gpus"]))
+    total = number_of(options.get("gpus", "").rpartition(":")[2])
+    if total and not each and (job["release"] >= LATER or not job["gpus_per_node"]):
+        return min(max(total // nodes, 1), int(job["gpus"]))
+    return int(job["asked_gpus"])
+
+
+def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
+    """The numbers of the GPUs that a task sees, of those that its step holds on its node."""
+    later = job["release"] >= LATER
+    each = _gpus_per_task(options, job) if later or tasks > 1 else 0
+    kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
+    if kind in ("map_gpu", "mask_gpu"):
+        item = value.split(",")[local % (value.count(",") + 1)]
+        mask = _mask(item) if kind == "mask_gpu" else 1 << min(number_of(item), held)
+        return [number for number in range(held) if mask >> number & 1]
+    if kind == "single":
+        return [local // (number_of(value) or 1) % held]
+    if kind == "none" and each and not later:
+        return []
+    if kind == "per_task":
+        each = number_of(value)
+    elif kind:
+        each = 0
+    return [*range(held)][local * each : (local + 1) * each] if each else [*range(held)]
+
+
+def _mask(text: str) -> int:
+    """The number of a mask, decimal or with 0x."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0
+
+
+def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
+    """The GPUs that each task gets of its own; 0 if all see those of the node."""
+    return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
+
+
+def exported(export: str, environment: Options) -> Options:
+    """The environment that --export leaves."""
+    words = [word for word in export.split(",") if word]
+    names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
+    kept = {
+        key: value
+        for key, value in environment.items()
+        if "ALL" in names or key in names or key.startswith(("SLURM", "__plan", "BASH_ENV"))
+    }
+    return kept | dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
+    """Start each command in its environment, all at once; return the worst status."""
+    children = []
+    for command, environment in commands:
+        words, inner = unwrapped(command, environment, job)
+        if not words:
+            continue
+        program = _found(words[0], inner)
+        if program is None or (program.startswith(BIN) and words[0].rpartition("/")[2] not in job["answers"]):
+            record(words[0], words[1:], inner)
+            continue
+        try:
+            children.append(os.posix_spawn(program, words, inner))
+        except OSError:  # a script of an interpreter that is not here
+            record(words[0], words[1:], inner)
+    worst = number_of(os.environ.get("__plan_status"))  # noqa: SIM112 - no name of a script
+    for child in children:
+        worst = max(worst, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), key=abs)
+    return abs(worst)
+
+
+def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
+    """What containers and wrappers start, and its environment; containers are recorded."""
+    while words:
+        known, at = program_name(words, job["programs"])
+        row = job["programs"].get(known)
+        if row is None or known == "srun":
+            break
+        options, rest = parsed(words, at, row)
+        image, rest = rest[: row["operands"]], rest[row["operands"] :]
+        if "container" in row["kinds"]:
+            record(words[0], words[1:], environment)
+            image_name = options.get("image") or " ".join(image) or known.partition(" ")[0]
+            environment = environment | {"__plan_container": image_name}
+        elif not rest:
+            record(words[0], words[1:], environment)
+        words = rest
+    return words, environment
+
+
+def _found(name: str, environment: Options) -> str | None:
+    """The file of a program that runs in the sandbox; None for one of which the start is recorded."""
+    paths = environment.get("PATH", "").split(":")
+    for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path if path.startswith((BIN, *SYSTEM)) or _is_script(path) else None
+    return None
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read(2) == b"#!"
+
+
+def record(name: str, words: list[str], environment: Options) -> None:
+    """Record a start, as stand_in.sh does."""
+    with open("/proc/self/status", encoding="ascii") as stream:
+        ignored = next((line.split()[1] for line in stream if line.startswith("SigIgn:")), "0")
+    head = (
+        name,
+        environment.get("__plan_at") or environment.get("__plan_line", "0"),
+        environment.get("__plan_waits", "0"),
+        str(int(ignored, 16) >> 1 & 1),
+        os.getcwd(),
+        str(len(words)),
+        *words,
+    )
+    texts = (*head, *(f"{key}={value}" for key, value in environment.items()))
+    number, at = 0, number_of(environment.get("__plan_count"))
+    while os.path.exists(path := f"{PLACE}/starts/{at:09}.{os.getpid():09}.{number}"):
+        number += 1
+    with open(path, "xb") as stream:
+        stream.write(b"".join(os.fsencode(text) + b"\0" for text in texts))
+
+
+def number_of(text: str | None) -> int:
+    """The number that a text is; 0 for another text, and for one of more digits than a job needs."""
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
+
+
+def counts(numbers: Iterable[int]) -> str:
+    """Return numbers as Slurm writes them: 4(x2),3."""
+    runs = [(number, len([*run])) for number, run in groupby(numbers)]
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
+
+
+def node_list(names: list[str], nodes: list[str]) -> str:
+    """Return names of some of a job's nodes as Slurm writes them: node[1-4]."""
+    if len(names) == 1:
+        return names[0]
+    first = nodes.index(names[0])
+    if names == nodes[first : first + len(names)]:
+        return f"node[{names[0][4:]}-{names[-1][4:]}]"
+    return "node[" + ",".join(name[4:] for name in names) + "]"

@@ -1,0 +1,1 @@
+"""From layers of input to one resolved job, and what it asks Slurm for."""

@@ -1,0 +1,185 @@
+"""Where the values of a resolved job are from: all, for `explain`, and unexpected ones, for `review`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.job_file import JobSpec
+from sbatchgen.inputs.layers import Level, Origin
+from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import bundled
+from sbatchgen.resolved.choice import in_short
+from sbatchgen.resolved.request import Request
+from sbatchgen.resolved.resolve import FIRST, GUESS
+from sbatchgen.resolved.resolved_job import ResolvedJob
+
+_INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
+_JOB_KEYS = {field.name for field in fields(JobSpec)}
+_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint")
+# What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
+# the user did not type it.
+MATTER = (
+    *"partition account qos reservation nodes exclusive constraint nodelist exclude licenses".split(),  # noqa: SIM905
+    *GPU_OPTIONS,
+    *"mem mem_per_cpu mem_per_gpu time begin array dependency export".split(),  # noqa: SIM905
+)
+# Of these, also what only follows from a rule.
+DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A value of a resolved job, and where it was set.
+
+    Attributes:
+        name: An option or a key.
+        value: The value, as text.
+        by: "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line".
+        at: `file:line`, a flag, or the rule that the value follows from.
+        overrode: The values that it overrode, the highest first.
+        documented: Where the documentation of the cluster says it.
+    """
+
+    name: str
+    value: str
+    by: str
+    at: str
+    overrode: tuple[Setting, ...] = ()
+    documented: tuple[str, ...] = ()
+
+
+def settings(request: Request) -> Iterator[Setting]:
+    """Yield every value of a resolved job."""
+    resolved = request.resolved
+    documented = _documented(request) if resolved.profile.sources else {}
+    yield Setting(
+        name="profile", value=str(resolved.profile.name), by="profile", at=str(request.profile_file)
+    )
+    keys = [f"options.{name}" for name in LONG_NAMES]
+    keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
+    keys += [key for key in resolved.origins if _of_settings(resolved, key)]
+    keys += [f"step.{name}" for name in resolved.step]
+    keys += [f"env.{name}" for name in resolved.env] + [
+        f"extra_options.{name}" for name in resolved.extra_options
+    ]
+    for key in keys:
+        value = _value(resolved, key)
+        if value is not None:
+            setting = _setting(key, value, resolved.origin(key), resolved.overridden.get(key, ()))
+            yield replace(setting, documented=tuple(documented.get(setting.at, ())))
+    if resolved.passed_over and not resolved.fits_nowhere:
+        yield _partition(resolved, FIRST)
+    for name, why_not in resolved.passed_over.items():
+        yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
+    if resolved.trainer is None:
+        folder = str(resolved.code or bundled("code"))
+        yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
+
+
+def _documented(request: Request) -> dict[str, list[str]]:
+    """Return the sources of what is written at each place of the profile: those that name the longest key."""
+    cited: dict[str, list[tuple[int, str]]] = {}
+    places = read_document(request.profile_file, Profile).places
+    for source in request.resolved.profile.sources:
+        for key in source.keys:
+            for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:
+                cited.setdefault(at, []).append((len(key), source.at.url))
+    return {at: [url for size, url in some if size == max(some)[0]] for at, some in cited.items()}
+
+
+def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
+    """Yield what a user may not expect: see MATTER; values of sbatchgen.yaml; values without effect."""
+    if profile_by.level < Level.JOB:
+        yield _setting("profile", resolved.profile.name, profile_by)
+    if resolved.passed_over and not resolved.fits_nowhere:
+        yield _partition(resolved, in_short(resolved))
+    options = (f"options.{name}" for name in MATTER)
+    for key in dict.fromkeys((*options, *resolved.origins)):
+        origin, value = resolved.origins.get(key), _value(resolved, key)
+        if origin is None or value is None or key == "profile":
+            continue
+        if key.startswith("options.") and not resolved.slurm:
+            continue
+        overrode = [
+            (other, by)
+            for other, by in resolved.overridden.get(key, ())
+            if _text(other) != _text(value) and _was_meant(key, by, instead=origin)
+        ]
+        if overrode or _untyped(key, origin, _text(value)):
+            yield _setting(key, value, origin, overrode)
+
+
+def _partition(resolved: ResolvedJob, why: str) -> Setting:
+    """Return the partition that was chosen, whether the script names it or leaves it to the cluster."""
+    left = "" if resolved.options.partition else "; the script leaves it to the cluster"
+    return Setting(name="partition", value=resolved.partition_name, by="default", at=why + left)
+
+
+def _untyped(key: str, origin: Origin, value: str) -> bool:
+    """Whether a value matters that the user wrote neither into the command nor into the job."""
+    if origin.level is Level.DEFAULT:
+        return origin.where.startswith(GUESS) or (key in DERIVED and value not in ("1", "gpu:1"))
+    if origin.level in (Level.PROFILE, Level.PARTITION):
+        return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
+    return origin.level is Level.PROJECT
+
+
+def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
+    """Whether somebody may rely on an overridden value; lists are joined instead of overridden."""
+    if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
+        return False
+    return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
+
+
+def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any, Origin]] = ()) -> Setting:
+    head, dot, rest = key.partition(".")
+    name = (
+        f"--{LONG_NAMES.get(rest, rest)}"
+        if head.endswith("options") and dot
+        else f"env {rest}"
+        if head == "env" and dot
+        else key
+    )
+    return Setting(
+        name=name,
+        value=_text(value),
+        by=origin.level.name.lower().replace("_", " "),
+        at=str(origin) or origin.where,
+        overrode=tuple(_setting(key, other, by) for other, by in overrode),
+    )
+
+
+def _of_settings(resolved: ResolvedJob, key: str) -> bool:
+    """Whether somebody has set how jobs start, by a key that no job has."""
+    head, _, rest = key.partition(".")
+    of_job = head in _JOB_KEYS or rest in {
+        f"{resolved.runtime.name}.{each.fact}" for each in resolved.runtime.keys
+    }
+    return not of_job and hasattr(resolved.settings, head) and resolved.origin(key).level > Level.DEFAULT
+
+
+def _value(resolved: ResolvedJob, key: str) -> Any:
+    """The value of a key as the resolved job has it in the end; None where it has none."""
+    head, dot, rest = key.partition(".")
+    if head == "runtimes":
+        runtime, _, fact = rest.partition(".")
+        return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
+    known = resolved.software.get(head, getattr(resolved, head, None))
+    holder = getattr(resolved.settings, head, None) if known is None else known
+    if not dot:
+        return holder if holder != () else None
+    if not isinstance(holder, dict):
+        return getattr(holder, rest, None)
+    return _INHERITED if head == "env" and holder.get(rest, "") is None else holder.get(rest)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return _INHERITED
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,209 @@
+"""A request: the resolved job that a command line, sbatchgen.yaml, a job and a profile together make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sbatchgen.errors import CommandLineError, did_you_mean, nearest
+from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.flags import layer_of, parameters
+from sbatchgen.inputs.job_file import JobSpec
+from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
+from sbatchgen.modes import MODES
+from sbatchgen.quoting import first_names
+from sbatchgen.resolved.resolve import named_partition, resolve
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.units import JobName, ShellPath, Text, is_utf8
+
+if TYPE_CHECKING:
+    from sbatchgen.resolved.choice import Check
+    from sbatchgen.resolved.sweep import Sweep
+
+
+ONLY_PROFILE = "it is your only profile"
+
+
+class Request(NamedTuple):
+    """A resolved job, and what it takes to render it.
+
+    Attributes:
+        places: Where templates are looked for.
+        profile_file: The file of its profile.
+        profile_by: Who named the profile.
+        rerun: The command that renders the script again.
+    """
+
+    resolved: ResolvedJob
+    places: Places
+    profile_file: Path
+    profile_by: Origin = BY_DEFAULT
+    rerun: tuple[str, ...] = ()
+
+
+def read_request(
+    job: str,
+    args: tuple[str, ...],
+    given: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    check: Check,
+    text: str | None = None,
+) -> Request:
+    """The request of a command line: of a mode or a job YAML, the values of `parameters`, and arguments.
+
+    The rules of `check` choose a partition if the job names none; an editor has `text` as the job YAML.
+
+    Raises:
+        SbatchgenError: The command line or a file is wrong.
+    """
+    places = Places(folder, environment)
+    flags = layer_of(args, given)
+    layers = (
+        [_read(Level.JOB, _job_file(job) if text is None else Path(job), text), flags]
+        if job not in MODES
+        else [flags]
+    )
+    if project := places.project:
+        nearby = Path(PROJECT_FILE) if project.parent == folder else project
+        layers.insert(0, _read(Level.PROJECT, nearby))
+    name, profile_by = _profile_name(given, places, layers)
+    profile_file = places.profile(name)
+    profile = read_document(profile_file, Profile)
+    modes = [each.values["mode"] for each in layers if "mode" in each.values]
+    mode = job if job in MODES else modes[-1] if modes else None
+    if mode is None:
+        fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
+        raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
+    name_of_job = job if job in MODES else _name_of(job)
+
+    def resolved_in(partition: str) -> ResolvedJob:
+        return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
+
+    if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
+        resolved = resolved_in("")
+    else:
+        from sbatchgen.resolved.choice import chosen
+
+        resolved = chosen(resolved_in, check)
+    return Request(
+        resolved=resolved,
+        places=places.with_templates_of(profile_file),
+        profile_file=profile_file,
+        profile_by=profile_by,
+        rerun=_rerun(job, name, args, given),
+    )
+
+
+def _read(level: Level, path: Path, text: str | None = None) -> Layer:
+    document = read_document(path, JobSpec, text)
+    return layer(level, document.value, document.places)
+
+
+def _job_file(job: str) -> Path:
+    path = Path(job)
+    if not path.is_file():
+        fix = did_you_mean(job, MODES)
+        if path.suffix or "/" in job:
+            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}  # .yml: .yaml too
+            near = files.get(nearest(path.stem, files))
+            fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
+        raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
+    return path
+
+
+def _name_of(job: str) -> str:
+    try:
+        return JobName.parse(Path(job).stem)
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
+
+
+def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
+    """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
+    if named := given.get("profile"):
+        return str(named), Origin(Level.COMMAND_LINE, "--profile")
+    if named := places.environment.get("SBATCHGEN_PROFILE"):
+        return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
+    for each in reversed(layers):
+        if named := each.values.get("profile"):
+            where = each.places["profile"]
+            return beside(Path(where.rpartition(":")[0]), named), Origin(each.level, where)
+    return _profile_by_default(places)
+
+
+def _profile_by_default(places: Places) -> tuple[str, Origin]:
+    """Without Slurm `local`, else the only profile of the user: no job trains on a login node by mistake."""
+    if which("sbatch", path=places.environment.get("PATH")) is None:
+        return "local", Origin(Level.DEFAULT, "no profile is set")
+    own = places.own_profiles()
+    if len(own) == 1:
+        return own[0], Origin(Level.DEFAULT, ONLY_PROFILE)
+    if own:
+        fix = f"add --profile {own[0]}, or export SBATCHGEN_PROFILE={own[0]}"
+        raise CommandLineError.of(
+            f"no profile is named, and you have several: {first_names(own, 5)}", fix=fix
+        )
+    fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
+    fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"
+    raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
+
+
+def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command that renders the script again, flags in the order of `parameters`."""
+    words = ["sbatchgen", "render", job, "--profile", profile]
+    for parameter in parameters()[1:]:
+        value = given.get(str(parameter.name))
+        if isinstance(value, bool):
+            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        elif value is not None:
+            for text in value if isinstance(value, tuple) else (value,):
+                words += [parameter.opts[0], text]
+    if args:
+        words += ["--", *args]
+    for word in words:
+        if not is_utf8(word):
+            raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
+    return tuple(words)
+
+
+def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
+    """The request of a sweep, from that of its first array; `words` are the options that gave the points."""
+    cut = _end_of_options(request.rerun)
+    at = request.rerun.index("--array")
+    options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
+    by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
+    origins = {**request.resolved.origins, "options.array": by}
+    chosen = replace(request.resolved.options, array=Text(array))
+    return request._replace(
+        resolved=replace(request.resolved, sweep=sweep, options=chosen, origins=origins),
+        rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),
+    )
+
+
+def with_log(request: Request, log: str) -> Request:
+    """The same request with its log at an absolute path, as `submit` wants it."""
+    options = replace(request.resolved.options, output=ShellPath(log))
+    return _with(request, replace(request.resolved, options=options), "--output", log)
+
+
+def with_snapshot(request: Request, folder: str) -> Request:
+    """The same request, for a job that runs in a snapshot of its code."""
+    return _with(request, replace(request.resolved, snapshot_dir=ShellPath(folder)), "--snapshot-dir", folder)
+
+
+def _with(request: Request, resolved: ResolvedJob, *words: str) -> Request:
+    """The request of another resolved job, which these words make."""
+    rerun, cut = request.rerun, _end_of_options(request.rerun)
+    return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
+
+
+def _end_of_options(rerun: Sequence[str]) -> int:
+    """The place of the `--` before the trainer's arguments, or of the end."""
+    return rerun.index("--") if "--" in rerun else len(rerun)

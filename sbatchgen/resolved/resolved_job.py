@@ -1,0 +1,217 @@
+"""Everything decided about a job on a cluster, and where each value is from. `resolve` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.finding import Place
+from sbatchgen.inputs.layers import BY_DEFAULT, Origin
+from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
+from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.start_settings import JobSettings
+from sbatchgen.keys import frozen_record
+from sbatchgen.modes import Mode
+from sbatchgen.resolved.resource_request import ResourceRequest
+from sbatchgen.runtimes.base import Runtime
+from sbatchgen.sbatch.gres import requested, requested_gpus
+from sbatchgen.units import Resume, ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.resolved.sweep import Sweep
+
+GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
+SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
+
+
+def one_at_a_time(array: str) -> bool:
+    """Whether the tasks of an array run one after the other, and are one training, not several."""
+    return array.endswith("%1")
+
+
+def trainer_is_file(trainer: str) -> bool:
+    """Whether your own trainer is a file, not a module."""
+    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
+
+
+@frozen_record
+class ResolvedJob:
+    """A job on a cluster, everything decided. Counts are per node where the name says so.
+
+    `settings` has how jobs start here: the profile's settings with those of the partition and the job.
+    `step` has options of the srun that starts the training: "true" for one without a value, "false" for none.
+    `software` has the values of the runtimes' job keys that are set.
+    `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
+    `passed_over` has the partitions that were not chosen, and why not, if the user has named no partition.
+    """
+
+    profile: Profile
+    partition: Partition
+    partition_name: str
+    mode: Mode
+    launcher: str | None
+    runtime: Runtime
+    settings: JobSettings
+    step: Mapping[str, str]
+    software: Mapping[str, Any]
+    options: SbatchOptions
+    extra_options: Mapping[str, str]
+    gpus_per_node: int
+    nproc_per_node: int
+    name: str
+    trainer: str | None
+    args: tuple[str, ...]
+    checkpoint: str | None
+    resume_args: tuple[str, ...]
+    metrics: str | None
+    launcher_args: tuple[str, ...]
+    env: Mapping[str, str | None]
+    data: ShellPath
+    run_dir: ShellPath
+    resume: Resume
+    max_restarts: int
+    chain: int
+    requeue_on_timeout: bool
+    requeue_on_node_fail: bool
+    snapshot_dir: ShellPath | None
+    template: str
+    origins: Mapping[str, Origin]
+    overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
+    sweep: Sweep | None = None
+    passed_over: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def slurm(self) -> bool:
+        """Whether Slurm runs the job; otherwise it is plain bash."""
+        return self.profile.scheduler == "slurm"
+
+    @property
+    def facts(self) -> Any:
+        """What the profile says of this job's runtime."""
+        return self.settings.facts(self.runtime)
+
+    @property
+    def gpu_vendor(self) -> str:
+        """Who made the GPUs: nvidia or amd."""
+        return self.profile.gpu_vendor
+
+    @property
+    def gpu_visibility(self) -> str:
+        """The GPUs that a task sees: those of its "node", or its own, of the "task"."""
+        return self.settings.gpu_visibility or "node"
+
+    @property
+    def binds_to_gpu_cpus(self) -> bool:
+        """Whether each task is bound to the CPUs of its GPU, which the job has only with its whole node."""
+        of_all = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)
+        return self.launcher == "srun" and of_all and self.step.get("cpu-bind") == GPU_CPUS
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.options.nodes or 1
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """Whether the user has named no partition, and the job can't run in any."""
+        return bool(self.passed_over) and self.partition_name in ("", *self.passed_over)
+
+    @property
+    def inherited(self) -> tuple[str, ...]:
+        """The variables whose values are those of the shell that submits."""
+        return tuple(name for name, value in self.env.items() if value is None)
+
+    @property
+    def code(self) -> str | None:
+        """The folder that holds the training package, unless that is where sbatchgen is installed."""
+        copied = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
+        return self.profile.paths.code or copied
+
+    @property
+    def shards(self) -> int:
+        """Shards of a GPU on each node."""
+        return self.resources.shards
+
+    @cached_property
+    def placed(self) -> tuple[str, ...]:
+        """The parameters of its sweep that have a placeholder in its arguments or variables."""
+        texts = (*self.args, *filter(None, self.env.values()))
+        return self.sweep.placed(texts) if self.sweep else ()
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether training may be interrupted and resumed in a later job."""
+        return self.resume != "off"
+
+    @property
+    def gives_resume_args(self) -> bool:
+        """Whether the trainer gets further arguments once it has a checkpoint."""
+        return self.stoppable and bool(self.checkpoint and self.resume_args)
+
+    @property
+    def asks_to_stop(self) -> bool:
+        """Whether the script asks the trainer to save and stop before the job ends."""
+        return self.stoppable and not (self.requeue_on_timeout and self.slurm)
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether jobs continue one training, one after the other: of a chain, or an array's tasks."""
+        several = self.chain > 1 or one_at_a_time(self.options.array or "")
+        return self.slurm and self.stoppable and several and not self.sweep
+
+    @property
+    def restartable(self) -> bool:
+        """Whether the training continues after a job that was stopped: requeued, or in the next job."""
+        return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
+
+    def origin(self, key: str) -> Origin:
+        """Where a value is from; `key` as in "options.nodes" or "runtime"."""
+        return self.origins.get(key, BY_DEFAULT)
+
+    @cached_property
+    def directives(self) -> dict[str, str]:
+        """The options of sbatch by long name, as text, in the script's order; "" for a plain flag."""
+        return {name: text for name, text, _ in self._directives()}
+
+    @cached_property
+    def resources(self) -> ResourceRequest:
+        """What the job asks Slurm for."""
+        options = self.options
+        return ResourceRequest(
+            options=self.directives,
+            places={name: Place(str(self.origin(key))) for name, _, key in self._directives()},
+            nodes_min=options.nodes,
+            nodes_max=options.nodes,
+            ntasks=options.ntasks,
+            ntasks_per_node=options.ntasks_per_node,
+            cpus_per_task=options.cpus_per_task,
+            gpus=requested_gpus(options.gpus),
+            gpus_per_node=requested_gpus(options.gpus_per_node),
+            gpus_per_task=requested_gpus(options.gpus_per_task),
+            gres=requested(options.gres or ""),
+            mem=options.mem,
+            mem_per_cpu=options.mem_per_cpu,
+            mem_per_gpu=options.mem_per_gpu,
+            time=options.time,
+            time_min=options.time_min,
+            default_partition=self.profile.default_partition or self.partition_name or None,
+            processes_per_node=self.nproc_per_node,
+        )
+
+    def _directives(self) -> list[tuple[str, str, str]]:
+        """Long name, text and key of each option that is set."""
+        directives = []
+        for name, value in vars(self.options).items():
+            long, key = LONG_NAMES[name], f"options.{name}"
+            if name == "requeue" and value is False:
+                directives.append(("no-requeue", "", key))
+            elif value is not None and value is not False:
+                directives.append((long, "" if value is True else str(value), key))
+        for name, text in self.extra_options.items():
+            directives.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
+        for name, text in self.runtime.directives(self).items():
+            if name not in self.extra_options:
+                directives.append((name, text, name))
+        return directives

@@ -1,0 +1,139 @@
+"""What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sbatchgen import quoting
+from sbatchgen.inputs.start_settings import SETUPS
+from sbatchgen.quoting import counted
+from sbatchgen.render import launch
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.resource_request import ResourceRequest
+from sbatchgen.review.node_share import Allocation
+from sbatchgen.text_table import one_line, table
+
+_SHOWN = 3  # rows of nodes: more are alike, but for their numbers
+_WIDTH = 100  # of a line of the command
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStarts:
+    """What starts on a node, or on each of several that are alike; None for what is not known.
+
+    Attributes:
+        first, last: The nodes, counted from 0 as SLURM_NODEID is.
+        tasks: Tasks of Slurm on each.
+        first_rank, last_rank: The ranks of all their processes, in this order.
+        gpus, shards, cpus: What the job gets of each.
+    """
+
+    first: int
+    last: int
+    tasks: int | None
+    first_rank: int | None
+    last_rank: int | None
+    gpus: int | None
+    shards: int | None
+    cpus: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starts:
+    """What starts where.
+
+    Attributes:
+        nodes: The nodes, in order.
+        tasks: Tasks of Slurm on all of them; None without Slurm.
+        command: What a task runs, as in the script; "" if that is not known.
+        plan: The command that shows in a sandbox what else the script starts; "" if that is nothing.
+    """
+
+    nodes: tuple[NodeStarts, ...]
+    tasks: int | None
+    command: str = ""
+    resolved: str = ""
+
+
+def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: Sequence[str]) -> Starts:
+    """Return what a rendered script starts; `again` plans it."""
+    program = launch.program(resolved)
+    is_known = all(line in script for line in program)  # else a template has another command
+    has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
+    more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
+    placed = of_script(resolved.resources, request, again if more else ())
+    nodes = placed.nodes if resolved.slurm else tuple(replace(row, tasks=None) for row in placed.nodes)
+    return replace(
+        placed,
+        nodes=nodes,
+        tasks=placed.tasks if resolved.slurm else None,
+        command=" ".join(program) * is_known,
+    )
+
+
+def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -> Starts:
+    """Return what a script starts on the nodes that it asks for; `again` plans it."""
+    count = max(request.nodes, 1)
+    tasks = job.ntasks or count * job.tasks_per_node
+    is_even = tasks % count == 0
+    each = None if request.processes is None else request.processes // count
+    gpus = None if any(amount % count for _, amount in job.gpus or ()) else request.gpus.given
+    rows = [(0, count - 1)]
+    if each is not None:  # the first and the last node are shown
+        alike = [(1, count - 2)] if count > _SHOWN else [(node, node) for node in range(1, count - 1)]
+        rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
+    nodes = (
+        NodeStarts(
+            first=first,
+            last=last,
+            tasks=tasks // count if is_even else None,
+            first_rank=None if each is None else first * each,
+            last_rank=None if each is None else (last + 1) * each - 1,
+            gpus=gpus,
+            shards=request.shards.given,
+            cpus=request.cpus.given if is_even else None,
+        )
+        for first, last in rows
+    )
+    return Starts(nodes=tuple(nodes), tasks=tasks, resolved=quoting.words(tuple(again)))
+
+
+def as_text(starts: Starts) -> str:
+    """Return it in at most six lines."""
+    rows = [
+        (_span("node", row.first, row.last), ", ".join(_parts(row, starts.tasks))) for row in starts.nodes
+    ]
+    if starts.command:
+        lines = textwrap.wrap(
+            one_line(starts.command), _WIDTH, max_lines=2, placeholder=" ...", break_on_hyphens=False
+        )
+        rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
+    note = (
+        f"{starts.resolved} shows what {'else ' if starts.command else ''}the script starts\n"
+        if starts.resolved
+        else ""
+    )
+    return table(rows) + note
+
+
+def _parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
+    several = row.last > row.first
+    each = " on each" if several else ""
+    if row.tasks is not None:
+        yield f"{counted(row.tasks, 'task')}{each}"
+    elif tasks is not None:
+        yield f"{counted(tasks, 'task')} in all"
+    if row.first_rank is not None and row.last_rank is not None:
+        yield _span("rank", row.first_rank, row.last_rank)
+    if row.shards:
+        yield f"{counted(row.shards, 'shard')} of a GPU{each}"
+    elif row.gpus is not None:
+        yield f"{counted(row.gpus, 'GPU') if row.gpus else 'no GPUs'}{each}"
+    if row.cpus is not None:
+        yield f"{counted(row.cpus, 'CPU')}{each}"
+
+
+def _span(noun: str, first: int, last: int) -> str:
+    return f"{noun}s {first}-{last}" if last > first else f"{noun} {first}"

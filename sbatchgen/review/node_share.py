@@ -1,0 +1,137 @@
+"""What a job asks Slurm for, beside what a node has, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sbatchgen.inputs.profile import Partition
+from sbatchgen.job.trainer import promises_restarts
+from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
+from sbatchgen.units import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """What the job gets of a node, and what the node has."""
+
+    given: int | None
+    of: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the node."""
+        return self.given / self.of if self.given is not None and self.of else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What Slurm is asked for; GPUs, shards, CPUs and memory are those of each node.
+
+    Attributes:
+        processes: Processes that the job starts on all nodes.
+        exclusive: Whether no other job may run there, so that the job gets all GPUs and CPUs.
+        time_s: The time limit; None for that of the partition.
+        share: The largest known fraction of a node that the job gets.
+        jobs: Number of jobs: that of the array's elements, or of the chain's jobs, else 1.
+        consecutive: Whether they continue one training, one after the other.
+        restarts: How often each job may be restarted by its script.
+    """
+
+    nodes: int
+    processes: int | None
+    gpus: Amount
+    shards: Amount
+    cpus: Amount
+    memory_mib: Amount
+    exclusive: bool
+    time_s: int | None
+    share: float | None
+    jobs: int
+    consecutive: bool
+    restarts: int
+    gpu_memory_mib: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU.
+
+    `billing_hours` are in the site's own unit.
+    """
+
+    gpu_hours: float | None
+    cpu_hours: float | None
+    billing_hours: float | None = None
+
+
+def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
+    """Return what is asked for; `ends`: the trainer does not resume."""
+    request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
+    restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
+    restarts = 0 if ends and not promises_restarts(resolved) else restarts
+    each = (
+        1 if resolved.trainer and resolved.launcher == "spawn" else resolved.nproc_per_node
+    )  # it starts the others
+    jobs = resolved.sweep.chosen if resolved.sweep else request.jobs * resolved.chain
+    return replace(
+        request,
+        processes=resolved.nodes * each,
+        jobs=jobs,
+        consecutive=resolved.consecutive,
+        restarts=restarts,
+    )
+
+
+def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
+    """Return what is asked for, `gpus` of a node, beside what a node of this kind has."""
+    alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
+    whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
+    shards = Amount(given=job.shards, of=node.shards_per_gpu)
+    asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
+    given = job.cpus_on_node if asked or not (alone or node.exclusive) else None
+    cpus = Amount(given=(alone and node.cpus_per_node) or given, of=node.cpus_per_node)
+    mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
+    memory = Amount(given=mem, of=node.mem_per_node)
+    gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
+    shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
+    return Allocation(
+        nodes=job.nodes,
+        processes=None,
+        gpus=whole,
+        shards=shards,
+        cpus=cpus,
+        memory_mib=memory,
+        exclusive=alone,
+        time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
+        share=1.0 if alone else max(filter(None, shares), default=None),
+        jobs=elements(job.options["array"]) if "array" in job else 1,
+        consecutive=False,
+        restarts=0,
+        gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
+    )
+
+
+def elements(array: str) -> int:
+    """How many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
+    from sbatchgen.sbatch.array import indices
+
+    return sum(map(len, indices(array) or ())) or 1
+
+
+def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
+    """Return the hours of a job; `billing` has the site's own unit."""
+    if request.time_s is None or request.nodes < 1:
+        return Cost(gpu_hours=None, cpu_hours=None)
+    hours = request.jobs * request.nodes * request.time_s / 3600
+    gpus: float | None = request.gpus.given
+    if shards := request.shards.given:
+        gpus = shards / request.shards.of if request.shards.of else None
+    cpus, each = request.cpus.given, None
+    if billing and cpus is not None:
+        each = billing.cost(cpus=cpus, mib=request.memory_mib.given, gpus=request.gpus.given or 0)
+    return Cost(
+        gpu_hours=None if gpus is None else gpus * hours,
+        cpu_hours=None if cpus is None else cpus * hours,
+        billing_hours=None if each is None else each * hours,
+    )

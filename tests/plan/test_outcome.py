@@ -1,0 +1,82 @@
+"""The rows of a rehearsal, from what its starts reported."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from sbatchgen.extras.rehearsal import controller
+from sbatchgen.extras.rehearsal.outcome import Row, cluster_rows, rows
+from sbatchgen.extras.rehearsal.rehearsal import Rehearsal
+from tests.scripts import resolved
+
+NOT_LOADED = (
+    'Traceback (most recent call last):\n  File "/w/train.py", line 2, in <module>\n    import nothing_such\n'
+    "ModuleNotFoundError: No module named 'nothing_such'\n"
+)
+START: dict[str, Any] = {
+    "act": "limit", "lead": 60, "ready": True, "trained_s": 30.0, "before": 0, "acted": None, "took_s": None,
+    "killed": False, "requeued": False, "status": 0, "events": [], "log": "", "quiet_s": 1.0, "saved": None, "checkpoint": "",
+}  # fmt: skip
+
+
+def of(**start: Any) -> dict[str, Row]:
+    """The rows of a rehearsal with one start."""
+    job = resolved("single", "public_cluster", trainer="train.py", metrics=r"loss (?P<loss>\S+)")
+    shown: dict[str, Any] = {
+        "processes": 1,
+        "unproven": (),
+        "seconds": 1.0,
+        "memory": 0,
+        "limit": "",
+        "failure": "",
+    }
+    return {row.what: row for row in rows(Rehearsal(resolved=job, starts=(START | start,), **shown))}
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ({"step": 7}, "step 7"),
+        ({"epoch": 2}, "epoch 2"),
+        ({"step": None, "epoch": 2}, "epoch 2"),
+        ({}, "a step"),
+    ],
+)
+def test_progress_is_a_step_or_an_epoch(event: dict[str, Any], says: str) -> None:
+    trained = {"event": "train", "time": 2.0, "loss": 0.5, **event}
+    shown = of(events=[trained, {"event": "save", "time": 9.0, **event}], before=1, acted=8.0, took_s=1.0)
+    assert shown["first steps"].detail == f"{says} after 30 s, loss 0.5"
+    assert f"saved {says} and ended" in shown["time limit"].detail
+
+
+def test_a_program_that_did_not_load_before_its_stop_failed() -> None:
+    row = of(acted=30.0, took_s=3.0, status=1, log=NOT_LOADED)["start"]
+    assert (row.outcome, "no module 'nothing_such' (train.py:2)" in row.detail) == ("failed", True)
+    assert of(acted=30.0, took_s=3.0, status=143, log="epoch 1\n")["start"].outcome == "ok"
+    assert of(acted=30.0, took_s=3.0, status=0, log="")["start"].outcome == "ok"
+
+
+def test_a_job_of_a_cluster_without_steps_has_no_step_none() -> None:
+    events: list[dict[str, Any]] = [
+        {"event": "start"},
+        {"event": "train", "epoch": 1},
+        {"event": "preempted", "reason": "the limit"},
+    ]
+    shown = {
+        row.what: row
+        for row in cluster_rows([*events, {"event": "start"}], "", resolved("single", "public_cluster"))
+    }
+    assert not [row for row in shown.values() if "None" in row.detail]
+    assert shown["restart"].outcome == "unknown"
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.1, 1.0), (6.0, 3.0), (90.0, 4.0)])
+def test_a_program_has_longer_to_load_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, load: float, times: float
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert controller._crowding() == times

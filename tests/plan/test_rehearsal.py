@@ -1,0 +1,174 @@
+"""Jobs that are rehearsed on this machine: trainers that keep the contract, and those that break it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fixtures import on_one_release
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import SBATCHGEN, site_on
+from tests.plan.plans import needs_sandbox
+from tests.plan.rehearsal_faults import FAULTS, KEEPS, NEVER_END, PROFILE, TWO, Fault
+from tests.training.forks import QUICKLY
+
+OWN_PROFILE = PROFILE.format(path=QUICKLY) + "modules: [cuda/12]\nnetwork: {gloo_socket_ifname: hsn0}\n"
+DRAWING = ("--synthetic", "--train", "400", "--test", "100")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a profile."""
+    (tmp_path / "testing.yaml").write_text(OWN_PROFILE)
+    (tmp_path / "sbatchgen.yaml").write_text("profile: ./testing.yaml\n")
+    return tmp_path
+
+
+def rehearsed(place: Path, *words: str, trainer: str = "") -> tuple[int, dict[str, tuple[str, str]]]:
+    """Rehearse a job; return the exit status, and the outcome and detail of each row."""
+    if trainer:
+        (place / "train.py").write_text(trainer)
+        words = ("--trainer", "train.py", *words)
+    done = subprocess.run(
+        [SBATCHGEN, "rehearse", words[-1], *words[:-1], "--format", "json"],
+        cwd=place, capture_output=True, text=True, env=os.environ | {"USER": "me"}, check=False,
+    )  # fmt: skip
+    shown = json.loads(done.stdout or '{"rows": []}')
+    assert shown["rows"], done.stderr
+    return done.returncode, {row["what"]: (row["outcome"], row["detail"]) for row in shown["rows"]}
+
+
+@needs_sandbox
+def test_a_trainer_that_keeps_the_contract_passes_all(place: Path) -> None:
+    status, rows = rehearsed(place, "single", trainer=KEEPS)
+    assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
+    assert list(rows) == [
+        "start", "first steps", "time limit", "restart", "requeue", "restart after it",
+        "scancel", "submitted again", "end",
+    ]  # fmt: skip
+    assert not (place / "runs").exists()
+
+
+@needs_sandbox
+def test_a_chain_resumes_in_its_next_job(place: Path) -> None:
+    status, rows = rehearsed(place, "--chain", "2", "single", trainer=KEEPS)
+    assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
+    assert "exit status 75, so the next job starts; it continues from step" in rows["restart"][1]
+
+
+@needs_sandbox
+def test_a_job_that_is_not_to_restart_is_not_blamed_for_it(place: Path) -> None:
+    trains = "import json, time\nfor step in range(40):\n    time.sleep(0.1)\n"
+    trains += "    print(json.dumps({'step': step}), flush=True)\n"
+    words = ("--resume", "off", "single")
+    status, rows = rehearsed(place, *words, trainer=trains)
+    assert status == 0, rows
+    assert list(rows) == ["start", "first steps", "time limit", "requeue", "scancel", "end"]
+
+
+@needs_sandbox
+def test_two_rehearsals_at_a_time_meet_at_different_ports(place: Path) -> None:
+    trainer = KEEPS.replace(
+        "kept = ", "print('error: port', os.environ['MASTER_PORT'])\nsys.exit(1)\nkept = "
+    )
+    said = [rehearsed(place, *TWO[1:], TWO[0], trainer=trainer)[1]["start"][1] for _ in range(2)]
+    assert said[0] != said[1], said
+
+
+@needs_sandbox
+def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
+    words = ["ddp", "--nodes", "2", "--gpus-per-node", "1", "--data-dir", "data"]
+    subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
+    training = ("--batch-size", "16", "--epochs", "60", "--model", "small_model:make", "--tensorboard", "off")
+    done = subprocess.run(
+        [SBATCHGEN, "rehearse", *words, "--seconds", "300", "--", *training],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 processes on 2 nodes" in done.stdout
+    assert "module commands do nothing here: cuda/12" in done.stdout
+    for line in done.stdout.split("\n\n")[0].splitlines():
+        assert " ok " in line, done.stdout
+    assert re.search(
+        r"GPU memory +ok +about \d+ MiB of tensors, .* on the card: 8 images of 1x28x28", done.stdout
+    )
+
+
+@needs_sandbox
+def test_a_batch_that_no_gpu_holds_is_a_failure(place: Path) -> None:
+    text = (place / "testing.yaml").read_text()
+    (place / "testing.yaml").write_text(text.replace("gpus_per_node: 4", "gpus_per_node: 4, gpu_memory: 16M"))
+    subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
+    done = subprocess.run(
+        [SBATCHGEN, "rehearse", "single", "--data-dir", "data", "--seconds", "60", "--", "--epochs", "1"],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    match = re.search(
+        r"GPU memory +failed +about (\d+) MiB of tensors, .* of 16 MiB on the card", done.stdout
+    )
+    assert match, done.stdout + done.stderr
+    assert (done.returncode, int(match[1]) > 16) == (1, True)
+
+
+@needs_sandbox
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_named(place: Path, fault: Fault) -> None:
+    assert fault.old in fault.trainer
+    trainer = fault.trainer.replace(fault.old, fault.new)
+    first, *others = fault.words
+    seconds = "12" if fault.name in NEVER_END else "120"
+    status, rows = rehearsed(place, "--seconds", seconds, *others, first, trainer=trainer)
+    assert next(row for row, (outcome, _) in rows.items() if outcome != "ok") == fault.row, rows
+    outcome, says = rows[fault.row]
+    assert (outcome, fault.says in says) == (fault.outcome, True), rows
+    assert status == ("failed" in {outcome for outcome, _ in rows.values()})
+
+
+@needs_sandbox
+def test_the_files_of_the_user_stay_as_they_are(place: Path) -> None:
+    writes = "import shutil\nshutil.rmtree('keep', ignore_errors=True)\nopen('new', 'w').write('x')\n"
+    (place / "keep").mkdir()
+    (place / "keep/file").write_text("text")
+    of_itself = "import os\nshutil.rmtree(os.path.dirname(os.path.abspath(__file__)), ignore_errors=True)\n"
+    rehearsed(place, "--seconds", "10", "single", trainer=writes + of_itself)
+    assert (place / "train.py").read_text() == writes + of_itself
+    assert (place / "keep/file").read_text() == "text"
+    assert not (place / "new").exists()
+
+
+@needs_sandbox
+def test_a_job_that_is_too_large_is_refused_with_a_smaller_one(place: Path) -> None:
+    words = ("rehearse", "ddp", "--nodes", str(2 * (os.cpu_count() or 1)))
+    done = subprocess.run([SBATCHGEN, *words], cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert "fix: rehearse a smaller one: --nodes 2 --gpus-per-node 1" in done.stderr
+
+
+@on_one_release
+def test_it_runs_on_the_cluster_for_a_short_time(cluster: Cluster) -> None:
+    site = site_on(cluster)
+    cluster.put("work/train.py", KEEPS.replace("61", "900"))
+    words = (
+        "single",
+        "--trainer",
+        "train.py",
+        "--runtime",
+        "host",
+        "--time",
+        "00:01:00",
+        "--signal",
+        "B:USR1@25",
+    )
+    done = site.sbatchgen("rehearse", *words, "--on", "./testing.yaml", "--yes", "--format", "json")
+    assert "{" in done.stdout, done.stderr
+    rows = {row["what"]: row["outcome"] for row in json.loads(done.stdout)["rows"]}
+    assert (done.returncode, set(rows.values())) == (0, {"ok"}), done.stdout + done.stderr
+    cluster.put("work/train.py", "import nothing_such\n")
+    done = site.sbatchgen("rehearse", *words, "--on", "./testing.yaml", "--yes")
+    assert "start  failed  this Python has no module 'nothing_such' (train.py:1)" in done.stdout, done.stderr
+    assert done.returncode == 1
