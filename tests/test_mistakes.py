@@ -47,7 +47,6 @@ submit train.py | is a Python program | submit single --trainer train.py --dry-r
 lint train.py | is a Python program | review single --trainer train.py
 adopt train.py | is a Python program | review single --trainer train.py
 profile check train.py | is a Python program | review single --trainer train.py
-review old.slurm | is a script | submit old.slurm --dry-run
 explain old.slurm | is a script | adopt old.slurm --to .
 sweep old.slurm --param lr=1 | is a script | adopt old.slurm --to .
 render old.slurm | is a script | lint old.slurm

@@ -33,7 +33,7 @@ from sbatchgen.resolved.request import Request, read_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import Runtime
-from sbatchgen.slurm.refusal import asked_by
+from sbatchgen.submit.rendered import of_job
 from sbatchgen.submit.sbatch import ask_slurm
 
 # ok: also accepted, where Slurm was asked. unfit: the partition is not for such a job, as one without GPUs.
@@ -201,7 +201,8 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
         problems = _errors(lint_rendered(resolved, script)) if resolved.slurm else ()
         if problems or not (live and resolved.slurm):
             return replace(trial, outcome="error" if problems else "ok", problems=problems)
-        answer = ask_slurm(script.encode(), "job.slurm", asked_by(resolved), places.environment)
+        submission = of_job(request, places.environment, None, review_only=True)
+        answer = ask_slurm(submission, places.environment)
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
     outcome: Outcome = "ok" if answer.accepted else "refused"

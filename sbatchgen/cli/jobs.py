@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sbatchgen.job.script import JobScript
     from sbatchgen.plan.dry_run import Given
     from sbatchgen.resolved.request import Request
+    from sbatchgen.submit.submission import Submission
 
 
 ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
@@ -87,6 +88,32 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
     return request
 
 
+def submission_of(
+    name: str,
+    args: tuple[str, ...],
+    given: dict[str, Any],
+    *,
+    keep_env: bool = False,
+    snapshot: tuple[str, ...] | None = None,
+    **how: bool,
+) -> Submission:
+    """Return the submission of a job or of a finished script; `how` is what `rendered.of_job` takes."""
+    from sbatchgen.lint.source import is_script
+
+    refuse_mistaken(name, "job")
+    if not is_script(name):
+        from sbatchgen.submit.rendered import of_job
+
+        folder = None if os.environ.get(ELSEWHERE) else here()
+        return of_job(request_of(name, args, given), os.environ, folder, snapshot=snapshot, **how)
+    if snapshot is not None:
+        what = f"{name} is a finished script: it can't run a snapshot"
+        raise CommandLineError.of(what, fix="leave --snapshot out")
+    from sbatchgen.submit.finished import of_script
+
+    return of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
+
+
 def refuse_mistaken(name: str, wanted: str) -> None:
     """Raise CommandLineError for a file that this command is not for."""
     from sbatchgen.modes import MODES
@@ -129,26 +156,19 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
     """Show resources, cost, findings and the script.
 
-    Submits nothing, and runs nothing of the job: what starts where follows from its options. sbatchgen plan
-    runs the script in a sandbox.
+    JOB may also be a finished script. Submits nothing, and runs nothing of the job: what starts where follows
+    from its options. sbatchgen plan runs the script in a sandbox.
     """
-    from sbatchgen.submit.rendered import of_job
     from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
 
-    request = request_of(job, args, job_options)
-    folder = None if os.environ.get(ELSEWHERE) else here()
-    submission = of_job(request, os.environ, folder, review_only=True)
-    shown = with_digest(submission, os.environ) if folder else submission.review
+    submission = submission_of(job, args, job_options, review_only=True)
+    shown = submission.review if os.environ.get(ELSEWHERE) else with_digest(submission, os.environ)
     failure = failure_of(shown.findings)
-    if test_only:
-        if not request.resolved.slurm:
-            name = request.resolved.profile.name
-            what = f"--test-only asks Slurm, but profile '{name}' has no Slurm"
-            raise CommandLineError.of(what, fix="leave it out")
-        if failure is None:
-            answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
-            shown = dataclasses.replace(shown, slurm=answer)
+    if test_only and submission.local:
+        raise CommandLineError.of("--test-only asks Slurm, and the job runs without it", fix="leave it out")
+    if test_only and failure is None:
+        shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import JobCommand, refuse_mistaken, request_of
+from sbatchgen.cli.jobs import JobCommand, submission_of
 from sbatchgen.cli.output import (
     YES,
     completed_runs,
@@ -83,23 +83,14 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     Exactly the bytes that were shown are submitted, and nothing of the job runs here. Several jobs get the
     same options, and none is submitted if one has errors.
     """
-    from sbatchgen.lint.source import is_script
-    from sbatchgen.submit.finished import of_script
-    from sbatchgen.submit.rendered import of_job
-
     how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
-    snapshot, submissions = snapshot_of(given), []
-    for name in job:
-        refuse_mistaken(name, "job")
-        if not is_script(name):
-            request = request_of(name, args, given)
-            submission = of_job(request, os.environ, here(), ask_squeue=not how["after"], snapshot=snapshot)
-        elif snapshot is not None:
-            what = f"{name} is a finished script: it can't run a snapshot"
-            raise CommandLineError.of(what, fix="leave --snapshot out")
-        else:
-            submission = of_script(Path(name), given, args, os.environ, here(), keep_env=keep_sbatch_env)
-        submissions.append(submission)
+    snapshot = snapshot_of(given)
+    submissions = [
+        submission_of(
+            name, args, given, keep_env=keep_sbatch_env, snapshot=snapshot, ask_squeue=not how["after"]
+        )
+        for name in job
+    ]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 

@@ -42,9 +42,7 @@ _INSTEAD = {
     "script": {**_ANY, "folder": "name a script in it"},
     "profile": {name: _ANY[name] for name in _ANY if name != "yaml"},
 }
-# Of a script, what does most nearly the same.
-_OF_SCRIPT = {"review": "sbatchgen submit {file} --dry-run", "sweep": "sbatchgen adopt {file} --to ."}
-_OF_SCRIPT["explain"] = _OF_SCRIPT["sweep"]
+_OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")  # nearly the same
 
 
 def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
@@ -54,7 +52,7 @@ def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
     """
     kind = _kind(Path(name))
     if kind in ("", wanted) or (
-        wanted == "job" and (kind == "yaml" or (kind == "script" and verb in ("submit", "plan")))
+        wanted == "job" and (kind == "yaml" or (kind == "script" and verb in ("submit", "review", "plan")))
     ):
         return None
     if (kind, wanted) == ("run", "job") and verb == "submit":

@@ -223,21 +223,19 @@ def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> Sbatchg
     return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, asked))
 
 
-def ask_slurm(
-    script: bytes, name: str, asked: Mapping[str, OptionSource], environment: Mapping[str, str]
-) -> Answer:
-    """Ask the live Slurm about a script: `sbatch --test-only`, which uses up a job id."""
+def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
+    """Ask the live Slurm about a job: `sbatch --test-only`, which uses up a job id."""
     env, _ = client.submit_environment(environment)
     try:
-        with _private(script, name, new_key()) as file:
-            words = ["sbatch", "--test-only", str(file)]
+        with _private(submission.script, submission.name, new_key()) as file:
+            words = ["sbatch", "--test-only", *submission.options, str(file)]
             answer = client.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:
         problem = error.problems[0]
         return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
-    return understand(answer.status, answer.err or answer.out, asked)
+    return understand(answer.status, answer.err or answer.out, submission.asked)
 
 
 def make_log_folders(submission: Submission, note: Note) -> None:

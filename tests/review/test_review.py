@@ -227,7 +227,8 @@ def test_a_finished_script_is_shown_with_what_it_asks_for(folder: Path, command:
     (folder / "job.slurm").write_text(
         "#!/bin/bash\n#SBATCH -N 2 --gres=gpu:a100:4 -c 8 --mem=64G\n#SBATCH -t 3:00:00 --array=0-3\nsrun hostname\n"
     )
-    shown = command("submit", "job.slurm", "--dry-run").err
+    shown = command("review", "job.slurm").out
+    assert command("submit", "job.slurm", "--dry-run").err == shown
     assert shown.startswith(
         "nodes      2, in each of 4 jobs of an array\n"
         "each node  4 GPUs, 8 CPUs, 64G of memory\n"
