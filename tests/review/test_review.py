@@ -378,7 +378,7 @@ def test_slurm_is_asked_only_where_there_is_one_and_the_job_is_sound(
     monkeypatch.setenv("PATH", str(folder))
     result = command("review", "ddp", "--test-only")
     assert result.status == 2
-    assert "profile 'local' has no Slurm" in result.err
+    assert "this job runs without Slurm" in result.err
     result = command("review", "ddp", "--profile", "torchrun", "--test-only")
     assert result.status == 5
     assert "there is no sbatch here" in result.out
