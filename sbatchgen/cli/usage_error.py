@@ -6,7 +6,8 @@ import click
 
 from sbatchgen.errors import Problem, did_you_mean
 
-NEAR, SECOND = 0.6, 0.25  # how like its name a suggested option is at least; how much less so a second one
+NEAR, SECOND = 0.65, 0.25  # how like its name a suggested option is at least; how much less so a second one
+INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # by another command's option
 
 
 def problem_of(error: click.ClickException) -> Problem:
@@ -60,6 +61,9 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
             return f"add {_usage_of(option, context)}"
         case click.BadParameter(param=click.Option() as option):
             return f"write {_usage_of(option, context)}"
+        case _ if "extra argument" in error.message and (names := context.params.get("params")):
+            value = error.message.partition("(")[2].rstrip(").")
+            return f"write --param {names[-1]}={value}" if "=" not in names[-1] else f"write {usage}"
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
             return f"write {usage}"
         case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
@@ -72,8 +76,14 @@ def _near(option: str, context: click.Context) -> str:
     from difflib import SequenceMatcher
 
     flags = [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
-    if option == "--json" and "--format" in flags:
-        return "write --format json"
+    if INSTEAD.get(option, "").partition(" ")[0] in flags:
+        return f"write {INSTEAD[option]}"
+    if not option.startswith("--"):
+        from sbatchgen.sbatch.option_table import specs
+        from sbatchgen.units import NEWEST
+
+        long = {f"-{spec.short}": f"--{name}" for name, spec in specs(NEWEST).items()}.get(option, "")
+        return f"write {long}." if long in flags else ""
     likeness = {
         flag: SequenceMatcher(None, option[2:], flag[2:]).ratio() + 0.3 * flag.startswith(option)
         for flag in flags
