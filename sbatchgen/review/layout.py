@@ -54,7 +54,7 @@ class Starts:
     nodes: tuple[NodeStarts, ...]
     tasks: int | None
     command: str = ""
-    resolved: str = ""
+    plan: str = ""
 
 
 def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: Sequence[str]) -> Starts:
@@ -97,7 +97,7 @@ def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -
         )
         for first, last in rows
     )
-    return Starts(nodes=tuple(nodes), tasks=tasks, resolved=quoting.words(tuple(again)))
+    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(again)))
 
 
 def as_text(starts: Starts) -> str:
@@ -111,8 +111,8 @@ def as_text(starts: Starts) -> str:
         )
         rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
     note = (
-        f"{starts.resolved} shows what {'else ' if starts.command else ''}the script starts\n"
-        if starts.resolved
+        f"{starts.plan} shows what {'else ' if starts.command else ''}the script starts\n"
+        if starts.plan
         else ""
     )
     return table(rows) + note
