@@ -34,20 +34,14 @@ _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "nodes_max", "max_array_tasks")
 
 @dataclass(frozen=True)
 class Difference:
-    """A key whose value is not that of the cluster.
+    """A key whose value is not that of the cluster."""
 
-    Attributes:
-        path: The key and those above it.
-        at: Its place in the file; "" if the profile lacks it.
-        own: Its value in the profile, as text; "" if it has none. Of a partition that is gone, its new name.
-        live: The cluster's entry; None if it has none, or the cluster has no such partition.
-        severity: "info" for what is new, or less than there is; "warning" for what changes often.
-    """
-
-    path: Path
-    at: str
+    path: Path  # the key and those above it
+    at: str  # its place in the file; "" if the profile lacks it
+    # Its value in the profile, as text; "" if it has none; of a partition that is gone, its new name
     own: str
-    live: Entry | None
+    live: Entry | None  # the cluster's entry; None if it has none, or the cluster has no such partition
+    # "info" for what is new, or less than there is; "warning" for what changes often
     severity: Severity = "error"
 
     @property

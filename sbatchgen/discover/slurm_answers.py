@@ -27,33 +27,20 @@ _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class LiveCluster:
-    """A cluster as Slurm describes it to this user.
+    """A cluster as Slurm describes it to this user."""
 
-    Attributes:
-        settings: Names and values of slurm.conf; empty if Slurm did not show them.
-        partitions, nodes: All that Slurm shows, with nodes for later (FUTURE).
-        qos: All qualities of service, by name; None if no database answered.
-        user, host: The names of the user and of this host.
-        groups: Those of the user.
-        licenses: All of the cluster with their numbers; None if Slurm did not say.
-        reservations: Those that the user may use; None if Slurm did not say.
-        topology: Its kind, and the nodes of the largest leaf switch, by the keys of profiles.
-        accounts: Those of the user; None if no database answered.
-        plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
-            sbatch did not list them.
-    """
-
-    settings: Mapping[str, str]
+    settings: Mapping[str, str]  # of slurm.conf; empty if Slurm did not show them
     partitions: list[SlurmPartition]
-    nodes: list[SlurmNode]
-    qos: Mapping[str, Qos] | None
+    nodes: list[SlurmNode]  # with nodes for later (FUTURE)
+    qos: Mapping[str, Qos] | None  # by name; None if no database answered
     user: str
     host: str
-    groups: tuple[str, ...]
-    licenses: Mapping[str, int] | None
-    reservations: list[SlurmReservation] | None
-    topology: Mapping[str, str]
-    accounts: list[Account] | None
+    groups: tuple[str, ...]  # of the user
+    licenses: Mapping[str, int] | None  # with their numbers; None if Slurm did not say
+    reservations: list[SlurmReservation] | None  # those that the user may use; None if Slurm did not say
+    topology: Mapping[str, str]  # its kind, and the nodes of the largest leaf switch, by the keys of profiles
+    accounts: list[Account] | None  # of the user; None if no database answered
+    # Of plugins, with = at the end if they take a value; None if sbatch did not list them
     plugin_options: tuple[str, ...] | None
 
     def setting(self, name: str) -> str:

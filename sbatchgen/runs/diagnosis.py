@@ -47,27 +47,17 @@ SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that se
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The end of a run, and its likely causes.
+    """The end of a run, and its likely causes."""
 
-    Attributes:
-        run: Its name.
-        failed: Whether it has failed.
-        says: What its newest job does, or how it ended.
-        fix: What to do if it waits.
-        log: The log that was read, or the script or status.json if only that says something; or "".
-        causes: What most likely happened, the likeliest first.
-        lines: Without a known cause: the last lines of the log that look like an error, with their numbers.
-        problems: Why something could not be read.
-    """
-
-    run: str
+    run: str  # its name
     failed: bool
-    says: str
-    fix: str = ""
-    log: str = ""
-    causes: Sequence[Failure] = ()
+    says: str  # what its newest job does, or how it ended
+    fix: str = ""  # what to do if it waits
+    log: str = ""  # the log that was read, or the script or status.json if only that says something; or ""
+    causes: Sequence[Failure] = ()  # what most likely happened, the likeliest first
+    # Without a known cause: the last lines of the log that look like an error, with their numbers
     lines: Sequence[tuple[int, str]] = ()
-    problems: Sequence[Problem] = ()
+    problems: Sequence[Problem] = ()  # why something could not be read
 
 
 def is_failed(state: RunState) -> bool:

@@ -54,15 +54,10 @@ _HANDLED = re.compile(
 
 
 class Asks(NamedTuple):
-    """What a job is.
+    """What a job is."""
 
-    Attributes:
-        has_gpus: Whether it has asked for GPUs; None if that is not known.
-        is_script: Whether it is a finished script, and not rendered.
-    """
-
-    has_gpus: bool | None = None
-    is_script: bool = False
+    has_gpus: bool | None = None  # whether it has asked for GPUs; None if that is not known
+    is_script: bool = False  # whether it is a finished script, and not rendered
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,18 +35,12 @@ _FOLDER = re.compile(rb'"/(?:[^"\\\n]|\\.)*"')
 
 
 class Run(NamedTuple):
-    """A run.
+    """A run."""
 
-    Attributes:
-        name: Its name, the job's name; with a number if another run has it.
-        shared: Whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}.
-        created: Seconds since 1970.
-    """
-
-    name: str
+    name: str  # the job's name; with a number if another run has it
     folder: Path
-    shared: bool
-    created: float
+    shared: bool  # whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}
+    created: float  # seconds since 1970
 
 
 class RunJob(NamedTuple):

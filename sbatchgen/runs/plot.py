@@ -58,24 +58,15 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(kw_only=True)
 class History:
-    """A run so far; steps that were repeated after a crash count once.
-
-    Attributes:
-        folder: The run folder.
-        curves: Points (step, value) of "train loss", "epoch accuracy" and so on. Losses are means per sample,
-            accuracies in 0..1, samples_per_s is that of all processes.
-        restarts: The steps from which a later start resumed.
-        last: The last known step.
-        end: "stopped", "failed" or "done"; empty while it runs, or if it was killed.
-        config: What config.json says; empty without one.
-    """
+    """A run so far; steps that were repeated after a crash count once."""
 
     folder: Path
+    # Points (step, value) of "train loss", "epoch accuracy"; accuracies in 0..1, samples/s of all processes
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    restarts: list[int] = field(default_factory=list)
-    last: int = 0
-    end: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    restarts: list[int] = field(default_factory=list)  # the steps from which a later start resumed
+    last: int = 0  # the last known step
+    end: str = ""  # "stopped", "failed" or "done"; "" while it runs, or if it was killed
+    config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says; empty without one
 
 
 def read_history(folder: Path) -> History:

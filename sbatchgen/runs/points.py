@@ -27,23 +27,14 @@ _STOPPED = "75"  # the script's status where the training was stopped with more 
 
 @dataclass(frozen=True)
 class Point:
-    """A point as it is now.
+    """A point as it is now."""
 
-    Attributes:
-        number: Its number, from 0.
-        values: Its values, in the order of the sweep's parameters.
-        state: DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words.
-        says: More about it, as "exit status 1".
-        live: Whether it waits or runs.
-        progress: How far its training is, if it says.
-    """
-
-    number: int
-    values: tuple[str, ...]
-    state: str
-    says: str = ""
-    live: bool = False
-    progress: Progress | None = None
+    number: int  # from 0
+    values: tuple[str, ...]  # in the order of the sweep's parameters
+    state: str  # DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words
+    says: str = ""  # as "exit status 1"
+    live: bool = False  # whether it waits or runs
+    progress: Progress | None = None  # how far its training is, if it says
 
 
 @dataclass(frozen=True)

@@ -47,23 +47,14 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Files to be copied.
+    """Files to be copied."""
 
-    Attributes:
-        place: The folder that will hold them.
-        root: Where git has its root.
-        inside: The job's working folder in it, "" for the root.
-        sources: The files by their names in the root, with what they are.
-        package: The folder of the training package if that is copied too.
-        code: What git says of them.
-    """
-
-    place: Path
-    root: Path
-    inside: str
-    sources: Mapping[str, os.stat_result]
-    package: Path | None
-    code: Code
+    place: Path  # the folder that will hold them
+    root: Path  # where git has its root
+    inside: str  # the job's working folder in it, "" for the root
+    sources: Mapping[str, os.stat_result]  # the files by their names in the root, with what they are
+    package: Path | None  # the folder of the training package if that is copied too
+    code: Code  # what git says of them
 
     @property
     def folder(self) -> Path:

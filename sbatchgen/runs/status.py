@@ -35,22 +35,15 @@ SAVED = "stopped and saved, with more to do"  # exit status 75
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """A run as it is now.
-
-    Attributes:
-        jobs: Its jobs, the oldest first.
-        now: What squeue says of the last one: a row, or several of an array; empty if it does not know it.
-        progress: How far the training is; None if it has not begun, or writes nothing.
-        quiet: How long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not.
-        sweep: The points, where only this run was asked for and is a sweep.
-    """
+    """A run as it is now."""
 
     run: Run
-    jobs: Sequence[RunJob]
+    jobs: Sequence[RunJob]  # the oldest first
+    # What squeue says of the last one: a row, or several of an array; empty if it does not know it
     now: Sequence[SlurmJob] = ()
-    progress: Progress | None = None
-    quiet: str = ""
-    sweep: SweepState | None = None
+    progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
+    quiet: str = ""  # how long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not
+    sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
 
     @property
     def last(self) -> RunJob | None:

@@ -24,17 +24,11 @@ _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Submitted:
-    """A script as it was submitted.
+    """A script as it was submitted."""
 
-    Attributes:
-        job: The job's id; of a run without Slurm, the time of its start.
-        time: When it was submitted, as in "2026-11-20 21:38".
-        file: Where the script is.
-    """
-
-    job: str
-    time: str
-    file: Path
+    job: str  # the job's id; of a run without Slurm, the time of its start
+    time: str  # when it was submitted, as in "2026-11-20 21:38"
+    file: Path  # where the script is
     script: str
 
 

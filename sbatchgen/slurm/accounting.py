@@ -41,25 +41,17 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 
 @dataclass(frozen=True, kw_only=True)
 class JobUsage:
-    """The resources that a job had and used from one start to its end; None for what is not known.
+    """The resources that a job had and used from one start to its end; None for what is not known."""
 
-    Attributes:
-        job: Its id, or that of the whole array.
-        used_s, limit_s: How long it ran, and its time limit.
-        nodes, cpus, gpus: What was allocated in all; no GPUs where Slurm does not count them.
-        memory_mib: What was allocated on each node.
-        cpu_s: CPU time of all processes that have ended.
-        memory_bytes: The most that was in use on a node: of each task the most that was seen, at all once.
-    """
-
-    job: str = ""
-    used_s: int = 0
-    limit_s: int | None = None
-    nodes: int = 1
+    job: str = ""  # its id, or that of the whole array
+    used_s: int = 0  # how long it ran
+    limit_s: int | None = None  # its time limit
+    nodes: int = 1  # this and the next two: allocated in all
     cpus: int | None = None
-    gpus: int | None = None
-    memory_mib: int | None = None
-    cpu_s: int | None = None
+    gpus: int | None = None  # None where Slurm does not count them
+    memory_mib: int | None = None  # allocated on each node
+    cpu_s: int | None = None  # CPU time of all processes that have ended
+    # The most that was in use on a node: of each task the most that was seen, at all once
     memory_bytes: int | None = None
 
 

@@ -32,20 +32,13 @@ class PrivateDataError(SlurmError):
 
 @dataclass(frozen=True)
 class Output:
-    """The output of a command of Slurm.
+    """The output of a command of Slurm."""
 
-    Attributes:
-        program: Its name.
-        status: Its exit status as a shell has it; None if it did not end within its time limit.
-        out, err: What it wrote to stdout and stderr.
-        timeout: Its time limit in seconds.
-    """
-
-    program: str
-    status: int | None
-    out: str
-    err: str
-    timeout: float
+    program: str  # its name
+    status: int | None  # exit status as a shell has it; None if it did not end within its time limit
+    out: str  # what it wrote to stdout
+    err: str  # and to stderr
+    timeout: float  # its time limit in seconds
 
     @property
     def failure(self) -> str:

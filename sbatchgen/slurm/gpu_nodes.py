@@ -71,17 +71,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """A node with its GPUs.
-
-    Attributes:
-        node: The node.
-        gpus: Its GPUs.
-        numbered: Whether Slurm says which of them are taken, not only how many.
-    """
+    """A node with its GPUs."""
 
     node: SlurmNode
     gpus: tuple[Gpu, ...]
-    numbered: bool
+    numbered: bool  # whether Slurm says which GPUs are taken, not only how many
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,15 @@ from sbatchgen.slurm.printed import names, pairs, text, time
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmReservation:
-    """A reservation as the controller knows it.
-
-    Attributes:
-        nodes: Its nodes: "n[1-4]"; "" if it has none, as one of licences.
-        partition: The partition that its nodes were taken from; "" if it names none.
-        end: When it ends, as 2026-01-31T12:00:00+01:00; "" if it has no end.
-        flags: As "FLEX", "DAILY".
-        users, groups, accounts: Who may use it; "-ann": all others. Empty: it does not matter.
-    """
+    """A reservation as the controller knows it."""
 
     name: str = printed("ReservationName")
-    nodes: str = printed("Nodes", text)
-    partition: str = printed("PartitionName", text)
+    nodes: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none, as one of licences
+    partition: str = printed("PartitionName", text)  # that its nodes were taken from; "" if it names none
+    # As 2026-01-31T12:00:00+01:00; "" if it has no end
     end: str = printed("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
-    flags: tuple[str, ...] = printed("Flags", names)
+    flags: tuple[str, ...] = printed("Flags", names)  # as "FLEX", "DAILY"
+    # Who may use it; "-ann": all others; empty: it does not matter
     users: tuple[str, ...] = printed("Users", names)
     groups: tuple[str, ...] = printed("Groups", names)
     accounts: tuple[str, ...] = printed("Accounts", names)

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class State:
-    """A state of a job.
+    """A state of a job."""
 
-    Attributes:
-        name: As in `squeue --Format=State`: "PENDING".
-        words: The same in plain words.
-        ended: Whether the job is over: it has no processes, and Slurm does nothing more for it.
-    """
-
-    name: str
-    words: str
-    ended: bool = False
+    name: str  # as in `squeue --Format=State`: "PENDING"
+    words: str  # the same in plain words
+    ended: bool = False  # whether the job is over: it has no processes, and Slurm does nothing more for it
 
 
 STATES = (
