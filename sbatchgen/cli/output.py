@@ -85,11 +85,7 @@ def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
 
 
 def here() -> Path:
-    """Return the current folder.
-
-    Raises:
-        DocumentError: It was deleted, or may not be entered.
-    """
+    """Return the current folder; raise DocumentError if it was deleted, or may not be entered."""
     try:
         return Path.cwd()
     except OSError as error:

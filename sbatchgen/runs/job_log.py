@@ -79,12 +79,9 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
 
 
 def last_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines at the end of a log that hold something, each with its number from 1.
+    """Yield the non-blank lines at the end of a log, each with its number from 1; raises OSError.
 
     The number is 0 if the log is too large to count its lines.
-
-    Raises:
-        OSError: It can't be read.
     """
     with files.regular(path) as file:
         start = max(0, os.fstat(file.fileno()).st_size - END)

@@ -34,11 +34,7 @@ _AFTER = ",;:%)]}'\""  # what may follow a number
 
 
 def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run, from its file of events or else from its logs.
-
-    Raises:
-        DocumentError: There is no such folder, or neither has any.
-    """
+    """Yield the events of a run, of its file or else its logs; DocumentError without a folder or an event."""
     printed = [] if (folder / EVENTS).exists() else log_events(folder)
     yield from printed or events(folder)
 

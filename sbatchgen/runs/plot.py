@@ -70,11 +70,7 @@ class History:
 
 
 def read_history(folder: Path) -> History:
-    """Return the history of the run in a folder.
-
-    Raises:
-        DocumentError: There is no such folder, or nothing was measured.
-    """
+    """Return the history of the run in a folder; raise DocumentError if nothing was measured there."""
     history = History(folder=folder, config=read_object(folder / CONFIG))
     for event in read_events(folder):
         _add(history, event)

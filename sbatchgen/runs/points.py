@@ -62,11 +62,7 @@ class SweepState:
             return None
 
     def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
-        """Return the points that have a metric, the best first; or, of a parameter, the lowest first.
-
-        Raises:
-            CommandLineError: No point has it.
-        """
+        """Return the points by a metric, the best first, or a parameter; CommandLineError if none has it."""
         measured = [
             (value, point) for point in self.points if (value := self.metric(point, name)) is not None
         ]
@@ -87,11 +83,7 @@ class SweepState:
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:
-    """Return the sweep of a run folder; None if it is not of one.
-
-    Raises:
-        DocumentError: Its points can't be read.
-    """
+    """Return the sweep of a run folder; None if it is not of one; DocumentError if it can't be read."""
     file = run_dir / POINTS
     return read_points(file) if os.access(file, os.R_OK) else None
 

@@ -132,11 +132,7 @@ def begin(run_dir: Path, record: Record) -> None:
 
 
 def keep(run_dir: Path, record: Record) -> None:
-    """Write the record of a job that was accepted; on a full disk, the record that `begin` wrote is kept.
-
-    Raises:
-        OSError: There is no record now.
-    """
+    """Write the record of an accepted job, on a full disk as `begin` wrote it; OSError: there is none now."""
     try:
         _write(path(run_dir, record.job), record)
     except OSError:
@@ -198,11 +194,7 @@ def records(run_dir: Path) -> list[Record]:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Return a value of JSON as a value of a type.
-
-    Raises:
-        TypeError, ValueError: It is of another type.
-    """
+    """Return a value of JSON as a value of a type; raise TypeError or ValueError if it is of another type."""
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, Mapping):

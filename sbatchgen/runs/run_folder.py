@@ -53,11 +53,7 @@ def refusal(run_dir: Path) -> Problem | None:
 
 
 def make(run_dir: Path) -> None:
-    """Make a run folder, or take the write permission of others from one of this user.
-
-    Raises:
-        DocumentError: Somebody else can write it, or it can't be made.
-    """
+    """Make a run folder that only this user can write; raise DocumentError where that can't be."""
     try:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

@@ -62,11 +62,7 @@ class Snapshot:
         return self.place / self.inside
 
     def copy(self) -> None:
-        """Copy the files; after an error nothing is there.
-
-        Raises:
-            DocumentError: A file can't be copied, or has changed since it was listed.
-        """
+        """Copy the files; DocumentError, and nothing is there, if one can't be copied or has changed."""
         new = self.place.with_name(f".sbatchgen-{secrets.token_hex(8)}")
         try:
             new.mkdir()
@@ -111,11 +107,7 @@ def _changed(root: Path, seen: set[str]) -> bool:
 
 
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
-    """Return the snapshot of the code in a folder; nothing is copied.
-
-    Raises:
-        DocumentError: git does not know the folder, or there is too much in it.
-    """
+    """Return the snapshot of the code in a folder; DocumentError if git does not know it, or it is large."""
     top = git(folder, "rev-parse", "--show-toplevel")
     inside = git(folder, "rev-parse", "--show-prefix")
     listed = git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None

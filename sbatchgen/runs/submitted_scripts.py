@@ -38,11 +38,7 @@ def path(run_dir: Path, job: str) -> Path:
 
 
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
-    """Keep the script of a job, and return its file.
-
-    Raises:
-        OSError: It can't be written.
-    """
+    """Keep the script of a job, and return its file; raises OSError."""
     file = path(run_dir, job)
     files.put(file, script, mode=files.PRIVATE)
     return file

@@ -58,13 +58,10 @@ class JobUsage:
 def accounting(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[SlurmJob] | None:
-    """Return these jobs of the user; None if there is no database, or it does not answer.
+    """Return these jobs of the user; None without a database that answers; SlurmError if sacct fails.
 
     Each job is given with the key of its submission: jobs of others may have had the same id. Jobs that ended
     before `since` are left out, and of a requeued job only its last run counts.
-
-    Raises:
-        SlurmError: sacct can't be started, or fails in another way.
     """
     printed = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
     if printed is None:
@@ -79,11 +76,7 @@ def accounting(
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """Return what every run of these jobs had and used, without those that never ran; see `accounting`.
-
-    Raises:
-        SlurmError: See `accounting`.
-    """
+    """Return what every run of these jobs had and used, without those that never ran; see `accounting`."""
     more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
     printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
     if printed is None:

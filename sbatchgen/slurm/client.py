@@ -76,20 +76,12 @@ def of_cluster(cluster: str) -> list[str]:
 
 
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
-    """Ask Slurm: squeue, sacct and the like.
-
-    Raises:
-        SlurmError: The command can't be started.
-    """
+    """Ask Slurm: squeue, sacct and the like; raise SlurmError if the command can't be started."""
     return run(arguments, query_environment(environment), timeout=QUERY_TIMEOUT_S)
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return what a query prints.
-
-    Raises:
-        SlurmError: The command can't be started, does not end in time, or fails.
-    """
+    """Return what a query prints; raise SlurmError if it can't be started, does not end in time, or fails."""
     output = query(arguments, environment)
     if output.failure:
         raise output.error
@@ -106,10 +98,7 @@ def run(
 ) -> Output:
     """Run a command of Slurm in exactly this environment, with a descriptor of this process kept open.
 
-    `elsewhere` is the fix if the command is not here.
-
-    Raises:
-        SlurmError: The command can't be started.
+    Raises SlurmError if it can't be started, with the fix `elsewhere` if it is not here.
     """
     program = arguments[0]
     try:

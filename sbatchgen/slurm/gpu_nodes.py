@@ -115,11 +115,7 @@ def unavailable(node: SlurmNode) -> str:
 
 
 def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
-    """Return the nodes that have GPUs.
-
-    Raises:
-        SlurmError: squeue or scontrol, asked for the jobs where nodes don't show their shards, fails.
-    """
+    """Return the nodes that have GPUs; where they don't show their shards, jobs are asked for: SlurmError."""
     having = [node for node in nodes if any(gres.count for gres in _named("gpu", node.gres))]
     silent = any(not gres.per_gpu for node in having for gres in _named("shard", node.gres_used))
     of_jobs = _shards_of_jobs(environment) if silent else {}

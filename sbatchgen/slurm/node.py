@@ -57,11 +57,7 @@ class SlurmNode:
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
-    """Return all nodes that the controller shows to this user, those for later too if `future`.
-
-    Raises:
-        SlurmError: The controller does not answer.
-    """
+    """Return all nodes that Slurm shows, with `future` those for later; SlurmError without an answer."""
     later = ["-F"] if future else []
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
 

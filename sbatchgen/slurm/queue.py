@@ -65,12 +65,9 @@ class SlurmJob:
 def queue(
     environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
 ) -> list[SlurmJob]:
-    """Return these jobs that the controller knows, or all of the user, the newest last.
+    """Return these jobs that the controller of a cluster knows, or all of the user, the newest last.
 
-    They are of the cluster, or of that of this machine.
-
-    Raises:
-        SlurmError: squeue can't be started, does not end in time, or fails.
+    Raises SlurmError if squeue can't be started, does not end in time, or fails.
     """
     ids = None if jobs is None else ",".join(map(str, jobs))
     if ids == "":

@@ -241,11 +241,7 @@ def ask_slurm(
 
 
 def make_log_folders(submission: Submission, note: Note) -> None:
-    """Make the folders of the logs.
-
-    Raises:
-        DocumentError: A folder can't be made.
-    """
+    """Make the folders of the logs; raise DocumentError where that can't be."""
     for log_folder in submission.log_folders:
         if log_folder == submission.run_dir:
             continue

@@ -35,10 +35,9 @@ class Submission:
 
 
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders of a script's logs; Slurm makes none (sbatch(1), "filename pattern").
+    """Return the folders of a script's logs, of which Slurm makes none: sbatch(1), "filename pattern".
 
-    Raises:
-        DocumentError: A folder's name is known only once the job runs.
+    Raises DocumentError if the name of one is known only once the job runs.
     """
     folders = []
     for component in script.components:
