@@ -164,7 +164,6 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
 
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
-    """Show what would change in a profile, and write it if the user agrees."""
     import difflib
 
     from sbatchgen import files
@@ -261,7 +260,6 @@ def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _schemas() -> dict[str, Path]:
-    """Return the file of each schema by the words that ask for it."""
     files = sorted(bundled("schemas").rglob("*.json"))
     return {file.stem.replace("-", " "): file for file in files}
 

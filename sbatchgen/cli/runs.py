@@ -302,7 +302,6 @@ def report(run: str, *, form: str) -> None:
 
 @contextlib.contextmanager
 def _bar(run: Run) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr, if that is a terminal."""
     from sbatchgen.runs.progress import read_progress
 
     if not is_screen(sys.stderr):

@@ -70,8 +70,6 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A profile as it is written, and that of the cluster."""
-
     own: Document[Profile]
     live: Profile
     cluster: LiveCluster
@@ -155,7 +153,6 @@ def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, An
 
 
 def _is_alike(key: str, ours: Any, theirs: Any) -> bool:
-    """Whether two values mean the same."""
     if key == "slurm":
         return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
     if key == "nodes" and ours and theirs:
@@ -169,7 +166,6 @@ def _is_less(ours: Any, theirs: Any) -> bool:
 
 
 def _get(value: Any, path: Path) -> Any:
-    """Return the value below keys; None if one of them is missing."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value
@@ -185,7 +181,6 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as the profile has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -289,7 +289,6 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield what the nodes have, if all of them are known."""
     kinds = shapes(members)
     unseen = max(partition.nodes - members.total(), 0)
     if unseen or not kinds:

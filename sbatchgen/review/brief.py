@@ -78,7 +78,6 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _more(reviews: Sequence[Review]) -> str:
-    """Return what else `v` shows."""
     lines = sum(len(lines_of(review.script or "")) for review in reviews)
     untyped = sum(len(review.surprises) for review in reviews)
     parts = [f"{counted(lines, 'line')} of script"] if lines else []

@@ -159,21 +159,18 @@ def _causes(
     training: Progress | None,
     logs: Mapping[str, Sequence[tuple[int, str]]],
 ) -> Sequence[Failure]:
-    """Return why a job, or a task, has ended."""
     if row:
         how = f"{row.state.name} {row.exit_code}:{row.signal}"
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
     script = parsed(run.folder, job.id)
-    asks = Asks(has_gpus=_has_gpus(script), is_script=bool(kept and kept.script))
-    each = {path: failures(how, lines, run.name, asks) for path, lines in logs.items()}
-    each = {
-        path: [replace(cause, file=path * bool(cause.says)) for cause in several]
-        for path, several in each.items()
-    }
-    each = {path: [*_raised(several, logs[path], path)] for path, several in each.items()}
-    if causes := merged(each.values() if logs else [failures(how, (), run.name, asks)]):
+    asked = script.resources if script else None
+    is_known = asked and "exclusive" not in asked  # of whole nodes nobody has asked for the GPUs
+    has_gpus = bool(asked.gpu_count or asked.shards) if asked and is_known else None
+    asks = Asks(has_gpus=has_gpus, is_script=bool(kept and kept.script))
+    each = [[*_placed(failures(how, lines, run.name, asks), lines, path)] for path, lines in logs.items()]
+    if causes := merged(each or [failures(how, (), run.name, asks)]):
         return causes
     if training and _says_failed(training, job):
         why = training.reason
@@ -184,26 +181,18 @@ def _causes(
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
 
 
-def _raised(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
-    """Yield causes with the place where they were raised; an exception that none explains too."""
+def _placed(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
+    """Yield causes with their log and where they were raised; an exception that none explains too."""
     for cause in causes:
         place = raised_at(log, cause.line) if cause.line else ""
-        yield replace(cause, means=f"{cause.means} ({place})") if place else cause
+        means = f"{cause.means} ({place})" if place else cause.means
+        yield replace(cause, means=means, file=path * bool(cause.says))
     number, says = crash(log) or (0, "")
     place = raised_at(log, number) if number else ""
     if place and all(cause.rank in ("effect", "limit") for cause in causes):
-        means, fix = f"{says} ({place})", "the lines above it in the log show how the program came there"
-        yield Failure(
-            cause="exception", rank="cause", means=means, fix=fix, line=number, says=says, file=path
-        )
-
-
-def _has_gpus(script: JobScript | None) -> bool | None:
-    """Whether a job has asked for GPUs; None if that is not known, as of whole nodes."""
-    asked = script.resources if script else None
-    if asked is None or "exclusive" in asked:
-        return None
-    return bool(asked.gpu_count or asked.shards)
+        fix = "the lines above it in the log show how the program came there"
+        about = {"means": f"{says} ({place})", "fix": fix, "says": says, "file": path}
+        yield Failure(cause="exception", rank="cause", line=number, **about)
 
 
 def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
@@ -235,12 +224,8 @@ def _not_copied(cause: Failure, kept: Record) -> str:
     """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
     name = cause.means.removeprefix("there is no ").strip("'")
     copied = kept.code and kept.code.snapshot
-    if (
-        cause.cause != "file-missing"
-        or not copied
-        or name.startswith("/")
-        or not Path(kept.folder, name).exists()
-    ):
+    is_missing = cause.cause == "file-missing" and not name.startswith("/")
+    if not is_missing or not copied or not Path(kept.folder, name).exists():
         return ""
     again = f"sbatchgen resume {kept.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
     return f"git does not know it, so the snapshot lacks it: {again}"
@@ -306,9 +291,8 @@ def as_text(diagnosis: Diagnosis) -> str:
     shown = shown[:MOST]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
-        lines += (
-            [f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
-        )
+        if cause.says:
+            lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}")
         lines += [f"  fix: {cause.fix}"] if cause.fix else []
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""

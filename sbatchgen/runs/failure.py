@@ -203,7 +203,6 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
 
 
 def _order(failure: Failure) -> tuple[int, int]:
-    """Return what sorts causes: effects of others by their lines, the rest as they were found."""
     return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
 
 

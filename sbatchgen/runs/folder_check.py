@@ -164,7 +164,6 @@ def _package() -> Path:
 
 
 def _findings(resolved: ResolvedJob, run_dir: Path, start: Start) -> Iterator[Finding]:
-    """Yield an error for a start that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"

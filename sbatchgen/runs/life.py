@@ -47,12 +47,13 @@ class Quiet(NamedTuple):
 def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet | None:
     """Return for how long a run that runs since a time has stood still; None if it does not."""
     logs = newest_logs(kept)
-    written = [
-        time for path in (*logs, *_of_folder(folder)) if (time := _changed(path)) is not None and time <= now
-    ]
+    written = []
+    for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # what a training writes
+        with contextlib.suppress(OSError):
+            written.append(path.stat().st_mtime)
     lines = [line for path in logs for _, line in last_start(path, LINES)]
     times = _times(lines, folder, started, now)
-    last = max([*written, *times, started])
+    last = max([*(time for time in written if time <= now), *times, started])
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) >= FEWEST:
         return _quiet(now - last, statistics.median(pauses), LONGER * max(pauses))
@@ -95,14 +96,3 @@ def _stamps(lines: Sequence[str]) -> Iterator[float]:
         if match:
             with contextlib.suppress(ValueError):
                 yield datetime.fromisoformat(match[0]).astimezone().timestamp()
-
-
-def _of_folder(folder: Path) -> list[Path]:
-    """Return what a training writes in its run folder: events, and checkpoints in it and one folder below."""
-    return [folder / EVENTS, folder, folder / "checkpoints"]
-
-
-def _changed(path: Path) -> float | None:
-    with contextlib.suppress(OSError):
-        return path.stat().st_mtime
-    return None

@@ -117,7 +117,6 @@ def _common(line: str) -> dict[str, float]:
 
 
 def _number(text: str) -> float | None:
-    """Return the number in what a group has matched; None if it is something else."""
     try:
         return float(text.strip().strip(_AFTER).replace(",", ""))
     except ValueError:

@@ -42,18 +42,7 @@ TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
 END: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
 RESTART: dict[str, Any] = {"linewidth": 0.9, "linestyle": ":"}
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "sbatchgen",
-}
+STYLE = Path(__file__).with_name("plot.mplstyle")
 
 
 @dataclass(kw_only=True)
@@ -158,7 +147,7 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
         raise DocumentError.of(f"matplotlib: {error}", fix=fix) from error
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
+        mpl.rcParams.update(mpl.rc_params_from_file(STYLE, use_default_template=False))
         figure = Figure(figsize=(7.5, 7.5 + 0.2 * len(histories)), layout="constrained")
         runs = [*zip(histories, itertools.cycle(COLORS), itertools.cycle(SHAPES), strict=False)]
         _panels(figure, runs)
@@ -196,7 +185,6 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
 
 
 def _limit(axes: Axes, name: str, histories: Sequence[History]) -> None:
-    """Set the scale and the limits of the panel of a metric."""
     curves = [run.curves.get(f"{kind} loss", ()) for kind in CURVES for run in histories]
     losses = [value for points in curves for _, value in points]
     if name == "loss" and 0 < LOG_FROM * min(losses) < max(losses):
@@ -262,7 +250,6 @@ def _short(value: object) -> str:
 
 
 def _facts(history: History, names: Sequence[str]) -> str:
-    """Return settings of config.json in words."""
     words = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
     known = {name: _short(history.config[name]) for name in names if name in history.config}
     processes = known.pop("processes", None)

@@ -120,7 +120,6 @@ def numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]
 
 
 def _ended(folder: Path) -> tuple[str, str]:
-    """Return how a point has ended that neither waits nor runs."""
     try:
         status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
     except OSError:

@@ -165,7 +165,6 @@ def read_record(run_dir: Path, job: str) -> Record | None:
 
 
 def _of_job(file: Path) -> Record | None:
-    """Return the record in the file of a job, whose name says which job."""
     name = _FILE.fullmatch(file.name)
     record = _read(file) if name else None
     return dataclasses.replace(record, job=name[1]) if name and record else None

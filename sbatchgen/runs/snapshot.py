@@ -30,17 +30,8 @@ MAX_BYTES = 256 << 20
 MAX_SETTINGS = 1 << 16  # bytes of a file of settings
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RELATIVE = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")
-_WRITTEN = {
-    "runs",
-    "logs",
-    "wandb",
-    "outputs",
-    "checkpoints",
-    "lightning_logs",
-    "mlruns",
-    "venv",
-    "env",
-}  # mostly
+# What programs write, mostly
+_WRITTEN = ("runs", "logs", "wandb", "outputs", "checkpoints", "lightning_logs", "mlruns", "venv", "env")
 MAX_FILES = 50_000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -179,7 +170,6 @@ def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether it is a file, or a folder that is not empty."""
     with contextlib.suppress(OSError):
         return path.is_file() or (path.is_dir() and any(path.iterdir()))
     return False

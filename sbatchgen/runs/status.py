@@ -170,7 +170,6 @@ def _from_accounting(
 
 
 def _hides_errors(job: RunJob, folder: Path) -> bool:
-    """Whether the logs of a job that has completed end with the crash of a program."""
     kept = record.read_record(folder, job.id)
     return any(crash(last_start(path, AT_END)) for path in (newest_logs(kept) if kept else ()))
 

@@ -143,7 +143,6 @@ def _times(
 
 
 def _had(asked: ResourceRequest | None) -> JobUsage:
-    """Return what a script asks for, as if it had been allocated."""
     if asked is None:
         return JobUsage()
     return JobUsage(

@@ -157,7 +157,6 @@ def _text(output: bytes | None) -> str:
 def _cannot_start(
     program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
 ) -> SbatchgenError:
-    """Return why a command can't be started."""
     path = shutil.which(program, mode=os.F_OK, path=environment.get("PATH"))
     if path is None:
         return SlurmError.of(f"there is no {program} here", fix=elsewhere)

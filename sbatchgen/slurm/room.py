@@ -116,7 +116,6 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
 
 
 def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield what a node lacks, the gravest first."""
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"

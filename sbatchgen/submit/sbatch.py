@@ -171,7 +171,6 @@ def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note:
 
 
 def _keep(run_dir: Path, about: Record, script: bytes, note: Note) -> None:
-    """Keep record and script of a job in its run folder."""
     try:
         records.keep(run_dir, about)
         submitted_scripts.keep(run_dir, about.job, script)
