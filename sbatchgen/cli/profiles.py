@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_bytes, put, put_json, report, say
-from sbatchgen.errors import (
-    CommandLineError,
-    DocumentError,
-    SbatchgenError,
-    did_you_mean,
+from sbatchgen.cli.output import (
+    FORMAT,
+    YES,
+    failure_of,
+    here,
+    note,
+    print_bytes,
+    put,
+    put_in_form,
+    put_json,
+    report,
+    say,
 )
+from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.quoting import visible
@@ -242,16 +249,13 @@ def profile_sources(name: str, *, form: str) -> None:
     """Show where the facts of a profile are documented."""
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
+    from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
     from sbatchgen.text_table import table
 
     sources = read_document(Places(here(), os.environ).profile(name), Profile).value.sources
-    if form == "json":
-        from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
-
-        rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
-        put_json(SourcesOutput(name=name, sources=rows))
-    else:
-        put(visible(table((", ".join(source.keys), source.at.url) for source in sources)), nl=False)
+    rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
+    text = table((", ".join(row["keys"]), row["url"]) for row in rows)
+    put_in_form(form, SourcesOutput(name=name, sources=rows), text)
 
 
 def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

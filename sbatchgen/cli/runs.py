@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from sbatchgen.cli.output import (
     note,
     print_bytes,
     put,
+    put_in_form,
     put_json,
     put_log,
     redraw,
@@ -109,9 +111,7 @@ def status(
     if scan is not None:
         _scan(index, Path(scan))
 
-    def show() -> None:
-        _show_status(index, names, every=every, form=form, sort=sort, reverse=reverse)
-
+    show = partial(_show_status, index, names, every=every, form=form, sort=sort, reverse=reverse)
     redraw(show, POLL_S) if watch else show()
 
 
@@ -138,14 +138,13 @@ def _show_status(
     if form == "json":
         from sbatchgen.outputs.runs import status_output
 
-        put_json(status_output(states, [problem.what for problem in problems]))
+        put_json(status_output(states, problems))
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
         logs = [str(path) for path in job_log.newest_logs(kept[-1])] if kept else []
         if sort and not states[0].sweep:
-            raise CommandLineError.of(
-                f"run {states[0].run.name} is not a sweep", at="--sort", fix="leave it out"
-            )
+            what = f"run {states[0].run.name} is not a sweep"
+            raise CommandLineError.of(what, at="--sort", fix="leave it out")
         put(overview.page(states[0], kept, logs, sort=sort, reverse=reverse), nl=False)
     elif states:
         put(overview.overview(states), nl=False)
@@ -165,9 +164,8 @@ def _hint(state: RunState) -> None:
     from sbatchgen.runs.diagnosis import is_failed
     from sbatchgen.runs.status import SAVED
 
-    if is_failed(state) and not (
-        state.last and (state.last.state == "CANCELLED" or state.last.says == SAVED)
-    ):
+    job = state.last
+    if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
         note(f"note: sbatchgen diagnose {state.run.name} says why it failed")
 
 
@@ -204,13 +202,14 @@ class _Logs:
 
     def __init__(self, run: Run, lines: int | None, task: str, since: float = 0.0) -> None:
         """Read the logs of jobs that were submitted since a time."""
-        from sbatchgen.runs.job_log import Tail
+        from sbatchgen.runs.job_log import Tail, newest_logs
 
         self._run, self._task, self._since = run, task, since
         self.refresh()
-        paths = self._paths()
-        newest = self._newest()
-        self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
+        # Of the newest job that has any; that of its stderr comes last
+        each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
+        newest: list[Path] = next(filter(None, each), [])
+        self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
 
     def refresh(self) -> None:
@@ -220,18 +219,9 @@ class _Logs:
         self._records = [kept for kept in records(self._run.folder) if kept.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
-        from sbatchgen.runs import job_log
+        from sbatchgen.runs.job_log import find_logs
 
-        return [
-            path for record in self._records for path in job_log.find_logs(record, self._task, errors=True)
-        ]
-
-    def _newest(self) -> list[Path]:
-        """Return the logs of the newest job that has any; that of its stderr comes last."""
-        from sbatchgen.runs import job_log
-
-        each = (job_log.newest_logs(record, self._task)[::-1] for record in reversed(self._records))
-        return next(filter(None, each), [])
+        return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
 
     def show(self) -> bool:
         """Print what is new; return whether there is a log."""
@@ -292,10 +282,7 @@ def report(run: str, *, form: str) -> None:
 
     (state,), problems = states_of([run])
     made = cost.make_report(state, os.environ)
-    if form == "json":
-        put_json(made)
-    else:
-        put(cost.as_text(made), nl=False)
+    put_in_form(form, made, cost.as_text(made))
     for problem in [*filter(None, [state.quiet]), *(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
@@ -335,12 +322,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
     (state,), problems = states_of([run])
     made = diagnosis.diagnose(state, os.environ, task)
-    if form == "json":
-        from sbatchgen.outputs.runs import diagnose_output
-
-        put_json(diagnose_output(made))
-    else:
-        put(diagnosis.as_text(made), nl=False)
+    put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):
         say(problem, "warning")
 
@@ -421,9 +403,8 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     from sbatchgen.slurm.config import config
 
     if not command:
-        raise CommandLineError.of(
-            "no command", fix="write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
-        )
+        fix = "write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
+        raise CommandLineError.of("no command", fix=fix)
     (state,), problems = states_of([run])
     if problems:
         raise SlurmError(problems)
@@ -451,11 +432,10 @@ def _folders(name: str) -> list[Path]:
     from sbatchgen.runs.points import POINTS
 
     base, _, point = name.rpartition("/")
-    if Path(name).is_dir():
-        folder = Path(name)
-    elif base and point.isdecimal() and not Path(base).is_dir():
+    folder = Path(name)
+    if not folder.is_dir() and base and point.isdecimal() and not Path(base).is_dir():
         folder = find_run(open_index(), base).folder / point
-    else:
+    elif not folder.is_dir():
         folder = find_run(open_index(), name).folder
     points = [path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
     is_sweep = (folder / POINTS).exists()
@@ -482,10 +462,8 @@ def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
     if text or not (output or drawing.can_draw()):
         from sbatchgen.runs.chart import chart
 
-        put(
-            chart([drawing.read_history(folder) for folder in folders], shutil.get_terminal_size().columns),
-            nl=False,
-        )
+        histories = [drawing.read_history(folder) for folder in folders]
+        put(chart(histories, shutil.get_terminal_size().columns), nl=False)
         if not text:
             note("note: a picture needs matplotlib: pip install 'sbatchgen[plot]'")
         return

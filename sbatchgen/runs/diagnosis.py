@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
@@ -45,6 +46,13 @@ _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-nod
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 
 
+class LogLine(TypedDict):
+    """A line of a log, with its number from 1."""
+
+    line: int
+    says: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """The end of a run, and its likely causes."""
@@ -55,8 +63,7 @@ class Diagnosis:
     fix: str = ""  # what to do if it waits
     log: str = ""  # the log that was read, or the script or status.json if only that says something; or ""
     causes: Sequence[Failure] = ()  # what most likely happened, the likeliest first
-    # Without a known cause: the last lines of the log that look like an error, with their numbers
-    lines: Sequence[tuple[int, str]] = ()
+    lines: Sequence[LogLine] = ()  # without a known cause: the last that look like an error
     problems: Sequence[Problem] = ()  # why something could not be read
 
 
@@ -108,6 +115,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     fix = reason(waits[0].reason, waits[0].id).fix if waits else ""
     if state.quiet:
         says, fix = f"{says}; {state.quiet}", _STILL.format(run=run)
+    bad_lines = look_bad(logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
         failed=failed,
@@ -115,7 +123,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         fix=fix,
         log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
-        lines=look_bad(logs.get(log, ())) if failed and not causes else (),
+        lines=[LogLine(line=number, says=text) for number, text in bad_lines],
         problems=problems,
     )
 
@@ -297,7 +305,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
-        lines += [f"  {_place(log, number)}: {text[:SHOWN]}" for number, text in diagnosis.lines]
+        lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {run} shows more"
         lines.append(f"  fix: {shows if diagnosis.lines or not log else _SILENT}")
     return "".join(f"{one_line(line)}\n" for line in lines)
