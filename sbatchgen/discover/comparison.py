@@ -101,16 +101,12 @@ class _Comparison:
 
     def _renamed(self, gone: Partition) -> str:
         """Return the new partition that has the nodes of one that is gone; "" if there is no such one."""
-        new = (name for name in self.live.partitions if name not in self.own.value.partitions)
         had = {*hosts(str(gone.nodes or ""))}
-        return next(
-            (
-                str(name)
-                for name in new
-                if had and had == {*hosts(str(self.live.partitions[name].nodes or ""))}
-            ),
-            "",
-        )
+        for name, partition in self.live.partitions.items():
+            is_new = name not in self.own.value.partitions
+            if had and is_new and had == {*hosts(str(partition.nodes or ""))}:
+                return str(name)
+        return ""
 
     def ended(self) -> Iterator[Difference]:
         """Reservations that the cluster does not have."""
@@ -194,15 +190,11 @@ def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
         if row.live is None and len(row.path) == 2:
-            what, fix = (
-                f"the cluster shows no {row.path[0][:-1]} '{key}'",
-                "remove it, or ask an administrator",
-            )
+            what = f"the cluster shows no {row.path[0][:-1]} '{key}'"
+            fix = "remove it, or ask an administrator"
             if row.own:
-                what, fix = (
-                    f"{what}, and '{row.own}' has its nodes",
-                    f"if it was renamed, write {row.own}: for {key}:",
-                )
+                what = f"{what}, and '{row.own}' has its nodes"
+                fix = f"if it was renamed, write {row.own}: for {key}:"
         elif row.live is None:
             what, fix = f"{row.key} is {_cut(row.own)}, but the cluster has no such limit", f"remove {key}"
             if key == "shapes":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.finding import Finding
 from sbatchgen.quoting import counted
 from sbatchgen.review import screen
 from sbatchgen.review.review import Review, lines_of
-from sbatchgen.text_table import one_line
+from sbatchgen.text_table import cut
 
 _SEVERITIES = ("error", "warning", "info")
 _LEFT_OUT = ("code", "data", "digest")  # rows that a person who submits knows, and `v` shows
@@ -18,10 +17,10 @@ _MARGIN = 3  # lines: what was typed, the last line here, and the question
 
 def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     """Return reviews in so many columns, and in fewer lines than `height`, so that a question has room."""
-    above = [line for name, text in _rows(reviews) for line in _cut(f"{name:<10}  {text}", width, indent=12)]
+    above = [line for name, text in _rows(reviews) for line in cut(f"{name:<10}  {text}", width, indent=12)]
     findings = [finding for review in reviews for finding in review.findings]
     asks = not any(finding.severity == "error" for finding in findings)
-    below = ["", *_cut(_more(reviews), width, indent=2)] if asks else []
+    below = ["", *cut(_more(reviews), width, indent=2)] if asks else []
     room = height - _MARGIN - len(above) - len(below)
     findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
     return "\n".join([*above, *_findings(findings, width=width, room=room), *below, ""])
@@ -43,18 +42,6 @@ def _rows(reviews: Sequence[Review]) -> Iterator[tuple[str, str]]:
             yield from (row for row in screen.rows(review) if row[0] not in _LEFT_OUT)
 
 
-def _cut(line: str, width: int, indent: int) -> list[str]:
-    """Return a line as two at most."""
-    return textwrap.wrap(
-        one_line(line),
-        width,
-        subsequent_indent=" " * indent,
-        max_lines=2,
-        placeholder=" ...",
-        break_on_hyphens=False,
-    )
-
-
 def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str]:
     """Return the findings for which there is room, each with its fix, and how many others there are."""
     lines: list[str] = ["", "Findings"] if findings else []
@@ -70,11 +57,11 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
 
 def _finding(finding: Finding, width: int) -> Iterator[str]:
     rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
-    yield from _cut(f"  {finding.severity}{rule}: {problem.what}", width, indent=4)
+    yield from cut(f"  {finding.severity}{rule}: {problem.what}", width, indent=4)
     if problem.at and finding.severity == "error":
-        yield from _cut(f"    at:  {problem.at}", width, indent=9)
+        yield from cut(f"    at:  {problem.at}", width, indent=9)
     if problem.fix:
-        yield from _cut(f"    fix: {problem.fix}", width, indent=6)
+        yield from cut(f"    fix: {problem.fix}", width, indent=6)
 
 
 def _more(reviews: Sequence[Review]) -> str:

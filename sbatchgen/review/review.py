@@ -137,15 +137,14 @@ def of_resolved(
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
+    restarts = fate(resolved, source)
+    ends = bool(restarts) and not promises_restarts(resolved)
+    request = node_share.of_resolved(resolved, ends=ends)
     return replace(
         of_script(script),
-        job=replace(_job(resolved, snapshot), restarts=(restarts := fate(resolved, source))),
+        job=replace(_job(resolved, snapshot), restarts=restarts),
         cluster=_cluster(resolved),
-        request=(
-            request := node_share.of_resolved(
-                resolved, ends=bool(restarts) and not promises_restarts(resolved)
-            )
-        ),
+        request=request,
         cost=cost_of(request, resolved.partition.billing) if resolved.slurm else None,
         start=start,
         surprises=tuple(surprises(resolved, profile_by)),

@@ -35,11 +35,7 @@ def with_digest(
 ) -> Review:
     """Return the review of a submission with its digest, and keep what that is of.
 
-    Args:
-        submission: The submission; one without a script has no digest.
-        environment: The user's.
-        after: The runs that it waits for.
-        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
+    It waits for the runs `after`; with `keep_env` sbatch sees SBATCH_* and SLURM_*.
     """
     if submission.review.script is None:
         return submission.review
