@@ -56,13 +56,9 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
     live = decode(_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(own, live, cluster)
     of_slurm = "partition" not in own.value.omit  # else names of partitions are not the cluster's
-    left_out = () if of_slurm else ("partitions", "default_partition")
-    rows = [
-        row
-        for entry in entries
-        if entry.key and entry.key not in left_out
-        for row in comparison.stale(entry, (entry.key,))
-    ]
+    left_out = ("",) if of_slurm else ("", "partitions", "default_partition")
+    compared = [entry for entry in entries if entry.key not in left_out]
+    rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
     gone = [*comparison.ended(), *(comparison.gone() if of_slurm else ())]
     return [row for row in [*rows, *gone] if row.at or row.path not in hidden]

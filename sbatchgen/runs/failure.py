@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sbatchgen.errors import parse_error_line
 from sbatchgen.inputs.document import read_document
@@ -223,21 +223,10 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
             yield Failure(cause=OWN, rank="own", means=means, fix=own.fix, line=number, says=piece)
 
 
-def _failure(
-    known: FailureText,
-    match: re.Match[str],
-    run: str,
-    asks: Asks,
-    *,
-    ended: str = "",
-    line: int = 0,
-    says: str = "",
-) -> Failure:
+def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
     means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(asks)))
-    return Failure(
-        cause=known.cause, rank=known.rank, means=means, fix=fix, ended=ended, line=line, says=says
-    )
+    return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
 
 
 def pieces(line: str) -> Iterator[str]:

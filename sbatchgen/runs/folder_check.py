@@ -111,11 +111,8 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
         if not new or len(asked) >= MOST_VALUES:
             continue
         asked |= new
-        args = [
-            *(sweep.filled(arg, point) for arg in resolved.args),
-            *sweep.arguments(point, resolved.placed),
-        ]
-        answer = _asked([*flags, *args], 1)
+        args = [sweep.filled(arg, point) for arg in resolved.args]
+        answer = _asked([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
         if not isinstance(answer, Problem):
             continue
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
@@ -253,11 +250,8 @@ def unmountable(resolved: ResolvedJob, folder: str) -> str:
 def _trainer_there(resolved: ResolvedJob, trainer: str, chdir: Path) -> Iterator[Finding]:
     """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
-    if (
-        path.exists()
-        or "{env:" in trainer
-        or (trainer.startswith("/") and (resolved.runtime.is_container or not path.parent.is_dir()))
-    ):
+    of_image = trainer.startswith("/") and (resolved.runtime.is_container or not path.parent.is_dir())
+    if path.exists() or "{env:" in trainer or of_image:
         return
     siblings = [file.name for file in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"

@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
@@ -37,11 +38,9 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     patterns = dict.fromkeys(filter(None, (record.log, record.errors * errors)))
     if task.startswith("-"):
         return []
-    names = [
-        name
-        for pattern in patterns
-        for name in glob.glob(_PATTERN.sub(lambda match: _filled(record, task, match), glob.escape(pattern)))  # noqa: PTH207
-    ]
+    fill = partial(_filled, record, task)
+    each = (glob.glob(_PATTERN.sub(fill, glob.escape(pattern))) for pattern in patterns)  # noqa: PTH207
+    names = itertools.chain.from_iterable(each)
     with contextlib.suppress(OSError):
         return sorted(map(Path, names), key=lambda file: file.stat().st_mtime)
     return []

@@ -66,20 +66,17 @@ def read_history(folder: Path) -> History:
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
     if not any(history.curves.values()):
-        raise DocumentError.of(
-            "nothing was measured in this run so far",
-            at=str(folder / EVENTS),
-            fix=f"wait for the first epoch, or for --log-every steps; {OF_OWN}",
-        )
+        fix = f"wait for the first epoch, or for --log-every steps; {OF_OWN}"
+        what = "nothing was measured in this run so far"
+        raise DocumentError.of(what, at=str(folder / EVENTS), fix=fix)
     return history
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
     kind, step = event["event"], count(event.get("step"))
     if step is None and kind in CURVES:  # your own trainer may count nothing
-        step = 1 + max(
-            (points[-1][0] for name, points in history.curves.items() if name.startswith(kind)), default=0
-        )
+        known = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
+        step = 1 + max(known, default=0)
     if step is None:
         return
     if kind == "start":

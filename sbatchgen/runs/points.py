@@ -63,9 +63,8 @@ class SweepState:
 
     def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
         """Return the points by a metric, the best first, or a parameter; CommandLineError if none has it."""
-        measured = [
-            (value, point) for point in self.points if (value := self.metric(point, name)) is not None
-        ]
+        numbers = ((self.metric(point, name), point) for point in self.points)
+        measured = [(number, point) for number, point in numbers if number is not None]
         if not measured:
             there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
             fix = f"choose one of {first_names([*self.names, *sorted(there)], 20)}"

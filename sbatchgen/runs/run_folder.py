@@ -46,9 +46,8 @@ def refusal(run_dir: Path) -> Problem | None:
         if inside.st_uid != os.geteuid() and (inside.st_uid or path == run_dir):
             where = "the run folder" if path == run_dir else "a file in the run folder"
             fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
-            return Problem(
-                f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}", fix=fix + ANOTHER
-            )
+            what = f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}"
+            return Problem(what, fix=fix + ANOTHER)
     return None
 
 

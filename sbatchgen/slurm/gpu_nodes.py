@@ -9,7 +9,7 @@ other job starts there.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -224,13 +224,13 @@ def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) 
 
 def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
     """Return GPUs by type, in the order of the nodes."""
-    groups: dict[str, list[tuple[Gpu, bool]]] = {}
-    partitions: dict[str, dict[str, None]] = {}
+    groups: dict[str, list[tuple[Gpu, bool]]] = defaultdict(list)
+    partitions: dict[str, dict[str, None]] = defaultdict(dict)
     for gpu_node in nodes:
         closed = bool(unavailable(gpu_node.node))
         for gpu in gpu_node.gpus:
-            groups.setdefault(gpu.type, []).append((gpu, closed))
-            partitions.setdefault(gpu.type, {}).update(dict.fromkeys(gpu_node.node.partitions))
+            groups[gpu.type].append((gpu, closed))
+            partitions[gpu.type] |= dict.fromkeys(gpu_node.node.partitions)
     return [
         GpuCount(
             type=kind,
