@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
-from sbatchgen.slurm.client import PrivateDataError, answer
+from sbatchgen.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.slurm.config import config, licenses, topology
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
@@ -88,17 +87,14 @@ def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[st
 
 def _groups(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the user's groups, which may have blanks."""
-    try:
-        return tuple(filter(None, answer(["id", "-Gnz"], environment).split("\0")))
-    except SlurmError:
-        return ()
+    names = answer_if_any(["id", "-Gnz"], environment) or ""
+    return tuple(filter(None, names.split("\0")))
 
 
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the options that `sbatch --help` lists after its own."""
-    try:
-        printed = answer(["sbatch", "--help"], environment)
-    except SlurmError:
+    shown = answer_if_any(["sbatch", "--help"], environment)
+    if shown is None:
         return None
-    options = printed.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
+    options = shown.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
     return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(options))

@@ -17,7 +17,10 @@ _MARGIN = 3  # lines: what was typed, the last line here, and the question
 
 def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     """Return reviews in so many columns, and in fewer lines than `height`, so that a question has room."""
-    above = [line for name, text in _rows(reviews) for line in cut(f"{name:<10}  {text}", width, indent=12)]
+    rows = [(f"job {number}", screen.in_short(review)) for number, review in enumerate(reviews, 1)]
+    if len(reviews) == 1:
+        rows = [row for row in screen.rows(reviews[0]) if row[0] not in _LEFT_OUT]
+    above = [line for name, text in rows for line in cut(f"{name:<10}  {text}", width, indent=12)]
     findings = [finding for review in reviews for finding in review.findings]
     asks = not any(finding.severity == "error" for finding in findings)
     below = ["", *cut(_more(reviews), width, indent=2)] if asks else []
@@ -31,15 +34,6 @@ def question(reviews: Sequence[Review], what: str) -> str:
     severities = [finding.severity for review in reviews for finding in review.findings]
     warnings = severities.count("warning")
     return f"Submit {what}, {counted(warnings, 'warning') if warnings else 'no warnings'}?"
-
-
-def _rows(reviews: Sequence[Review]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each row; of several jobs a row each."""
-    for number, review in enumerate(reviews, 1):
-        if len(reviews) > 1:
-            yield f"job {number}", screen.in_short(review)
-        else:
-            yield from (row for row in screen.rows(review) if row[0] not in _LEFT_OUT)
 
 
 def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str]:

@@ -174,6 +174,10 @@ def of_script(
 
 
 def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
+    gets_resume = resolved.trainer is None or launch.gives_resume(resolved)
+    resume = str(resolved.resume) if gets_resume else None
+    if resolved.gives_resume_args and resolved.resume == "auto":
+        resume = f"the newest {resolved.checkpoint}, if any"
     return JobSummary(
         name=resolved.name,
         mode=resolved.mode.name,
@@ -183,16 +187,9 @@ def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
         args=tuple(map(str, resolved.args)),
         run_dir=str(resolved.run_dir),
         data=str(resolved.data) if resolved.trainer is None or launch.uses_data(resolved) else None,
-        resume=_resume(resolved),
+        resume=resume,
         snapshot=snapshot,
     )
-
-
-def _resume(resolved: ResolvedJob) -> str | None:
-    """What the trainer resumes from; None where that is up to your own."""
-    if resolved.gives_resume_args and resolved.resume == "auto":
-        return f"the newest {resolved.checkpoint}, if any"
-    return str(resolved.resume) if resolved.trainer is None or launch.gives_resume(resolved) else None
 
 
 def _cluster(resolved: ResolvedJob) -> Cluster:

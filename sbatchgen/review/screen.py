@@ -224,13 +224,12 @@ def _indented(text: str) -> str:
 
 def explanation(settings: Iterable[Setting]) -> str:
     """Every option: its value, where it was set, what it overrode, and where it is documented."""
-    rows = ((setting.name, setting.value, setting.at + _over(setting)) for setting in settings)
+    rows = []
+    for setting in settings:
+        others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
+        more = (f"  ({text})" for text in (others, " ".join(setting.documented)) if text)
+        rows.append((setting.name, setting.value, "".join([setting.at, *more])))
     return table(rows, widest=40)
-
-
-def _over(setting: Setting) -> str:
-    others = [f"{other.at} said {other.value}" for other in setting.overrode]
-    return "".join(f"  ({text})" for text in ("; ".join(others), " ".join(setting.documented)) if text)
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:

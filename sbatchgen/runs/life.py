@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -84,15 +84,12 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
     """Return when events and lines were written, in order; of another clock's lines nothing."""
     events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
     known = sorted(time for time in events if time is not None and started <= time <= until)
-    stamps = sorted(_stamps(lines))
+    stamps = []
+    for line in lines:
+        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
+        with contextlib.suppress(ValueError):
+            stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
+    stamps.sort()
     if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
         stamps = []  # they may be of another time zone
     return max(known, stamps, key=len)
-
-
-def _stamps(lines: Sequence[str]) -> Iterator[float]:
-    for line in lines:
-        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
-        if match:
-            with contextlib.suppress(ValueError):
-                yield datetime.fromisoformat(match[0]).astimezone().timestamp()

@@ -88,6 +88,14 @@ def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     return output.out
 
 
+def answer_if_any(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Return what a query prints; None if it fails."""
+    try:
+        return answer(arguments, environment)
+    except SlurmError:
+        return None
+
+
 def run(
     arguments: Sequence[str],
     environment: Mapping[str, str],

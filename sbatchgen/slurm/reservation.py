@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.client import answer
+from sbatchgen.slurm.client import answer_if_any
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.printed import names, pairs, text, time
 
@@ -37,10 +36,8 @@ class SlurmReservation:
 
 def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | None:
     """Return all reservations that Slurm shows to this user; None if the controller does not answer."""
-    try:
-        return list(reservations_in(answer(["scontrol", "-o", "show", "reservation"], environment)))
-    except SlurmError:
-        return None
+    shown = answer_if_any(["scontrol", "-o", "show", "reservation"], environment)
+    return None if shown is None else [*reservations_in(shown)]
 
 
 def reservations_in(printed: str) -> Iterator[SlurmReservation]:
