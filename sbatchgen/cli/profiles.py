@@ -73,9 +73,9 @@ def _listed() -> Iterator[ListedProfile]:
 
     seen = set[str]()
     for name, file in Places(here(), os.environ).profiles():
-        own, broken = None, ""
+        found, broken = None, ""
         try:
-            own = read_document(file, Profile).value
+            found = read_document(file, Profile).value
         except SbatchgenError as error:
             broken = str(error)
         yield {
@@ -83,11 +83,11 @@ def _listed() -> Iterator[ListedProfile]:
             "file": str(file),
             "used": name not in seen,
             "broken": broken,
-            "site": (own and own.site) or "",
-            "scheduler": own.scheduler if own else "",
-            "checked": (own and own.checked) or "",
-            "description": (own and own.description) or "",
-            "url": (own and own.url) or "",
+            "site": (found and found.site) or "",
+            "scheduler": found.scheduler if found else "",
+            "checked": (found and found.checked) or "",
+            "description": (found and found.description) or "",
+            "url": (found and found.url) or "",
         }
         seen.add(name)
 
@@ -156,8 +156,8 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if old is not None:
         _update(old, cluster, today=today, yes=yes)
         return
-    own = cluster.setting("ClusterName")
-    content = text(cluster, os.environ, name=name or (own if is_clean(own) else "cluster"), today=today)
+    found = cluster.setting("ClusterName")
+    content = text(cluster, os.environ, name=name or (found if is_clean(found) else "cluster"), today=today)
     if new is None:
         put(content, nl=False)
         return
@@ -180,9 +180,9 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen.inputs.profile import Profile
 
     file = Places(here(), os.environ).profile(name)
-    own, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
+    found, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
     text = before.decode()
-    after, by_hand = updated(text, differences(own, cluster), today=today)
+    after, by_hand = updated(text, differences(found, cluster), today=today)
     for finding in findings(by_hand, str(file)):
         say(finding.problem, "warning")
     if after.rstrip() == text.rstrip():
@@ -237,7 +237,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     from sbatchgen.outputs.profiles import ChecksOutput
 
     checked = reported.items()
-    put_json(ChecksOutput(profiles=[{"name": name, "findings": own} for name, own in checked]))
+    put_json(ChecksOutput(profiles=[{"name": name, "findings": each} for name, each in checked]))
     if failure := failure_of(every):
         sys.exit(failure.exit_status)
 

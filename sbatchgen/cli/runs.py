@@ -140,12 +140,12 @@ def _show_status(
 
         put_json(status_output(states, problems))
     elif len(names) == 1:
-        kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in job_log.newest_logs(kept[-1])] if kept else []
+        submissions = record.records(states[0].run.folder)
+        logs = [str(path) for path in job_log.newest_logs(submissions[-1])] if submissions else []
         if sort and not states[0].sweep:
             what = f"run {states[0].run.name} is not a sweep"
             raise CommandLineError.of(what, at="--sort", fix="leave it out")
-        put(overview.page(states[0], kept, logs, sort=sort, reverse=reverse), nl=False)
+        put(overview.page(states[0], submissions, logs, sort=sort, reverse=reverse), nl=False)
     elif states:
         put(overview.overview(states), nl=False)
     else:
@@ -216,7 +216,9 @@ class _Logs:
         """Read which jobs the run has now."""
         from sbatchgen.runs.record import records
 
-        self._records = [kept for kept in records(self._run.folder) if kept.submitted >= self._since]
+        self._records = [
+            submission for submission in records(self._run.folder) if submission.submitted >= self._since
+        ]
 
     def _paths(self) -> list[Path]:
         from sbatchgen.runs.job_log import find_logs
@@ -361,11 +363,11 @@ def _with_task(state: RunState, job: str, task: str) -> str:
     from sbatchgen.runs import record
     from sbatchgen.runs.points import numbers
 
-    kept = record.read_record(state.run.folder, job) if task.isdecimal() else None
-    if not task or not kept:
+    submission = record.read_record(state.run.folder, job) if task.isdecimal() else None
+    if not task or not submission:
         return f"{job}_{task}" if task else job
-    known = len(task) < 9 and int(task) in numbers(kept, kept.array)
-    return f"{job}_{int(task) - kept.first}" if known else ""
+    known = len(task) < 9 and int(task) in numbers(submission, submission.array)
+    return f"{job}_{int(task) - submission.first}" if known else ""
 
 
 def _cancel(state: RunState, job: str, cluster: str) -> None:
@@ -378,13 +380,13 @@ def _cancel(state: RunState, job: str, cluster: str) -> None:
     if job.partition("_")[0].isdecimal():
         client.answer(["scancel", *client.of_cluster(cluster), job], os.environ)
         return
-    kept = record.read_record(state.run.folder, job)  # without Slurm
-    if kept is None or kept.process is None:
+    submission = record.read_record(state.run.folder, job)  # without Slurm
+    if submission is None or submission.process is None:
         raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
-    if process.is_alive(kept.process) is None:
-        what = f"run {name} is on {kept.process.host}, not here"
+    if process.is_alive(submission.process) is None:
+        what = f"run {name} is on {submission.process.host}, not here"
         raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {name}")
-    process.stop(kept.process)
+    process.stop(submission.process)
 
 
 @click.command("exec", options_metavar="")
@@ -420,8 +422,12 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
-    kept = read_record(state.run.folder, job.id) if job else None
-    chosen = next((known.value for known in kept.values if known.name == "runtime"), "") if kept else ""
+    submission = read_record(state.run.folder, job.id) if job else None
+    chosen = (
+        next((known.value for known in submission.values if known.name == "runtime"), "")
+        if submission
+        else ""
+    )
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
     inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))

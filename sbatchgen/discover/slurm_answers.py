@@ -56,10 +56,10 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
     except KeyError:  # a user without a name
         user = ""
     groups = _groups(environment)
-    own = accounts(user, settings.get("ClusterName", ""), environment) if user else None
+    charged = accounts(user, settings.get("ClusterName", ""), environment) if user else None
     reserved = reservations(environment)
     if reserved is not None:
-        named = [account.name for account in own or ()]
+        named = [account.name for account in charged or ()]
         reserved = [each for each in reserved if each.is_open_to(user, groups, named)]
     return LiveCluster(
         settings=settings,
@@ -72,7 +72,7 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         licenses=licenses(environment),
         reservations=reserved,
         topology=topology(settings, environment),
-        accounts=own,
+        accounts=charged,
         plugin_options=_plugin_options(environment),
     )
 

@@ -215,13 +215,13 @@ def folded(review: Review) -> Review:
         return review
     first, count = left_out[0], len(left_out)
     lines[first : first + count] = [f"    # ... {count:,} more points ..."]
-    own = review.own_lines and tuple(
+    decided = review.own_lines and tuple(
         number if number <= first else number - count + 1
         for number in review.own_lines
         if not first < number <= first + count
     )
     script = "\n".join([*lines, ""])
-    return replace(review, script=script, own_lines=own, parts=tuple(_parts(script)))
+    return replace(review, script=script, own_lines=decided, parts=tuple(_parts(script)))
 
 
 def lines_of(script: str) -> list[str]:

@@ -160,8 +160,8 @@ def _node(request: Allocation) -> str:
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:
-        of = f" of {Memory(memory.of)}" if memory.of else ""
-        amounts.append(f"{Memory(memory.given)}{of} of memory" if memory.given else "all of its memory")
+        whole = f" of {Memory(memory.of)}" if memory.of else ""
+        amounts.append(f"{Memory(memory.given)}{whole} of memory" if memory.given else "all of its memory")
     share = f": {100 * request.share:.0f} % of it" if request.share is not None and request.share < 1 else ""
     return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
 

@@ -83,14 +83,14 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         task = task or next(iter(bad), "")
         if task not in bad:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, kept = _job_of(state, task)
+    job, record = _job_of(state, task)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    in_turn = bool(kept and kept.one_training)
-    row = _row(rows, task, kept.first if kept else 0, in_turn=in_turn)
+    in_turn = bool(record and record.one_training)
+    row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
-    logs = {str(path): last_start(path, LINES) for path in (newest_logs(kept, task) if kept else ())}
+    logs = {str(path): last_start(path, LINES) for path in (newest_logs(record, task) if record else ())}
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
@@ -98,11 +98,11 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        causes = _causes(state.run, job, row, kept, folder=folder, training=training, logs=logs)
-        if row and kept and row.start and row.end and any(cause.rank == "limit" for cause in causes):
+        causes = _causes(state.run, job, row, record, folder=folder, training=training, logs=logs)
+        if row and record and row.start and row.end and any(cause.rank == "limit" for cause in causes):
             times = (row.start.timestamp(), row.end.timestamp())
-            causes = _stood_still(causes, life.quiet_at_end(kept, folder, *times, task), run)
-        causes = [_to_type(cause, kept, state.run.folder, row) for cause in causes] if kept else causes
+            causes = _stood_still(causes, life.quiet_at_end(record, folder, *times, task), run)
+        causes = [_to_type(cause, record, state.run.folder, row) for cause in causes] if record else causes
         failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -132,9 +132,9 @@ def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
     """Return the newest job, or the newest with a point of a sweep, and its record."""
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
-        for kept in reversed(records(state.run.folder)):
-            if kept.job in jobs and int(task) in numbers(kept, kept.array):
-                return jobs[kept.job], kept
+        for record in reversed(records(state.run.folder)):
+            if record.job in jobs and int(task) in numbers(record, record.array):
+                return jobs[record.job], record
     return state.last, read_record(state.run.folder, state.last.id) if state.last else None
 
 
@@ -161,7 +161,7 @@ def _causes(
     run: Run,
     job: RunJob,
     row: SlurmJob | None,
-    kept: Record | None,
+    record: Record | None,
     *,
     folder: Path,
     training: Progress | None,
@@ -176,7 +176,7 @@ def _causes(
     asked = script.resources if script else None
     is_known = asked and "exclusive" not in asked  # of whole nodes nobody has asked for the GPUs
     has_gpus = bool(asked.gpu_count or asked.shards) if asked and is_known else None
-    asks = Asks(has_gpus=has_gpus, is_script=bool(kept and kept.script))
+    asks = Asks(has_gpus=has_gpus, is_script=bool(record and record.script))
     each = [[*_placed(failures(how, lines, run.name, asks), lines, path)] for path, lines in logs.items()]
     if causes := merged(each or [failures(how, (), run.name, asks)]):
         return causes
@@ -203,39 +203,39 @@ def _placed(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str
         yield Failure(cause="exception", rank="cause", line=number, **about)
 
 
-def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
+def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
     """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
-    fix = _not_copied(cause, kept) or cause.fix
-    cause = replace(cause, means=cause.means.replace(f"({kept.folder}/", "(", 1))
+    fix = _not_copied(cause, record) or cause.fix
+    cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
     if row and row.nodes == 1 and row.node_list:
         fix = fix.replace(" NODE", f" {row.node_list}")
-    if kept.process:  # of Slurm nothing more can be asked for
+    if record.process:  # of Slurm nothing more can be asked for
         fix = "; ".join(part for part in fix.split("; ") if not _OF_SLURM.search(part))
-    elif kept.command[1:2] == ("sweep",):
+    elif record.command[1:2] == ("sweep",):
         fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
-    elif kept.script:
-        name = Path(kept.script).name
+    elif record.script:
+        name = Path(record.script).name
         fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
-    values = {value.name: value.value for value in kept.values}
-    if "cpu" in kept.command[2:3]:  # a mode that takes no GPU
+    values = {value.name: value.value for value in record.values}
+    if "cpu" in record.command[2:3]:  # a mode that takes no GPU
         fix = fix.replace("--gpus-per-node 1", "--set mode=single")
-    trainer = values.get("trainer", "") or Path(kept.script).name
+    trainer = values.get("trainer", "") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
     own = f"starts {trainer} again, which continues if it loads its checkpoint"
     fix = fix.replace("continues from the last checkpoint", own)
-    forgets = own_trainer.forgets(kept, run_dir)
+    forgets = own_trainer.forgets(record, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
 
 
-def _not_copied(cause: Failure, kept: Record) -> str:
+def _not_copied(cause: Failure, record: Record) -> str:
     """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
     name = cause.means.removeprefix("there is no ").strip("'")
-    copied = kept.code and kept.code.snapshot
+    copied = record.code and record.code.snapshot
     is_missing = cause.cause == "file-missing" and not name.startswith("/")
-    if not is_missing or not copied or not Path(kept.folder, name).exists():
+    if not is_missing or not copied or not Path(record.folder, name).exists():
         return ""
-    again = f"sbatchgen resume {kept.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
+    again = f"sbatchgen resume {record.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
     return f"git does not know it, so the snapshot lacks it: {again}"
 
 

@@ -210,17 +210,17 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
     """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
-        own = parse_error_line(piece)
-        inner = _INNER.search(own.what) if own else None
-        text = inner[1] if inner else "" if own else piece
+        problem = parse_error_line(piece)
+        inner = _INNER.search(problem.what) if problem else None
+        text = inner[1] if inner else "" if problem else piece
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
                     yield _failure(known, match, run, asks, line=number, says=piece)
                     break
-        elif own:
-            means = f"{own.what} ({own.at})" if own.at else own.what
-            yield Failure(cause=OWN, rank="own", means=means, fix=own.fix, line=number, says=piece)
+        elif problem:
+            means = f"{problem.what} ({problem.at})" if problem.at else problem.what
+            yield Failure(cause=OWN, rank="own", means=means, fix=problem.fix, line=number, says=piece)
 
 
 def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:

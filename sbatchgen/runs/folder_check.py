@@ -265,8 +265,8 @@ def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path 
 
 def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
     """Return the problem of a run folder whose job still waits or runs; `at` is where it was named."""
-    of_slurm = [kept for kept in record.records(run_dir)[-100:] if kept.process is None]
-    clusters = {kept.key: kept.cluster for kept in of_slurm if kept.key}
+    of_slurm = [submission for submission in record.records(run_dir)[-100:] if submission.process is None]
+    clusters = {submission.key: submission.cluster for submission in of_slurm if submission.key}
     live = {}
     try:
         for cluster in {*clusters.values()}:

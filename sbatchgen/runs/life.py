@@ -44,9 +44,9 @@ class Quiet(NamedTuple):
         return f"no output for {in_units(self.quiet_s)}{usual}"
 
 
-def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet | None:
+def quiet_now(record: Record, folder: Path, started: float, now: float) -> Quiet | None:
     """Return for how long a run that runs since a time has stood still; None if it does not."""
-    logs = newest_logs(kept)
+    logs = newest_logs(record)
     written = []
     for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # what a training writes
         with contextlib.suppress(OSError):
@@ -63,12 +63,12 @@ def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet |
     return Quiet(now - last, None) if now - last > SILENT_S else None
 
 
-def quiet_at_end(kept: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
+def quiet_at_end(record: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
     """Return for how long a run stood still before its end; None if it did not, or that is not known.
 
     The end itself is written into the log, so only times that lines and events hold count.
     """
-    lines = [line for path in newest_logs(kept, task) for _, line in last_start(path, LINES)]
+    lines = [line for path in newest_logs(record, task) for _, line in last_start(path, LINES)]
     times = _times(lines, folder, started, ended)
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) < FEWEST:

@@ -186,10 +186,10 @@ def _read(file: Path) -> Record | None:
 
 def records(run_dir: Path) -> list[Record]:
     """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
-    kept: list[Record] = []
+    known: list[Record] = []
     with contextlib.suppress(OSError):
-        kept = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
-    return sorted(kept, key=lambda record: (record.submitted, record.job))
+        known = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
+    return sorted(known, key=lambda record: (record.submitted, record.job))
 
 
 def _typed(value: Any, kind: Any) -> Any:

@@ -89,12 +89,12 @@ def _quiet(state: RunState) -> str:
     """Say for how long a run that runs has stood still; "" of one with several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
-    kept = record.read_record(state.run.folder, job.id) if job and not job.ended else None
-    if kept is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
+    submission = record.read_record(state.run.folder, job.id) if job and not job.ended else None
+    if submission is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
         return ""
     clock = time.time()
     started = clock - rows[0].used_s if rows else job.submitted
-    quiet = life.quiet_now(kept, state.run.folder, started, clock)
+    quiet = life.quiet_now(submission, state.run.folder, started, clock)
     return quiet.says if quiet else ""
 
 
@@ -170,8 +170,8 @@ def _from_accounting(
 
 
 def _hides_errors(job: RunJob, folder: Path) -> bool:
-    kept = record.read_record(folder, job.id)
-    return any(crash(last_start(path, AT_END)) for path in (newest_logs(kept) if kept else ()))
+    submission = record.read_record(folder, job.id)
+    return any(crash(last_start(path, AT_END)) for path in (newest_logs(submission) if submission else ()))
 
 
 def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
@@ -195,8 +195,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     live = [state for state in counts if not state.ended]
     likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
     first = next((state for state in live if state.name == "RUNNING"), likely[0])
-    kept = None if live else record.read_record(folder, job.id)
-    if kept and kept.one_training:
+    submission = None if live else record.read_record(folder, job.id)
+    if submission and submission.one_training:
         ran = [row for row in rows if not _never_started(row)]
         first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
@@ -214,19 +214,19 @@ def _never_started(row: SlurmJob) -> bool:
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:
     """Return a run without Slurm by its process and the exit status that it has left."""
-    kept = record.read_record(run_dir, job.id)
+    submission = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
         name = "FAILED" if status else "COMPLETED"
         return job._replace(state=name, ended=True, says=_exit_status(status) if status else "")
-    if kept is None:
+    if submission is None:
         gone = not run_dir.exists()
         says = "its run folder is gone" if gone else "its record can't be read"
         return job._replace(state="" if gone else job.state, ended=gone, says=says)
-    alive = process.is_alive(kept.process) if kept.process else False
-    if alive is False or not kept.process:
+    alive = process.is_alive(submission.process) if submission.process else False
+    if alive is False or not submission.process:
         return job._replace(state="FAILED", ended=True, says="killed")
-    says = "" if alive else f"on {kept.process.host}, as it was last seen"
+    says = "" if alive else f"on {submission.process.host}, as it was last seen"
     return job._replace(state="RUNNING", says=says)
 
 

@@ -46,10 +46,10 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 
 def parsed(run_dir: Path, job: str) -> JobScript | None:
     """Return the script of a job, for what it asks and says, also by options; None if it can't be read."""
-    file, kept = path(run_dir, job), read_record(run_dir, job)
+    file, record = path(run_dir, job), read_record(run_dir, job)
     with contextlib.suppress(OSError):
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
-        return JobScript(file=str(file), text=with_options(text, kept.options if kept else ()))
+        return JobScript(file=str(file), text=with_options(text, record.options if record else ()))
     return None
 
 

@@ -113,13 +113,13 @@ def _rows(
         return None
     if answer.failure:
         raise answer.error
-    ours, kept = False, []
+    ours, chosen = False, []
     for row in rows(answer.out, between, [*fields]):
         if "." not in row["id"]:  # its steps follow it
             key, submitted = jobs.get(re.split(r"[_+]", row["id"])[0]), row.get("submitted", "")
             ours = not submitted or (key is not None and folder_name(key) in submitted)
-        kept += [row] if ours else []
-    return kept
+        chosen += [row] if ours else []
+    return chosen
 
 
 def _limit_s(row: Mapping[str, str]) -> int | None:

@@ -147,8 +147,8 @@ def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what changes the format of an answer, or whom it is about."""
-    kept = [name for name in environment if name == _KEPT or not name.startswith(_OF_QUERIES)]
-    clean = {name: environment[name] for name in kept}
+    names = [name for name in environment if name == _KEPT or not name.startswith(_OF_QUERIES)]
+    clean = {name: environment[name] for name in names}
     return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
 
 

@@ -56,10 +56,10 @@ def _item(item: str) -> NodeGres:
     )
 
 
-def _indexes(said: str) -> tuple[int, ...]:
+def _indexes(shown: str) -> tuple[int, ...]:
     """The numbers in "0-2,5"; none in "N/A"."""
     indexes: list[int] = []
-    for part in said.split(","):
+    for part in shown.split(","):
         first, _, last = part.partition("-")
         low, high = limit(first), limit(last or first)
         if low is not None and high is not None:

@@ -87,9 +87,9 @@ def _keep(folder: Path, name: str, text: bytes) -> None:
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.put(folder / name, text, mode=files.PRIVATE)
-        kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        kept.sort(key=lambda path: path.stat().st_mtime)
-        for path in kept[:-MOST_KEPT]:
+        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        paths.sort(key=lambda path: path.stat().st_mtime)
+        for path in paths[:-MOST_KEPT]:
             path.unlink()
 
 
