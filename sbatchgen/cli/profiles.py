@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from datetime import date
 
     from sbatchgen.discover.slurm_answers import LiveCluster
+    from sbatchgen.inputs.document import Document
+    from sbatchgen.inputs.profile import Profile
     from sbatchgen.outputs.profiles import ListedProfile
+
+
+def _read(file: Path) -> Document[Profile]:
+    from sbatchgen.inputs.document import read_document
+    from sbatchgen.inputs.profile import Profile
+
+    return read_document(file, Profile)
 
 
 @click.group()
@@ -67,15 +76,11 @@ def profile_list(form: str) -> None:
 
 
 def _listed() -> Iterator[ListedProfile]:
-    """Yield what is listed of each profile; `broken` says why it can't be used."""
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
-
     seen = set[str]()
     for name, file in Places(here(), os.environ).profiles():
         found, broken = None, ""
         try:
-            found = read_document(file, Profile).value
+            found = _read(file).value
         except SbatchgenError as error:
             broken = str(error)
         yield {
@@ -110,14 +115,13 @@ def _age(checked: str, today: date) -> str:
 def profile_show(name: str, form: str) -> None:
     """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read_file
-    from sbatchgen.inputs.document import MAX_BYTES, as_data, read_document
-    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.document import MAX_BYTES, as_data
 
     file = Places(here(), os.environ).profile(name)
     if form == "json":
         from sbatchgen.outputs.profiles import ProfileOutput
 
-        put_json(ProfileOutput(file=str(file), profile=as_data(read_document(file, Profile).value)))
+        put_json(ProfileOutput(file=str(file), profile=as_data(_read(file).value)))
     else:
         print_bytes(read_file(file, MAX_BYTES))
 
@@ -176,11 +180,11 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings
     from sbatchgen.discover.update import updated
-    from sbatchgen.inputs.document import MAX_BYTES, decode, read_document
+    from sbatchgen.inputs.document import MAX_BYTES, decode
     from sbatchgen.inputs.profile import Profile
 
     file = Places(here(), os.environ).profile(name)
-    found, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
+    found, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = updated(text, differences(found, cluster), today=today)
     for finding in findings(by_hand, str(file)):
@@ -211,8 +215,6 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     from sbatchgen.discover import comparison
     from sbatchgen.discover.slurm_answers import ask
     from sbatchgen.finding import Finding
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
     from sbatchgen.lint.profile_check import findings
 
     cluster = ask(os.environ) if live else None
@@ -223,7 +225,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
             file = places.profile(name)
             of_profile = findings(file, places)
             if cluster:
-                stale = comparison.differences(read_document(file, Profile), cluster)
+                stale = comparison.differences(_read(file), cluster)
                 of_profile = [*of_profile, *comparison.findings(stale, str(file))]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]
@@ -247,12 +249,10 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 @FORMAT
 def profile_sources(name: str, *, form: str) -> None:
     """Show where the facts of a profile are documented."""
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
     from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
     from sbatchgen.text_table import table
 
-    sources = read_document(Places(here(), os.environ).profile(name), Profile).value.sources
+    sources = _read(Places(here(), os.environ).profile(name)).value.sources
     rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
     text = table((", ".join(row["keys"]), row["url"]) for row in rows)
     put_in_form(form, SourcesOutput(name=name, sources=rows), text)

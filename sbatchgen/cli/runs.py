@@ -188,53 +188,15 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
 
     All jobs and requeues of the run count as one log.
     """
+    from sbatchgen.runs.job_log import RunLogs
+
     index = open_index()
     chosen = find_run(index, run)
     if follow:
         follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
-    elif not _Logs(chosen, lines, task).show():
+    elif not RunLogs(chosen.folder, lines, task).show(put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
-
-
-class _Logs:
-    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
-
-    def __init__(self, run: Run, lines: int | None, task: str, since: float = 0.0) -> None:
-        """Read the logs of jobs that were submitted since a time."""
-        from sbatchgen.runs.job_log import Tail, newest_logs
-
-        self._run, self._task, self._since = run, task, since
-        self.refresh()
-        # Of the newest job that has any; that of its stderr comes last
-        each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
-        newest: list[Path] = next(filter(None, each), [])
-        self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
-        self._tails |= {path: Tail(path, last=lines) for path in newest}
-
-    def refresh(self) -> None:
-        """Read which jobs the run has now."""
-        from sbatchgen.runs.record import records
-
-        self._records = [
-            submission for submission in records(self._run.folder) if submission.submitted >= self._since
-        ]
-
-    def _paths(self) -> list[Path]:
-        from sbatchgen.runs.job_log import find_logs
-
-        return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
-
-    def show(self) -> bool:
-        """Print what is new; return whether there is a log."""
-        from sbatchgen.runs.job_log import Tail
-
-        for path in self._paths():
-            self._tails.setdefault(path, Tail(path))
-        for tail in self._tails.values():
-            for piece in tail.more():
-                put_log(piece)
-        return bool(self._tails)
 
 
 def follow_run(
@@ -245,9 +207,10 @@ def follow_run(
     `since` leaves out the logs of jobs that were submitted before.
     """
     from sbatchgen.runs import cost, overview, status
+    from sbatchgen.runs.job_log import RunLogs
 
     run = find_run(index, name)
-    logs, shown, asked, quiet = _Logs(run, lines, task, since), "", 0.0, False
+    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since), "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
@@ -261,7 +224,7 @@ def follow_run(
                 if state.quiet and not quiet:
                     note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {run.name}")
                 quiet = bool(state.quiet)
-            logs.show()
+            logs.show(put_log)
             bar()
             if all(job.ended for job in state.jobs):
                 break

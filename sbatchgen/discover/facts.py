@@ -314,7 +314,6 @@ _DETAILS = ("features", "gres", "disk")  # given for all nodes where they are th
 
 
 def _seen(shape: Shape, number: int, left_out: Mapping[str, bool] = MappingProxyType({})) -> str:
-    """Return so many nodes of a kind, as a mapping."""
     entries = [*_shape(shape), *_details(shape, left_out)]
     return flow({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 

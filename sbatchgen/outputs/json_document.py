@@ -27,7 +27,6 @@ def fields_of(record: type[Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of which each record is an object with its fields."""
     if isinstance(value, Finding):
         return value.as_object()
     if isinstance(value, Problem):

@@ -278,7 +278,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
 
 
 def _with_details(says: str, row: SlurmJob | None) -> str:
-    """Add who cancelled a job, and how a task failed."""
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:

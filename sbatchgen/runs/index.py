@@ -231,7 +231,6 @@ class Index:
 
     @contextlib.contextmanager
     def _as_document_error(self) -> Iterator[None]:
-        """Turn errors of the file into an error that says what to do."""
         try:
             yield
         except BlockingIOError as error:

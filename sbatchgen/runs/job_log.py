@@ -9,14 +9,14 @@ import itertools
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.inputs.trust import user_name
-from sbatchgen.runs.record import Record
+from sbatchgen.runs.record import Record, records
 
 PIECE = 1 << 20  # bytes that are read at a time
 END = 2 << 20  # bytes of a log that are looked at after a failure
@@ -121,3 +121,32 @@ class Tail:
                     yield piece
         except OSError:
             return
+
+
+class RunLogs:
+    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
+
+    def __init__(self, folder: Path, lines: int | None, task: str, since: float = 0.0) -> None:
+        """Read the logs of jobs that were submitted since a time, the last lines of the newest first."""
+        self._folder, self._task, self._since = folder, task, since
+        self.refresh()
+        # Of the newest job that has any; that of its stderr comes last
+        each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
+        newest: list[Path] = next(filter(None, each), [])
+        self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
+        self._tails |= {path: Tail(path, last=lines) for path in newest}
+
+    def refresh(self) -> None:
+        """Read which jobs the run has now."""
+        self._records = [record for record in records(self._folder) if record.submitted >= self._since]
+
+    def _paths(self) -> list[Path]:
+        return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
+
+    def show(self, put: Callable[[bytes], None]) -> bool:
+        """Print what is new; return whether there is a log."""
+        for path in self._paths():
+            self._tails.setdefault(path, Tail(path))
+        for piece in itertools.chain.from_iterable(tail.more() for tail in self._tails.values()):
+            put(piece)
+        return bool(self._tails)

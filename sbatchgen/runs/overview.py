@@ -109,7 +109,6 @@ def seen(states: Sequence[RunState]) -> str:
 
 
 def _local(seconds: float) -> datetime:
-    """Return a time in seconds since 1970 as the user's clock shows it."""
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone()
 
 

@@ -213,7 +213,6 @@ def _never_started(row: SlurmJob) -> bool:
 
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:
-    """Return a run without Slurm by its process and the exit status that it has left."""
     submission = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
