@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import (
-    FORMAT,
-    YES,
-    failure_of,
-    here,
-    note,
-    print_bytes,
-    put,
-    put_in_form,
-    put_json,
-    report,
-    say,
-)
+from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_bytes, put, put_json, report, say
 from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import Places, bundled
@@ -254,8 +242,10 @@ def profile_sources(name: str, *, form: str) -> None:
 
     sources = _read(Places(here(), os.environ).profile(name)).value.sources
     rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
-    text = table((", ".join(row["keys"]), row["url"]) for row in rows)
-    put_in_form(form, SourcesOutput(name=name, sources=rows), text)
+    if form == "json":
+        put_json(SourcesOutput(name=name, sources=rows))
+    else:
+        put(visible(table((", ".join(row["keys"]), row["url"]) for row in rows)), nl=False)
 
 
 def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import (
-    FORMAT,
-    completed_runs,
-    here,
-    is_screen,
-    note,
-    print_bytes,
-    put,
-    put_in_form,
-    put_json,
-    put_log,
-    redraw,
-    say,
-)  # fmt: skip
+from sbatchgen.cli import output
+from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError, did_you_mean
 from sbatchgen.quoting import counted, visible
 
@@ -112,7 +100,7 @@ def status(
         _scan(index, Path(scan))
 
     show = partial(_show_status, index, names, every=every, form=form, sort=sort, reverse=reverse)
-    redraw(show, POLL_S) if watch else show()
+    output.redraw(show, POLL_S) if watch else show()
 
 
 def _scan(index: Index, folder: Path) -> None:
@@ -138,7 +126,7 @@ def _show_status(
     if form == "json":
         from sbatchgen.outputs.runs import status_output
 
-        put_json(status_output(states, problems))
+        output.put_json(status_output(states, problems))
     elif len(names) == 1:
         submissions = record.records(states[0].run.folder)
         logs = [str(path) for path in job_log.newest_logs(submissions[-1])] if submissions else []
@@ -194,7 +182,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     chosen = find_run(index, run)
     if follow:
         follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
-    elif not RunLogs(chosen.folder, lines, task).show(put_log):
+    elif not RunLogs(chosen.folder, lines, task).show(output.put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
 
@@ -224,7 +212,7 @@ def follow_run(
                 if state.quiet and not quiet:
                     note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {run.name}")
                 quiet = bool(state.quiet)
-            logs.show(put_log)
+            logs.show(output.put_log)
             bar()
             if all(job.ended for job in state.jobs):
                 break
@@ -256,7 +244,7 @@ def report(run: str, *, form: str) -> None:
 def _bar(run: Run) -> Iterator[Callable[[], None]]:
     from sbatchgen.runs.progress import read_progress
 
-    if not is_screen(sys.stderr):
+    if not output.is_screen(sys.stderr):
         yield lambda: None
         return
     from rich.console import Console
