@@ -156,7 +156,9 @@ class Index:
         near = Path(os.path.normpath(folder / "runs" / text))
         if named := self._runs.get(text):
             here = [run for run in self._runs.values() if run.folder == near]
-            return here if here and not _is_submitted_from(named, folder) else [named]
+            known = [records.submitting(named.folder), *records.records(named.folder)]
+            is_from_here = any(record.folder == str(folder) for record in known if record)
+            return here if here and not is_from_here else [named]
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
@@ -240,12 +242,6 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
-
-
-def _is_submitted_from(run: Run, folder: Path) -> bool:
-    """Whether the name of a run was printed in a folder."""
-    known = [records.submitting(run.folder), *records.records(run.folder)]
-    return any(record.folder == str(folder) for record in known if record)
 
 
 def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:

@@ -18,19 +18,8 @@ from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.node_gres import NodeGres, node_gres
 from sbatchgen.slurm.queue import rows, separator
-from sbatchgen.slurm.state import state
+from sbatchgen.slurm.state import state, state_texts
 
-_IN_WORDS = {
-    "DRAIN": "drained",
-    "FAIL": "failing",
-    "NOT_RESPONDING": "not responding",
-    "INVALID_REG": "not as configured",
-    "REBOOT_ISSUED": "rebooting",
-    "POWERING_DOWN": "switching off",
-    "MAINTENANCE": "in maintenance",
-    "RESERVED": "reserved",
-    "COMPLETING": "a job is ending",  # until its Epilog is done, no other starts
-}
 _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
@@ -111,7 +100,7 @@ def unavailable(node: SlurmNode) -> str:
     """Return why a node takes no jobs, in a word or two; "" if it does."""
     if node.state not in _TAKES_JOBS:
         return node.state.lower()
-    return next((words for flag, words in _IN_WORDS.items() if flag in node.flags), "")
+    return next((words for flag, words in state_texts().nodes.items() if flag in node.flags), "")
 
 
 def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:

@@ -19,18 +19,24 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class StateTexts:
-    """All of states.yaml, by the names of states."""
+    """All of states.yaml, by the names of states; `nodes`: by flags of nodes that take no jobs."""
 
     live: Mapping[str, str]
     ended: Mapping[str, str]
+    nodes: Mapping[str, str]
+
+
+@functools.cache
+def state_texts() -> StateTexts:
+    """Return all of states.yaml."""
+    return read_document(Path(__file__).with_name("states.yaml"), StateTexts).value
 
 
 @functools.cache
 def states() -> dict[str, State]:
     """Return the states that are known, by their names."""
-    texts = read_document(Path(__file__).with_name("states.yaml"), StateTexts).value
-    live = {name: State(name, words) for name, words in texts.live.items()}
-    return live | {name: State(name, words, ended=True) for name, words in texts.ended.items()}
+    live = {name: State(name, words) for name, words in state_texts().live.items()}
+    return live | {name: State(name, words, ended=True) for name, words in state_texts().ended.items()}
 
 
 def state(text: str) -> State:
