@@ -66,9 +66,9 @@ def profile_list(form: str) -> None:
 def _listed() -> Iterator[ListedProfile]:
     seen = set[str]()
     for name, file in Places(here(), os.environ).profiles():
-        found, broken = None, ""
+        read, broken = None, ""
         try:
-            found = _read(file).value
+            read = _read(file).value
         except SbatchgenError as error:
             broken = str(error)
         yield {
@@ -76,11 +76,11 @@ def _listed() -> Iterator[ListedProfile]:
             "file": str(file),
             "used": name not in seen,
             "broken": broken,
-            "site": (found and found.site) or "",
-            "scheduler": found.scheduler if found else "",
-            "checked": (found and found.checked) or "",
-            "description": (found and found.description) or "",
-            "url": (found and found.url) or "",
+            "site": (read and read.site) or "",
+            "scheduler": read.scheduler if read else "",
+            "checked": (read and read.checked) or "",
+            "description": (read and read.description) or "",
+            "url": (read and read.url) or "",
         }
         seen.add(name)
 
@@ -148,8 +148,9 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if old is not None:
         _update(old, cluster, today=today, yes=yes)
         return
-    found = cluster.setting("ClusterName")
-    content = text(cluster, os.environ, name=name or (found if is_clean(found) else "cluster"), today=today)
+    cluster_name = cluster.setting("ClusterName")
+    default = cluster_name if is_clean(cluster_name) else "cluster"
+    content = text(cluster, os.environ, name=name or default, today=today)
     if new is None:
         put(content, nl=False)
         return
@@ -172,9 +173,9 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen.inputs.profile import Profile
 
     file = Places(here(), os.environ).profile(name)
-    found, before = _read(file), files.read_file(file, MAX_BYTES)
+    document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
-    after, by_hand = updated(text, differences(found, cluster), today=today)
+    after, by_hand = updated(text, differences(document, cluster), today=today)
     for finding in findings(by_hand, str(file)):
         say(finding.problem, "warning")
     if after.rstrip() == text.rstrip():

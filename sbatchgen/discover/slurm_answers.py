@@ -48,7 +48,7 @@ class LiveCluster:
 
 
 def ask(environment: Mapping[str, str]) -> LiveCluster:
-    """Ask the Slurm of this machine; raise SlurmError if there is none, or its controller does not answer."""
+    """Ask the Slurm of this machine; raise SlurmError if that does not answer."""
     shown = _shown(partitions, environment)  # the first question: its error says that there is no Slurm
     settings = config(environment)
     try:

@@ -62,7 +62,7 @@ class SweepState:
             return None
 
     def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
-        """Return the points by a metric, the best first, or a parameter; CommandLineError if none has it."""
+        """Return points by a metric, the best first, or a parameter; CommandLineError if no point has it."""
         numbers = ((self.metric(point, name), point) for point in self.points)
         measured = [(number, point) for number, point in numbers if number is not None]
         if not measured:

@@ -132,7 +132,7 @@ def begin(run_dir: Path, record: Record) -> None:
 
 
 def keep(run_dir: Path, record: Record) -> None:
-    """Write the record of an accepted job, on a full disk as `begin` wrote it; OSError: there is none now."""
+    """Write the record of an accepted job, on a full disk as `begin` wrote it; raises OSError."""
     try:
         _write(path(run_dir, record.job), record)
     except OSError:
