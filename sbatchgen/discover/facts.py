@@ -223,26 +223,21 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 
 def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield defaults and limits of memory: those of the partition, else of the cluster (slurm.conf(5))."""
-    default, limit = partition.mem_per_cpu, partition.mem_per_cpu_max
-    if not default and not partition.mem_per_node:
-        default = count(cluster.setting("DefMemPerCPU"))
-    if not limit and not partition.mem_per_node_max:
-        limit = count(cluster.setting("MaxMemPerCPU"))
-    if default and limit and default > limit:
-        default = None
-    of_node, most = partition.mem_per_node, partition.mem_per_node_max
-    if not of_node and not default:
-        of_node = count(cluster.setting("DefMemPerNode"))
-    if not most and not limit:
-        most = count(cluster.setting("MaxMemPerNode"))
-    if of_node and most and of_node > most:
-        of_node = None
+
+    def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
+        return value or (None if other else count(cluster.setting(name)))
+
+    of_cpu = or_of_cluster(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
+    cpu_max = or_of_cluster(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")
+    of_cpu = None if of_cpu and cpu_max and of_cpu > cpu_max else of_cpu
+    of_node = or_of_cluster(partition.mem_per_node, of_cpu, "DefMemPerNode")
+    node_max = or_of_cluster(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
     yield from _keys(
-        mem_per_cpu_default=default and Memory(default),
-        mem_per_cpu_max=limit and Memory(limit),
+        mem_per_cpu_default=of_cpu and Memory(of_cpu),
+        mem_per_cpu_max=cpu_max and Memory(cpu_max),
         mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
-        mem_per_node_default=of_node and Memory(of_node),
-        mem_per_node_max=most and Memory(most),
+        mem_per_node_default=Memory(of_node) if of_node and not (node_max and of_node > node_max) else None,
+        mem_per_node_max=node_max and Memory(node_max),
     )
 
 

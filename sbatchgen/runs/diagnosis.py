@@ -38,8 +38,8 @@ _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
 _WAITS = "most often a process waits for another that has ended, or for a file or the network"
 _STILL = (
     "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
+    "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 )
-_STILL += "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 _SILENT = "let the script show each command: set -x after its directives"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")

@@ -127,7 +127,7 @@ class RunLogs:
     """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
 
     def __init__(self, folder: Path, lines: int | None, task: str, since: float = 0.0) -> None:
-        """Read the logs of jobs that were submitted since a time, the last lines of the newest first."""
+        """Read the logs of jobs that were submitted since a time."""
         self._folder, self._task, self._since = folder, task, since
         self.refresh()
         # Of the newest job that has any; that of its stderr comes last
