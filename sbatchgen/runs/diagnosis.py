@@ -174,8 +174,9 @@ def _causes(
         how = f"{job.state} {status or 0}:0" if job.state else ""
     script = parsed(run.folder, job.id)
     asked = script.resources if script else None
-    is_known = asked and "exclusive" not in asked  # whole nodes come with GPUs
-    has_gpus = bool(asked.gpu_count or asked.shards) if asked and is_known else None
+    if asked and "exclusive" in asked:  # whole nodes come with their GPUs
+        asked = None
+    has_gpus = bool(asked.gpu_count or asked.shards) if asked else None
     asks = Asks(has_gpus=has_gpus, is_script=bool(record and record.script))
     each = [[*_placed(failures(how, lines, run.name, asks), lines, path)] for path, lines in logs.items()]
     if causes := merged(each or [failures(how, (), run.name, asks)]):
