@@ -183,8 +183,8 @@ def _causes(
         return causes
     if training and _says_failed(training, job):
         why = training.reason
-        own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name) or ([own] if why else [])
+        told = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
+        causes = failures("", [(0, why)], run.name) or ([told] if why else [])
         return [replace(cause, file=str(folder / STATUS)) for cause in causes]
     is_empty = logs and not any(logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
@@ -223,8 +223,8 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
     trainer = values.get("trainer", "") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
-    own = f"starts {trainer} again, which continues if it loads its checkpoint"
-    fix = fix.replace("continues from the last checkpoint", own)
+    again = f"starts {trainer} again, which continues if it loads its checkpoint"
+    fix = fix.replace("continues from the last checkpoint", again)
     forgets = own_trainer.forgets(record, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
 
