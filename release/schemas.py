@@ -12,6 +12,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from sbatchgen.errors import Problem
 from sbatchgen.extras.rehearsal import outcome
 from sbatchgen.finding import Finding
 from sbatchgen.lint.formats import FindingOutput
@@ -19,11 +20,12 @@ from sbatchgen.outputs import explained, gpus, jobs, profiles, runs, scripts
 from sbatchgen.outputs.json_document import fields_of
 from sbatchgen.review.review import Review
 from sbatchgen.runs.cost import Report
+from sbatchgen.runs.diagnosis import Diagnosis
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
 OUTPUTS = {
     "adopt": scripts.AdoptOutput,
-    "diagnose": runs.DiagnoseOutput,
+    "diagnose": Diagnosis,
     "explain": explained.ExplainOutput,
     "gpus": gpus.GpusOutput,
     "gpus for": gpus.RoomOutput,
@@ -71,6 +73,8 @@ def _schema(kind: Any, records: dict[str, Schema]) -> Schema:  # noqa: C901, PLR
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Finding:
         return _schema(get_type_hints(Finding.as_object)["return"], records)
+    if kind is Problem:
+        return {"type": "string"}
     if is_typeddict(kind):
         return _object(kind, records)
     if origin in (Union, types.UnionType):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import TextWrapper
 
 from sbatchgen.quoting import visible
 
@@ -16,6 +17,13 @@ def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, padded, strict=True)).rstrip() + "\n"
         for row in rows
     )
+
+
+def cut(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return a text as two lines at most, the second indented; none for an empty text."""
+    pad = " " * indent
+    style = TextWrapper(width, subsequent_indent=pad, max_lines=2, placeholder=" ...", break_on_hyphens=False)
+    return style.wrap(one_line(text))
 
 
 def one_line(text: str) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import FORMAT, put, put_json, redraw, report
+from sbatchgen.cli.output import FORMAT, put_in_form, redraw, report
 from sbatchgen.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.inputs import completion
-from sbatchgen.quoting import visible
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
@@ -58,10 +57,8 @@ def gpus(
     if of_job is None:
         partition = job_options.pop("partition")
         if others := [name for name, value in job_options.items() if value not in (None, ())]:
-            what, fix = (
-                f"--{others[0].replace('_', '-')} is about a job, and no job is named",
-                "add --for ddp",
-            )
+            what = f"--{others[0].replace('_', '-')} is about a job, and no job is named"
+            fix = "add --for ddp"
             if others == ["profile"]:
                 what = "gpus asks the Slurm of this machine: without a job, it takes no --profile"
                 fix = "leave it out, or name a job: --for ddp"
@@ -71,6 +68,7 @@ def gpus(
 
 
 def _show(partition: str | None, form: str, *, by_node: bool) -> None:
+    from sbatchgen.outputs.gpus import gpus_output
     from sbatchgen.review import free_gpus as screen
     from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
     from sbatchgen.slurm.node import nodes
@@ -82,16 +80,12 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
         raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, known))
     chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
     having = gpu_nodes(chosen, os.environ)
-    if form == "json":
-        from sbatchgen.outputs.gpus import gpus_output
-
-        put_json(gpus_output(counts(having), having))
-    else:
-        text = screen.by_node(having) if by_node else screen.as_table(counts(having), having)
-        put(visible(text), nl=False)
+    text = screen.by_node(having) if by_node else screen.as_table(counts(having), having)
+    put_in_form(form, gpus_output(counts(having), having), text)
 
 
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
+    from sbatchgen.outputs.gpus import RoomOutput
     from sbatchgen.review import free_gpus as screen
     from sbatchgen.rules.judge import check
     from sbatchgen.slurm.config import config
@@ -110,12 +104,6 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     if not availabilities:
         name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
         fix = f"known: {', '.join(partition.name for partition in known)}"
-        raise FitError.of(
-            f"this cluster has no {name}", at=str(resolved.origin("options.partition")), fix=fix
-        )
-    if form == "json":
-        from sbatchgen.outputs.gpus import RoomOutput
-
-        put_json(RoomOutput(partitions=availabilities))
-    else:
-        put(visible(screen.room_as_text(availabilities)), nl=False)
+        at = str(resolved.origin("options.partition"))
+        raise FitError.of(f"this cluster has no {name}", at=at, fix=fix)
+    put_in_form(form, RoomOutput(partitions=availabilities), screen.room_as_text(availabilities))

@@ -85,11 +85,7 @@ def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
 
 
 def here() -> Path:
-    """Return the current folder.
-
-    Raises:
-        DocumentError: It was deleted, or may not be entered.
-    """
+    """Return the current folder; raise DocumentError if it was deleted, or may not be entered."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -122,10 +118,17 @@ def put_json(output: object, stream: TextIO | None = None) -> None:
     put(document(output), stream, nl=False)
 
 
+def put_in_form(form: str, output: object, text: str) -> None:
+    """Print an output as JSON, or the text that people read."""
+    if form == "json":
+        put_json(output)
+    else:
+        put(visible(text), nl=False)
+
+
 def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
     """Print reviews so that they fit the terminal."""
     from sbatchgen.review.brief import brief
-    from sbatchgen.review.screen import coloured
 
     warn_of_left_out()  # before the question whether to submit
     try:
@@ -133,22 +136,25 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
     except OSError:
         columns, lines = 0, 0
     width = min(columns, MOST_COLUMNS) if columns > 0 else 80
-    text = visible(brief(shown, width=max(width, LEAST[0]), height=max(lines or 24, LEAST[1])))
-    in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
-    put(coloured(text) if in_colour else text, stream, nl=False)
+    _put_coloured(brief(shown, width=max(width, LEAST[0]), height=max(lines or 24, LEAST[1])), stream)
 
 
 def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     """Print a review, on a terminal in colour."""
-    from sbatchgen.review.screen import as_text, coloured
+    from sbatchgen.review.screen import as_text
 
     warn_of_left_out()  # before the question whether to submit
     if form == "json":
         put_json(shown, stream)
-        return
-    text = visible(as_text(shown, here()))
+    else:
+        _put_coloured(as_text(shown, here()), stream)
+
+
+def _put_coloured(review: str, stream: TextIO) -> None:
+    from sbatchgen.review.screen import coloured
+
     in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
-    put(coloured(text) if in_colour else text, stream, nl=False)
+    put(coloured(visible(review)) if in_colour else visible(review), stream, nl=False)
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:

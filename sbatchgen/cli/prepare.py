@@ -107,7 +107,6 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 
 
 def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
-    """Return source and file of an image; the profile has what the command line lacks."""
     from sbatchgen.render.render import image_is_file
 
     resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_bytes, put, put_json, report, say
-from sbatchgen.errors import (
-    CommandLineError,
-    DocumentError,
-    SbatchgenError,
-    did_you_mean,
-)
+from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.quoting import visible
@@ -25,7 +20,16 @@ if TYPE_CHECKING:
     from datetime import date
 
     from sbatchgen.discover.slurm_answers import LiveCluster
+    from sbatchgen.inputs.document import Document
+    from sbatchgen.inputs.profile import Profile
     from sbatchgen.outputs.profiles import ListedProfile
+
+
+def _read(file: Path) -> Document[Profile]:
+    from sbatchgen.inputs.document import read_document
+    from sbatchgen.inputs.profile import Profile
+
+    return read_document(file, Profile)
 
 
 @click.group()
@@ -60,15 +64,11 @@ def profile_list(form: str) -> None:
 
 
 def _listed() -> Iterator[ListedProfile]:
-    """Yield what is listed of each profile; `broken` says why it can't be used."""
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
-
     seen = set[str]()
     for name, file in Places(here(), os.environ).profiles():
-        own, broken = None, ""
+        read, broken = None, ""
         try:
-            own = read_document(file, Profile).value
+            read = _read(file).value
         except SbatchgenError as error:
             broken = str(error)
         yield {
@@ -76,11 +76,11 @@ def _listed() -> Iterator[ListedProfile]:
             "file": str(file),
             "used": name not in seen,
             "broken": broken,
-            "site": (own and own.site) or "",
-            "scheduler": own.scheduler if own else "",
-            "checked": (own and own.checked) or "",
-            "description": (own and own.description) or "",
-            "url": (own and own.url) or "",
+            "site": (read and read.site) or "",
+            "scheduler": read.scheduler if read else "",
+            "checked": (read and read.checked) or "",
+            "description": (read and read.description) or "",
+            "url": (read and read.url) or "",
         }
         seen.add(name)
 
@@ -103,14 +103,13 @@ def _age(checked: str, today: date) -> str:
 def profile_show(name: str, form: str) -> None:
     """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read_file
-    from sbatchgen.inputs.document import MAX_BYTES, as_data, read_document
-    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.document import MAX_BYTES, as_data
 
     file = Places(here(), os.environ).profile(name)
     if form == "json":
         from sbatchgen.outputs.profiles import ProfileOutput
 
-        put_json(ProfileOutput(file=str(file), profile=as_data(read_document(file, Profile).value)))
+        put_json(ProfileOutput(file=str(file), profile=as_data(_read(file).value)))
     else:
         print_bytes(read_file(file, MAX_BYTES))
 
@@ -149,8 +148,9 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if old is not None:
         _update(old, cluster, today=today, yes=yes)
         return
-    own = cluster.setting("ClusterName")
-    content = text(cluster, os.environ, name=name or (own if is_clean(own) else "cluster"), today=today)
+    cluster_name = cluster.setting("ClusterName")
+    default = cluster_name if is_clean(cluster_name) else "cluster"
+    content = text(cluster, os.environ, name=name or default, today=today)
     if new is None:
         put(content, nl=False)
         return
@@ -164,19 +164,18 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
 
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
-    """Show what would change in a profile, and write it if the user agrees."""
     import difflib
 
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings
     from sbatchgen.discover.update import updated
-    from sbatchgen.inputs.document import MAX_BYTES, decode, read_document
+    from sbatchgen.inputs.document import MAX_BYTES, decode
     from sbatchgen.inputs.profile import Profile
 
     file = Places(here(), os.environ).profile(name)
-    own, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
+    document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
-    after, by_hand = updated(text, differences(own, cluster), today=today)
+    after, by_hand = updated(text, differences(document, cluster), today=today)
     for finding in findings(by_hand, str(file)):
         say(finding.problem, "warning")
     if after.rstrip() == text.rstrip():
@@ -205,8 +204,6 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     from sbatchgen.discover import comparison
     from sbatchgen.discover.slurm_answers import ask
     from sbatchgen.finding import Finding
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
     from sbatchgen.lint.profile_check import findings
 
     cluster = ask(os.environ) if live else None
@@ -217,7 +214,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
             file = places.profile(name)
             of_profile = findings(file, places)
             if cluster:
-                stale = comparison.differences(read_document(file, Profile), cluster)
+                stale = comparison.differences(_read(file), cluster)
                 of_profile = [*of_profile, *comparison.findings(stale, str(file))]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]
@@ -231,7 +228,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     from sbatchgen.outputs.profiles import ChecksOutput
 
     checked = reported.items()
-    put_json(ChecksOutput(profiles=[{"name": name, "findings": own} for name, own in checked]))
+    put_json(ChecksOutput(profiles=[{"name": name, "findings": each} for name, each in checked]))
     if failure := failure_of(every):
         sys.exit(failure.exit_status)
 
@@ -241,18 +238,15 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 @FORMAT
 def profile_sources(name: str, *, form: str) -> None:
     """Show where the facts of a profile are documented."""
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
     from sbatchgen.text_table import table
 
-    sources = read_document(Places(here(), os.environ).profile(name), Profile).value.sources
+    sources = _read(Places(here(), os.environ).profile(name)).value.sources
+    rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
     if form == "json":
-        from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
-
-        rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
         put_json(SourcesOutput(name=name, sources=rows))
     else:
-        put(visible(table((", ".join(source.keys), source.at.url) for source in sources)), nl=False)
+        put(visible(table((", ".join(row["keys"]), row["url"]) for row in rows)), nl=False)
 
 
 def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
@@ -261,7 +255,6 @@ def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _schemas() -> dict[str, Path]:
-    """Return the file of each schema by the words that ask for it."""
     files = sorted(bundled("schemas").rglob("*.json"))
     return {file.stem.replace("-", " "): file for file in files}
 

@@ -8,24 +8,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import (
-    FORMAT,
-    completed_runs,
-    here,
-    is_screen,
-    note,
-    print_bytes,
-    put,
-    put_json,
-    put_log,
-    redraw,
-    say,
-)  # fmt: skip
+from sbatchgen.cli import output
+from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError, did_you_mean
 from sbatchgen.quoting import counted, visible
 
@@ -109,10 +99,8 @@ def status(
     if scan is not None:
         _scan(index, Path(scan))
 
-    def show() -> None:
-        _show_status(index, names, every=every, form=form, sort=sort, reverse=reverse)
-
-    redraw(show, POLL_S) if watch else show()
+    show = partial(_show_status, index, names, every=every, form=form, sort=sort, reverse=reverse)
+    output.redraw(show, POLL_S) if watch else show()
 
 
 def _scan(index: Index, folder: Path) -> None:
@@ -138,15 +126,14 @@ def _show_status(
     if form == "json":
         from sbatchgen.outputs.runs import status_output
 
-        put_json(status_output(states, [problem.what for problem in problems]))
+        output.put_json(status_output(states, problems))
     elif len(names) == 1:
-        kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in job_log.newest_logs(kept[-1])] if kept else []
+        submissions = record.records(states[0].run.folder)
+        logs = [str(path) for path in job_log.newest_logs(submissions[-1])] if submissions else []
         if sort and not states[0].sweep:
-            raise CommandLineError.of(
-                f"run {states[0].run.name} is not a sweep", at="--sort", fix="leave it out"
-            )
-        put(overview.page(states[0], kept, logs, sort=sort, reverse=reverse), nl=False)
+            what = f"run {states[0].run.name} is not a sweep"
+            raise CommandLineError.of(what, at="--sort", fix="leave it out")
+        put(overview.page(states[0], submissions, logs, sort=sort, reverse=reverse), nl=False)
     elif states:
         put(overview.overview(states), nl=False)
     else:
@@ -165,9 +152,8 @@ def _hint(state: RunState) -> None:
     from sbatchgen.runs.diagnosis import is_failed
     from sbatchgen.runs.status import SAVED
 
-    if is_failed(state) and not (
-        state.last and (state.last.state == "CANCELLED" or state.last.says == SAVED)
-    ):
+    job = state.last
+    if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
         note(f"note: sbatchgen diagnose {state.run.name} says why it failed")
 
 
@@ -190,59 +176,15 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
 
     All jobs and requeues of the run count as one log.
     """
+    from sbatchgen.runs.job_log import RunLogs
+
     index = open_index()
     chosen = find_run(index, run)
     if follow:
         follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
-    elif not _Logs(chosen, lines, task).show():
+    elif not RunLogs(chosen.folder, lines, task).show(output.put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
-
-
-class _Logs:
-    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
-
-    def __init__(self, run: Run, lines: int | None, task: str, since: float = 0.0) -> None:
-        """Read the logs of jobs that were submitted since a time."""
-        from sbatchgen.runs.job_log import Tail
-
-        self._run, self._task, self._since = run, task, since
-        self.refresh()
-        paths = self._paths()
-        newest = self._newest()
-        self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
-        self._tails |= {path: Tail(path, last=lines) for path in newest}
-
-    def refresh(self) -> None:
-        """Read which jobs the run has now."""
-        from sbatchgen.runs.record import records
-
-        self._records = [kept for kept in records(self._run.folder) if kept.submitted >= self._since]
-
-    def _paths(self) -> list[Path]:
-        from sbatchgen.runs import job_log
-
-        return [
-            path for record in self._records for path in job_log.find_logs(record, self._task, errors=True)
-        ]
-
-    def _newest(self) -> list[Path]:
-        """Return the logs of the newest job that has any; that of its stderr comes last."""
-        from sbatchgen.runs import job_log
-
-        each = (job_log.newest_logs(record, self._task)[::-1] for record in reversed(self._records))
-        return next(filter(None, each), [])
-
-    def show(self) -> bool:
-        """Print what is new; return whether there is a log."""
-        from sbatchgen.runs.job_log import Tail
-
-        for path in self._paths():
-            self._tails.setdefault(path, Tail(path))
-        for tail in self._tails.values():
-            for piece in tail.more():
-                put_log(piece)
-        return bool(self._tails)
 
 
 def follow_run(
@@ -253,9 +195,10 @@ def follow_run(
     `since` leaves out the logs of jobs that were submitted before.
     """
     from sbatchgen.runs import cost, overview, status
+    from sbatchgen.runs.job_log import RunLogs
 
     run = find_run(index, name)
-    logs, shown, asked, quiet = _Logs(run, lines, task, since), "", 0.0, False
+    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since), "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
@@ -269,7 +212,7 @@ def follow_run(
                 if state.quiet and not quiet:
                     note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {run.name}")
                 quiet = bool(state.quiet)
-            logs.show()
+            logs.show(output.put_log)
             bar()
             if all(job.ended for job in state.jobs):
                 break
@@ -292,20 +235,16 @@ def report(run: str, *, form: str) -> None:
 
     (state,), problems = states_of([run])
     made = cost.make_report(state, os.environ)
-    if form == "json":
-        put_json(made)
-    else:
-        put(cost.as_text(made), nl=False)
+    put_in_form(form, made, cost.as_text(made))
     for problem in [*filter(None, [state.quiet]), *(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
 
 @contextlib.contextmanager
 def _bar(run: Run) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr, if that is a terminal."""
     from sbatchgen.runs.progress import read_progress
 
-    if not is_screen(sys.stderr):
+    if not output.is_screen(sys.stderr):
         yield lambda: None
         return
     from rich.console import Console
@@ -336,12 +275,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
     (state,), problems = states_of([run])
     made = diagnosis.diagnose(state, os.environ, task)
-    if form == "json":
-        from sbatchgen.outputs.runs import diagnose_output
-
-        put_json(diagnose_output(made))
-    else:
-        put(diagnosis.as_text(made), nl=False)
+    put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):
         say(problem, "warning")
 
@@ -380,11 +314,11 @@ def _with_task(state: RunState, job: str, task: str) -> str:
     from sbatchgen.runs import record
     from sbatchgen.runs.points import numbers
 
-    kept = record.read_record(state.run.folder, job) if task.isdecimal() else None
-    if not task or not kept:
+    submission = record.read_record(state.run.folder, job) if task.isdecimal() else None
+    if not task or not submission:
         return f"{job}_{task}" if task else job
-    known = len(task) < 9 and int(task) in numbers(kept, kept.array)
-    return f"{job}_{int(task) - kept.first}" if known else ""
+    known = len(task) < 9 and int(task) in numbers(submission, submission.array)
+    return f"{job}_{int(task) - submission.first}" if known else ""
 
 
 def _cancel(state: RunState, job: str, cluster: str) -> None:
@@ -397,13 +331,13 @@ def _cancel(state: RunState, job: str, cluster: str) -> None:
     if job.partition("_")[0].isdecimal():
         client.answer(["scancel", *client.of_cluster(cluster), job], os.environ)
         return
-    kept = record.read_record(state.run.folder, job)  # without Slurm
-    if kept is None or kept.process is None:
+    submission = record.read_record(state.run.folder, job)  # without Slurm
+    if submission is None or submission.process is None:
         raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
-    if process.is_alive(kept.process) is None:
-        what = f"run {name} is on {kept.process.host}, not here"
+    if process.is_alive(submission.process) is None:
+        what = f"run {name} is on {submission.process.host}, not here"
         raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {name}")
-    process.stop(kept.process)
+    process.stop(submission.process)
 
 
 @click.command("exec", options_metavar="")
@@ -422,9 +356,8 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     from sbatchgen.slurm.config import config
 
     if not command:
-        raise CommandLineError.of(
-            "no command", fix="write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
-        )
+        fix = "write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
+        raise CommandLineError.of("no command", fix=fix)
     (state,), problems = states_of([run])
     if problems:
         raise SlurmError(problems)
@@ -440,8 +373,12 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
-    kept = read_record(state.run.folder, job.id) if job else None
-    chosen = next((known.value for known in kept.values if known.name == "runtime"), "") if kept else ""
+    submission = read_record(state.run.folder, job.id) if job else None
+    chosen = (
+        next((known.value for known in submission.values if known.name == "runtime"), "")
+        if submission
+        else ""
+    )
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
     inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
@@ -452,11 +389,10 @@ def _folders(name: str) -> list[Path]:
     from sbatchgen.runs.points import POINTS
 
     base, _, point = name.rpartition("/")
-    if Path(name).is_dir():
-        folder = Path(name)
-    elif base and point.isdecimal() and not Path(base).is_dir():
+    folder = Path(name)
+    if not folder.is_dir() and base and point.isdecimal() and not Path(base).is_dir():
         folder = find_run(open_index(), base).folder / point
-    else:
+    elif not folder.is_dir():
         folder = find_run(open_index(), name).folder
     points = [path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
     is_sweep = (folder / POINTS).exists()
@@ -483,10 +419,8 @@ def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
     if text or not (output or drawing.can_draw()):
         from sbatchgen.runs.chart import chart
 
-        put(
-            chart([drawing.read_history(folder) for folder in folders], shutil.get_terminal_size().columns),
-            nl=False,
-        )
+        histories = [drawing.read_history(folder) for folder in folders]
+        put(chart(histories, shutil.get_terminal_size().columns), nl=False)
         if not text:
             note("note: a picture needs matplotlib: pip install 'sbatchgen[plot]'")
         return

@@ -91,7 +91,6 @@ def run_sweep(
 
 
 def _points(options: dict[str, Any]) -> Sweep:
-    """Return the points that the options of a sweep give."""
     from sbatchgen.resolved.sweep import grid, read_points
 
     params, file, most = options["params"], options["file"], options["most"]
@@ -115,7 +114,6 @@ def _most_tasks(resolved: ResolvedJob) -> int:
 
 
 def _words(options: dict[str, Any]) -> list[str]:
-    """Return the options that gave the points."""
     words = [word for text in options["params"] for word in ("--param", text)]
     words += ["--file", options["file"]] if options["file"] else []
     words += ["--random", str(options["most"]), "--seed", str(options["seed"])] if options["most"] else []

@@ -34,20 +34,14 @@ _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "nodes_max", "max_array_tasks")
 
 @dataclass(frozen=True)
 class Difference:
-    """A key whose value is not that of the cluster.
+    """A key whose value is not that of the cluster."""
 
-    Attributes:
-        path: The key and those above it.
-        at: Its place in the file; "" if the profile lacks it.
-        own: Its value in the profile, as text; "" if it has none. Of a partition that is gone, its new name.
-        live: The cluster's entry; None if it has none, or the cluster has no such partition.
-        severity: "info" for what is new, or less than there is; "warning" for what changes often.
-    """
-
-    path: Path
-    at: str
+    path: Path  # the key and those above it
+    at: str  # its place in the file; "" if the profile lacks it
+    # Its value in the profile, as text; "" if it has none; of a partition that is gone, its new name
     own: str
-    live: Entry | None
+    live: Entry | None  # the cluster's entry; None if it has none, or the cluster has no such partition
+    # "info" for what is new, or less than there is; "warning" for what changes often
     severity: Severity = "error"
 
     @property
@@ -62,13 +56,9 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
     live = decode(_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(own, live, cluster)
     of_slurm = "partition" not in own.value.omit  # else names of partitions are not the cluster's
-    left_out = () if of_slurm else ("partitions", "default_partition")
-    rows = [
-        row
-        for entry in entries
-        if entry.key and entry.key not in left_out
-        for row in comparison.stale(entry, (entry.key,))
-    ]
+    left_out = ("",) if of_slurm else ("", "partitions", "default_partition")
+    compared = [entry for entry in entries if entry.key not in left_out]
+    rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
     gone = [*comparison.ended(), *(comparison.gone() if of_slurm else ())]
     return [row for row in [*rows, *gone] if row.at or row.path not in hidden]
@@ -76,8 +66,6 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A profile as it is written, and that of the cluster."""
-
     own: Document[Profile]
     live: Profile
     cluster: LiveCluster
@@ -109,16 +97,12 @@ class _Comparison:
 
     def _renamed(self, gone: Partition) -> str:
         """Return the new partition that has the nodes of one that is gone; "" if there is no such one."""
-        new = (name for name in self.live.partitions if name not in self.own.value.partitions)
         had = {*hosts(str(gone.nodes or ""))}
-        return next(
-            (
-                str(name)
-                for name in new
-                if had and had == {*hosts(str(self.live.partitions[name].nodes or ""))}
-            ),
-            "",
-        )
+        for name, partition in self.live.partitions.items():
+            is_new = name not in self.own.value.partitions
+            if had and is_new and had == {*hosts(str(partition.nodes or ""))}:
+                return str(name)
+        return ""
 
     def ended(self) -> Iterator[Difference]:
         """Reservations that the cluster does not have."""
@@ -161,7 +145,6 @@ def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, An
 
 
 def _is_alike(key: str, ours: Any, theirs: Any) -> bool:
-    """Whether two values mean the same."""
     if key == "slurm":
         return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
     if key == "nodes" and ours and theirs:
@@ -175,7 +158,6 @@ def _is_less(ours: Any, theirs: Any) -> bool:
 
 
 def _get(value: Any, path: Path) -> Any:
-    """Return the value below keys; None if one of them is missing."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value
@@ -191,7 +173,6 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as the profile has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -205,15 +186,11 @@ def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
         if row.live is None and len(row.path) == 2:
-            what, fix = (
-                f"the cluster shows no {row.path[0][:-1]} '{key}'",
-                "remove it, or ask an administrator",
-            )
+            what = f"the cluster shows no {row.path[0][:-1]} '{key}'"
+            fix = "remove it, or ask an administrator"
             if row.own:
-                what, fix = (
-                    f"{what}, and '{row.own}' has its nodes",
-                    f"if it was renamed, write {row.own}: for {key}:",
-                )
+                what = f"{what}, and '{row.own}' has its nodes"
+                fix = f"if it was renamed, write {row.own}: for {key}:"
         elif row.live is None:
             what, fix = f"{row.key} is {_cut(row.own)}, but the cluster has no such limit", f"remove {key}"
             if key == "shapes":

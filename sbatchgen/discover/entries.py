@@ -16,20 +16,13 @@ _MOST = 300  # characters of a comment
 
 @dataclass(frozen=True)
 class Entry:
-    """A key and its value, with comments; only comments if the key is empty.
-
-    Attributes:
-        value: YAML on one line; or, instead of it:
-        items: Items of a list, with a line each.
-        entries: Entries below the key.
-        above: Lines of comment before it.
-    """
+    """A key and its value, with comments; only comments if the key is empty."""
 
     key: str
-    value: str = ""
-    above: Sequence[str] = ()
-    items: Sequence[str] = ()
-    entries: Sequence[Entry] = ()
+    value: str = ""  # YAML on one line; or, instead of it, items or entries
+    above: Sequence[str] = ()  # lines of comment before it
+    items: Sequence[str] = ()  # of a list, with a line each
+    entries: Sequence[Entry] = ()  # below the key
 
     @property
     def flow(self) -> str:

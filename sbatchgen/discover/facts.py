@@ -22,10 +22,7 @@ _MOST_FEATURES = 100
 _MOST_TEXT = 4000  # characters of a list of nodes
 _REPEATED = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
 _SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
-_QOS_LIMITS = (
-    *("time_max", "nodes_max", "gpus_max", "cpus_max"),
-    *("nodes_min", "gpus_min", "cpus_min", "jobs_max"),
-)
+_QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min jobs_max"
 
 
 def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
@@ -74,17 +71,10 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
     yield from _all_qos(cluster)
     if cluster.settings:
         names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
-        above = (
-            []
-            if "gpu" in names
-            else ["Slurm knows no GPUs here: a job gets those of its nodes without an option."]
-        )
-        yield Entry("gres_types", listed(names), above)
-        if (
-            above
-            and cluster.nodes
-            and not any(gres.name == "gpu" for node in cluster.nodes for gres in node.gres)
-        ):
+        note = "Slurm knows no GPUs here: a job gets those of its nodes without an option."
+        yield Entry("gres_types", listed(names), [] if "gpu" in names else [note])
+        has_gpus = any(gres.name == "gpu" for node in cluster.nodes for gres in node.gres)
+        if "gpu" not in names and cluster.nodes and not has_gpus:
             yield Entry("gpu_request", "none", ["Where nodes have GPUs, write gpus_per_node for them."])
     if cluster.licenses is not None:
         yield Entry("licenses", flow({name: n for name, n in cluster.licenses.items() if is_clean(name)}))
@@ -198,12 +188,9 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
-    hosts = partition.node_list
-    if len(hosts) > _MOST_TEXT or not is_clean(hosts[:200]):
+    hosts = partition.node_list if partition.nodes else ""
+    if hosts and (len(hosts) > _MOST_TEXT or not is_clean(hosts[:200])):
         hosts = ""
-    if not partition.nodes:
-        hosts = ""
-    elif partition.node_list and not hosts:
         yield _comments(f"nodes: too long a list; see scontrol show partition {partition.name}")
     yield from _keys(
         time_max=partition.time_max_s and Duration(partition.time_max_s),
@@ -236,39 +223,32 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 
 def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield defaults and limits of memory: those of the partition, else of the cluster (slurm.conf(5))."""
-    default, limit = partition.mem_per_cpu, partition.mem_per_cpu_max
-    if not default and not partition.mem_per_node:
-        default = count(cluster.setting("DefMemPerCPU"))
-    if not limit and not partition.mem_per_node_max:
-        limit = count(cluster.setting("MaxMemPerCPU"))
-    if default and limit and default > limit:
-        default = None
-    of_node, most = partition.mem_per_node, partition.mem_per_node_max
-    if not of_node and not default:
-        of_node = count(cluster.setting("DefMemPerNode"))
-    if not most and not limit:
-        most = count(cluster.setting("MaxMemPerNode"))
-    if of_node and most and of_node > most:
-        of_node = None
+
+    def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
+        return value or (None if other else count(cluster.setting(name)))
+
+    of_cpu = or_of_cluster(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
+    cpu_max = or_of_cluster(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")
+    of_cpu = None if of_cpu and cpu_max and of_cpu > cpu_max else of_cpu
+    of_node = or_of_cluster(partition.mem_per_node, of_cpu, "DefMemPerNode")
+    node_max = or_of_cluster(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
     yield from _keys(
-        mem_per_cpu_default=default and Memory(default),
-        mem_per_cpu_max=limit and Memory(limit),
+        mem_per_cpu_default=of_cpu and Memory(of_cpu),
+        mem_per_cpu_max=cpu_max and Memory(cpu_max),
         mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
-        mem_per_node_default=of_node and Memory(of_node),
-        mem_per_node_max=most and Memory(most),
+        mem_per_node_default=Memory(of_node) if of_node and not (node_max and of_node > node_max) else None,
+        mem_per_node_max=node_max and Memory(node_max),
     )
 
 
 def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
     """What jobs of a higher tier on the same nodes do; which QOS preempt others is not asked for."""
     mode = partition.preempt.lower()
+    is_known = mode in ("requeue", "cancel", "suspend")
     higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
     together = {node.partitions for node in cluster.nodes} if higher else set()
-    if (
-        cluster.setting("PreemptType") != "preempt/partition_prio"
-        or mode not in ("requeue", "cancel", "suspend")
-        or not any(partition.name in names and higher.intersection(names) for names in together)
-    ):
+    is_shared = any(partition.name in names and higher.intersection(names) for names in together)
+    if cluster.setting("PreemptType") != "preempt/partition_prio" or not is_known or not is_shared:
         return {}
     return {"preemption": mode, "preemption_grace": partition.grace_s and Duration(partition.grace_s)}
 
@@ -289,7 +269,6 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield what the nodes have, if all of them are known."""
     kinds = shapes(members)
     unseen = max(partition.nodes - members.total(), 0)
     if unseen or not kinds:
@@ -330,7 +309,6 @@ _DETAILS = ("features", "gres", "disk")  # given for all nodes where they are th
 
 
 def _seen(shape: Shape, number: int, left_out: Mapping[str, bool] = MappingProxyType({})) -> str:
-    """Return so many nodes of a kind, as a mapping."""
     entries = [*_shape(shape), *_details(shape, left_out)]
     return flow({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 
@@ -365,7 +343,9 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
     if named and "limits" in enforced:
         rows = []
         for name, qos in named.items():
-            limits = {key: str(limit) for key in _QOS_LIMITS if (limit := getattr(qos, key)) is not None}
+            limits = {
+                key: str(limit) for key in _QOS_LIMITS.split() if (limit := getattr(qos, key)) is not None
+            }
             overrides = qos.overrides and listed(qos.overrides)
             keys = [*_keys(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
             rows.append(Entry(name, "" if keys else "{}", entries=keys))

@@ -22,8 +22,8 @@ def programs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def conda_roots(environment: Mapping[str, str]) -> list[str]:
     """Return the installations of conda."""
     conda = environment.get("CONDA_EXE") or shutil.which("conda", path=environment.get("PATH"))
-    own = [str(Path(conda).parent.parent)] if conda else []
-    return [*dict.fromkeys([*own, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
+    named = [str(Path(conda).parent.parent)] if conda else []
+    return [*dict.fromkeys([*named, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
 
 
 def modules(environment: Mapping[str, str]) -> str:

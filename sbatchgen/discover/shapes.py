@@ -19,31 +19,20 @@ _UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a node has, memory and disk in MiB.
-
-    Attributes:
-        memory, largest: Of the smallest and of the largest such node.
-        types: Types of its GPUs, with their numbers.
-        untyped: How many of them have no type.
-        shards: Shards of each GPU; None if it has none, or not the same on each.
-        gres: Generic resources apart from GPUs, with their numbers.
-        disk: TmpDisk.
-        features: What --constraint may name.
-        certain: Whether its GPUs are known to have no other types: it has registered, with its gres.conf.
-    """
+    """What a node has, memory and disk in MiB."""
 
     cpus: int
     threads: int
-    memory: int
-    largest: int
+    memory: int  # of the smallest such node
+    largest: int  # of the largest
     gpus: int
-    types: tuple[tuple[str, int], ...]
-    untyped: int
-    shards: int | None
-    gres: tuple[tuple[str, int], ...]
+    types: tuple[tuple[str, int], ...]  # of its GPUs, with their numbers
+    untyped: int  # how many of them have no type
+    shards: int | None  # of each GPU; None if it has none, or not the same on each
+    gres: tuple[tuple[str, int], ...]  # generic resources apart from GPUs, with their numbers
     disk: int
-    features: tuple[str, ...]
-    certain: bool
+    features: tuple[str, ...]  # what --constraint may name
+    certain: bool  # whether its GPUs are known to have no other types: it has registered, with its gres.conf
 
 
 Kinds = Counter[Shape]  # each with the number of its nodes

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
-from sbatchgen.slurm.client import PrivateDataError, answer
+from sbatchgen.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.slurm.config import config, licenses, topology
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
@@ -27,33 +26,20 @@ _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class LiveCluster:
-    """A cluster as Slurm describes it to this user.
+    """A cluster as Slurm describes it to this user."""
 
-    Attributes:
-        settings: Names and values of slurm.conf; empty if Slurm did not show them.
-        partitions, nodes: All that Slurm shows, with nodes for later (FUTURE).
-        qos: All qualities of service, by name; None if no database answered.
-        user, host: The names of the user and of this host.
-        groups: Those of the user.
-        licenses: All of the cluster with their numbers; None if Slurm did not say.
-        reservations: Those that the user may use; None if Slurm did not say.
-        topology: Its kind, and the nodes of the largest leaf switch, by the keys of profiles.
-        accounts: Those of the user; None if no database answered.
-        plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
-            sbatch did not list them.
-    """
-
-    settings: Mapping[str, str]
+    settings: Mapping[str, str]  # of slurm.conf; empty if Slurm did not show them
     partitions: list[SlurmPartition]
-    nodes: list[SlurmNode]
-    qos: Mapping[str, Qos] | None
+    nodes: list[SlurmNode]  # with nodes for later (FUTURE)
+    qos: Mapping[str, Qos] | None  # by name; None if no database answered
     user: str
     host: str
-    groups: tuple[str, ...]
-    licenses: Mapping[str, int] | None
-    reservations: list[SlurmReservation] | None
-    topology: Mapping[str, str]
-    accounts: list[Account] | None
+    groups: tuple[str, ...]  # of the user
+    licenses: Mapping[str, int] | None  # with their numbers; None if Slurm did not say
+    reservations: list[SlurmReservation] | None  # those that the user may use; None if Slurm did not say
+    topology: Mapping[str, str]  # its kind, and the nodes of the largest leaf switch, by the keys of profiles
+    accounts: list[Account] | None  # of the user; None if no database answered
+    # Of plugins, with = at the end if they take a value; None if sbatch did not list them
     plugin_options: tuple[str, ...] | None
 
     def setting(self, name: str) -> str:
@@ -62,11 +48,7 @@ class LiveCluster:
 
 
 def ask(environment: Mapping[str, str]) -> LiveCluster:
-    """Ask the Slurm of this machine.
-
-    Raises:
-        SlurmError: There is no Slurm, or its controller does not answer.
-    """
+    """Ask the Slurm of this machine; raise SlurmError if that does not answer."""
     shown = _shown(partitions, environment)  # the first question: its error says that there is no Slurm
     settings = config(environment)
     try:
@@ -74,10 +56,10 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
     except KeyError:  # a user without a name
         user = ""
     groups = _groups(environment)
-    own = accounts(user, settings.get("ClusterName", ""), environment) if user else None
+    charged = accounts(user, settings.get("ClusterName", ""), environment) if user else None
     reserved = reservations(environment)
     if reserved is not None:
-        named = [account.name for account in own or ()]
+        named = [account.name for account in charged or ()]
         reserved = [each for each in reserved if each.is_open_to(user, groups, named)]
     return LiveCluster(
         settings=settings,
@@ -90,7 +72,7 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         licenses=licenses(environment),
         reservations=reserved,
         topology=topology(settings, environment),
-        accounts=own,
+        accounts=charged,
         plugin_options=_plugin_options(environment),
     )
 
@@ -105,17 +87,14 @@ def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[st
 
 def _groups(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the user's groups, which may have blanks."""
-    try:
-        return tuple(filter(None, answer(["id", "-Gnz"], environment).split("\0")))
-    except SlurmError:
-        return ()
+    names = answer_if_any(["id", "-Gnz"], environment) or ""
+    return tuple(filter(None, names.split("\0")))
 
 
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the options that `sbatch --help` lists after its own."""
-    try:
-        printed = answer(["sbatch", "--help"], environment)
-    except SlurmError:
+    shown = answer_if_any(["sbatch", "--help"], environment)
+    if shown is None:
         return None
-    options = printed.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
+    options = shown.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
     return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(options))

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 
 SCHEMA = 1  # an incompatible change of any output raises it
@@ -26,9 +27,10 @@ def fields_of(record: type[Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of which each record is an object with its fields."""
     if isinstance(value, Finding):
         return value.as_object()
+    if isinstance(value, Problem):
+        return value.what
     if is_dataclass(value) or hasattr(value, "_fields"):
         return {name: _plain(getattr(value, name)) for name in fields_of(type(value))}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What `status` and `diagnose` print; `report` prints a Report."""
+"""What `status` prints; `diagnose` prints a Diagnosis, and `report` a Report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from sbatchgen.runs.diagnosis import Diagnosis
-from sbatchgen.runs.failure import Failure
+from sbatchgen.errors import Problem
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import Point, SweepState
 from sbatchgen.runs.progress import Progress
@@ -53,29 +52,11 @@ class StatusOutput(TypedDict):
     """What `status` prints."""
 
     time: float
-    problems: Sequence[str]
+    problems: Sequence[Problem]
     runs: Sequence[_Run]
 
 
-class _LogLine(TypedDict):
-    line: int
-    says: str
-
-
-class DiagnoseOutput(TypedDict):
-    """What `diagnose` prints."""
-
-    run: str
-    failed: bool
-    says: str
-    fix: str
-    log: str
-    causes: Sequence[Failure]
-    lines: Sequence[_LogLine]
-    problems: Sequence[str]
-
-
-def status_output(states: Sequence[RunState], problems: Sequence[str]) -> StatusOutput:
+def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> StatusOutput:
     """Return runs as they are now."""
     return {"time": time.time(), "problems": problems, "runs": [_run(state) for state in states]}
 
@@ -117,18 +98,4 @@ def _point(sweep: SweepState, point: Point) -> _Point:
         "says": point.says,
         "live": point.live,
         "training": point.progress,
-    }
-
-
-def diagnose_output(diagnosis: Diagnosis) -> DiagnoseOutput:
-    """Return why a run has failed."""
-    return {
-        "run": diagnosis.run,
-        "failed": diagnosis.failed,
-        "says": diagnosis.says,
-        "fix": diagnosis.fix,
-        "log": diagnosis.log,
-        "causes": diagnosis.causes,
-        "lines": [{"line": number, "says": text} for number, text in diagnosis.lines],
-        "problems": [problem.what for problem in diagnosis.problems],
     }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.finding import Finding
 from sbatchgen.quoting import counted
 from sbatchgen.review import screen
 from sbatchgen.review.review import Review, lines_of
-from sbatchgen.text_table import one_line
+from sbatchgen.text_table import cut
 
 _SEVERITIES = ("error", "warning", "info")
 _LEFT_OUT = ("code", "data", "digest")  # rows that a person who submits knows, and `v` shows
@@ -18,10 +17,13 @@ _MARGIN = 3  # lines: what was typed, the last line here, and the question
 
 def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     """Return reviews in so many columns, and in fewer lines than `height`, so that a question has room."""
-    above = [line for name, text in _rows(reviews) for line in _cut(f"{name:<10}  {text}", width, indent=12)]
+    rows = [(f"job {number}", screen.in_short(review)) for number, review in enumerate(reviews, 1)]
+    if len(reviews) == 1:
+        rows = [row for row in screen.rows(reviews[0]) if row[0] not in _LEFT_OUT]
+    above = [line for name, text in rows for line in cut(f"{name:<10}  {text}", width, indent=12)]
     findings = [finding for review in reviews for finding in review.findings]
     asks = not any(finding.severity == "error" for finding in findings)
-    below = ["", *_cut(_more(reviews), width, indent=2)] if asks else []
+    below = ["", *cut(_more(reviews), width, indent=2)] if asks else []
     room = height - _MARGIN - len(above) - len(below)
     findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
     return "\n".join([*above, *_findings(findings, width=width, room=room), *below, ""])
@@ -32,27 +34,6 @@ def question(reviews: Sequence[Review], what: str) -> str:
     severities = [finding.severity for review in reviews for finding in review.findings]
     warnings = severities.count("warning")
     return f"Submit {what}, {counted(warnings, 'warning') if warnings else 'no warnings'}?"
-
-
-def _rows(reviews: Sequence[Review]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each row; of several jobs a row each."""
-    for number, review in enumerate(reviews, 1):
-        if len(reviews) > 1:
-            yield f"job {number}", screen.in_short(review)
-        else:
-            yield from (row for row in screen.rows(review) if row[0] not in _LEFT_OUT)
-
-
-def _cut(line: str, width: int, indent: int) -> list[str]:
-    """Return a line as two at most."""
-    return textwrap.wrap(
-        one_line(line),
-        width,
-        subsequent_indent=" " * indent,
-        max_lines=2,
-        placeholder=" ...",
-        break_on_hyphens=False,
-    )
 
 
 def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str]:
@@ -70,15 +51,14 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
 
 def _finding(finding: Finding, width: int) -> Iterator[str]:
     rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
-    yield from _cut(f"  {finding.severity}{rule}: {problem.what}", width, indent=4)
+    yield from cut(f"  {finding.severity}{rule}: {problem.what}", width, indent=4)
     if problem.at and finding.severity == "error":
-        yield from _cut(f"    at:  {problem.at}", width, indent=9)
+        yield from cut(f"    at:  {problem.at}", width, indent=9)
     if problem.fix:
-        yield from _cut(f"    fix: {problem.fix}", width, indent=6)
+        yield from cut(f"    fix: {problem.fix}", width, indent=6)
 
 
 def _more(reviews: Sequence[Review]) -> str:
-    """Return what else `v` shows."""
     lines = sum(len(lines_of(review.script or "")) for review in reviews)
     untyped = sum(len(review.surprises) for review in reviews)
     parts = [f"{counted(lines, 'line')} of script"] if lines else []

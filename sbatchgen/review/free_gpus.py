@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.quoting import counted, first_names, numbers_as_text
-from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
+from sbatchgen.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
 from sbatchgen.text_table import one_line, table
 
@@ -30,10 +31,8 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
     if shards:
         on_one = f", {count.shards_on_one} on a GPU" if count.shards_free else ""
         cells += [count.shared, f"{count.shards_free} of {count.shards}{on_one}" if count.shards else "-"]
-    return tuple(
-        one_line(str(cell))
-        for cell in (*cells, first_names(count.partitions, MOST_NAMES) if count.partitions else "-")
-    )
+    cells.append(first_names(count.partitions, MOST_NAMES) or "-")
+    return tuple(one_line(str(cell)) for cell in cells)
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
@@ -58,19 +57,18 @@ def by_node(nodes: Sequence[GpuNode]) -> str:
 
 def _node(node: GpuNode) -> tuple[str, ...]:
     closed = unavailable(node.node)
-    types = dict.fromkeys(gpu.type for gpu in node.gpus)
-    gpus = ",".join(
-        f"{kind}:{sum(gpu.type == kind for gpu in node.gpus)}".removeprefix(":") for kind in types
-    )
+    types = Counter(gpu.type for gpu in node.gpus)
+    gpus = ",".join(f"{kind}:{number}".removeprefix(":") for kind, number in types.items())
     free = [] if closed else [gpu.index for gpu in node.gpus if gpu.free]
     spare = [] if closed else [gpu for gpu in node.gpus if gpu.shards and not gpu.taken]
+    shards = [f"{gpu.index}: {'not known' if gpu.shards_used is None else gpu.shards_free}" for gpu in spare]
     cells = (
         node.node.name,
         closed or node.node.state.lower(),
         gpus,
         _which([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.numbered),
         _which(free, numbered=node.numbered),
-        ", ".join(f"{gpu.index}: {_shards(gpu)}" for gpu in spare) or "-",
+        ", ".join(shards) or "-",
     )
     return tuple(map(one_line, cells))
 
@@ -78,10 +76,6 @@ def _node(node: GpuNode) -> tuple[str, ...]:
 def _which(indexes: list[int], *, numbered: bool) -> str:
     """The numbers of GPUs; how many, where Slurm says no more."""
     return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
-
-
-def _shards(gpu: Gpu) -> str:
-    return "not known" if gpu.shards_used is None else str(gpu.shards_free)
 
 
 def room_as_text(rooms: Sequence[Availability]) -> str:
@@ -97,9 +91,8 @@ def _room(room: Availability) -> Iterator[str]:
         names = first_names(room.nodes, MOST_NAMES)
         yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {names}"
     else:
-        lacking = "; ".join(
-            f"{what}: {first_names(names, MOST_NAMES)}" for what, names in room.lacking.items()
-        )
+        each = (f"{what}: {first_names(names, MOST_NAMES)}" for what, names in room.lacking.items())
+        lacking = "; ".join(each)
         has = f"{len(room.nodes)} of {nodes}" if room.nodes else "no node"
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if room.not_seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ from sbatchgen.render import launch
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.review.node_share import Allocation
-from sbatchgen.text_table import one_line, table
+from sbatchgen.text_table import cut, table
 
 _SHOWN = 3  # rows of nodes: more are alike, but for their numbers
 _WIDTH = 100  # of a line of the command
@@ -64,13 +63,10 @@ def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: 
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
     placed = of_script(resolved.resources, request, again if more else ())
-    nodes = placed.nodes if resolved.slurm else tuple(replace(row, tasks=None) for row in placed.nodes)
-    return replace(
-        placed,
-        nodes=nodes,
-        tasks=placed.tasks if resolved.slurm else None,
-        command=" ".join(program) * is_known,
-    )
+    placed = replace(placed, command=" ".join(program) * is_known)
+    if resolved.slurm:
+        return placed
+    return replace(placed, nodes=tuple(replace(row, tasks=None) for row in placed.nodes), tasks=None)
 
 
 def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -> Starts:
@@ -102,20 +98,12 @@ def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -
 
 def as_text(starts: Starts) -> str:
     """Return it in at most six lines."""
-    rows = [
-        (_span("node", row.first, row.last), ", ".join(_parts(row, starts.tasks))) for row in starts.nodes
-    ]
-    if starts.command:
-        lines = textwrap.wrap(
-            one_line(starts.command), _WIDTH, max_lines=2, placeholder=" ...", break_on_hyphens=False
-        )
-        rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
-    note = (
-        f"{starts.plan} shows what {'else ' if starts.command else ''}the script starts\n"
-        if starts.plan
-        else ""
-    )
-    return table(rows) + note
+    parts = ((row, ", ".join(_parts(row, starts.tasks))) for row in starts.nodes)
+    rows = [(_span("node", row.first, row.last), text) for row, text in parts]
+    lines = cut(starts.command, _WIDTH)
+    rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
+    more = "else " if starts.command else ""
+    return table(rows) + (f"{starts.plan} shows what {more}the script starts\n" if starts.plan else "")
 
 
 def _parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:

@@ -70,17 +70,11 @@ def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
     request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
     restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
     restarts = 0 if ends and not promises_restarts(resolved) else restarts
-    each = (
-        1 if resolved.trainer and resolved.launcher == "spawn" else resolved.nproc_per_node
-    )  # it starts the others
+    starts_others = resolved.trainer and resolved.launcher == "spawn"
+    processes = resolved.nodes * (1 if starts_others else resolved.nproc_per_node)
     jobs = resolved.sweep.chosen if resolved.sweep else request.jobs * resolved.chain
-    return replace(
-        request,
-        processes=resolved.nodes * each,
-        jobs=jobs,
-        consecutive=resolved.consecutive,
-        restarts=restarts,
-    )
+    chain = resolved.consecutive
+    return replace(request, processes=processes, jobs=jobs, consecutive=chain, restarts=restarts)
 
 
 def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:

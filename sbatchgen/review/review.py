@@ -137,15 +137,14 @@ def of_resolved(
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
+    restarts = fate(resolved, source)
+    ends = bool(restarts) and not promises_restarts(resolved)
+    request = node_share.of_resolved(resolved, ends=ends)
     return replace(
         of_script(script),
-        job=replace(_job(resolved, snapshot), restarts=(restarts := fate(resolved, source))),
+        job=replace(_job(resolved, snapshot), restarts=restarts),
         cluster=_cluster(resolved),
-        request=(
-            request := node_share.of_resolved(
-                resolved, ends=bool(restarts) and not promises_restarts(resolved)
-            )
-        ),
+        request=request,
         cost=cost_of(request, resolved.partition.billing) if resolved.slurm else None,
         start=start,
         surprises=tuple(surprises(resolved, profile_by)),
@@ -175,6 +174,10 @@ def of_script(
 
 
 def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
+    gets_resume = resolved.trainer is None or launch.gives_resume(resolved)
+    resume = str(resolved.resume) if gets_resume else None
+    if resolved.gives_resume_args and resolved.resume == "auto":
+        resume = f"the newest {resolved.checkpoint}, if any"
     return JobSummary(
         name=resolved.name,
         mode=resolved.mode.name,
@@ -184,16 +187,9 @@ def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
         args=tuple(map(str, resolved.args)),
         run_dir=str(resolved.run_dir),
         data=str(resolved.data) if resolved.trainer is None or launch.uses_data(resolved) else None,
-        resume=_resume(resolved),
+        resume=resume,
         snapshot=snapshot,
     )
-
-
-def _resume(resolved: ResolvedJob) -> str | None:
-    """What the trainer resumes from; None where that is up to your own."""
-    if resolved.gives_resume_args and resolved.resume == "auto":
-        return f"the newest {resolved.checkpoint}, if any"
-    return str(resolved.resume) if resolved.trainer is None or launch.gives_resume(resolved) else None
 
 
 def _cluster(resolved: ResolvedJob) -> Cluster:
@@ -219,13 +215,13 @@ def folded(review: Review) -> Review:
         return review
     first, count = left_out[0], len(left_out)
     lines[first : first + count] = [f"    # ... {count:,} more points ..."]
-    own = review.own_lines and tuple(
+    decided = review.own_lines and tuple(
         number if number <= first else number - count + 1
         for number in review.own_lines
         if not first < number <= first + count
     )
     script = "\n".join([*lines, ""])
-    return replace(review, script=script, own_lines=own, parts=tuple(_parts(script)))
+    return replace(review, script=script, own_lines=decided, parts=tuple(_parts(script)))
 
 
 def lines_of(script: str) -> list[str]:

@@ -55,32 +55,26 @@ def script(review: Review) -> str:
     """The script, with a mark before each line that the job or the profile decides."""
     if review.own_lines is None or not review.script:
         return review.script or ""
-    own = {*review.own_lines}
-    lines = enumerate(lines_of(review.script), 1)
-    title = f"{len(lines_of(review.script))} lines, {len(own)} decided by your job and profile (|)"
-    rest = f"{len(lines_of(review.script)) - len(own)} the same in every script"
-    return f"Script: {title}, {rest}\n" + "".join(
-        f"{'|' if number in own else ' '} {line}".rstrip() + "\n" for number, line in lines
-    )
+    lines, decided = lines_of(review.script), {*review.own_lines}
+    title = f"{len(lines)} lines, {len(decided)} decided by your job and profile (|)"
+    marked = (f"{'|' if number in decided else ' '} {line}".rstrip() for number, line in enumerate(lines, 1))
+    return "\n".join([f"Script: {title}, {len(lines) - len(decided)} the same in every script", *marked, ""])
 
 
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
     """The title and the text of each block between the table and the script."""
     if review.surprises:
-        lines = [
-            (f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in review.surprises
-        ]
+        each = review.surprises
+        lines = [(f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in each]
         yield "Not typed by you", table(lines)
     if review.findings:
-        text = "\n".join(line for finding in review.findings for line in _finding(finding))
-        yield "Findings", text
+        yield "Findings", "\n".join(line for finding in review.findings for line in _finding(finding))
     if review.starts:
         yield "What starts where", layout.as_text(review.starts)
     if review.slurm:
         yield "Slurm", "\n".join(_answer(review.slurm))
     if last := review.last:
-        title = f"Since job {last.job}, submitted {last.time}"
-        yield title, last.diff or "the same script"
+        yield f"Since job {last.job}, submitted {last.time}", last.diff or "the same script"
 
 
 def rows(review: Review) -> list[tuple[str, str]]:
@@ -110,10 +104,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
         if job.data is not None:
             lines.append(("data", job.data))
         is_below = any(finding.problem.what == job.restarts for finding in review.findings)
-        named = [
-            ("resume", resume.get(job.resume or "", job.resume)),
-            ("restarts", "" if is_below else job.restarts),
-        ]
+        restarts = "" if is_below else job.restarts
+        named = [("resume", resume.get(job.resume or "", job.resume)), ("restarts", restarts)]
         lines += [(name, text) for name, text in named if text]
     if review.digest:
         lines.append(("digest", review.digest))
@@ -168,8 +160,8 @@ def _node(request: Allocation) -> str:
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:
-        of = f" of {Memory(memory.of)}" if memory.of else ""
-        amounts.append(f"{Memory(memory.given)}{of} of memory" if memory.given else "all of its memory")
+        whole = f" of {Memory(memory.of)}" if memory.of else ""
+        amounts.append(f"{Memory(memory.given)}{whole} of memory" if memory.given else "all of its memory")
     share = f": {100 * request.share:.0f} % of it" if request.share is not None and request.share < 1 else ""
     return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
 
@@ -232,13 +224,12 @@ def _indented(text: str) -> str:
 
 def explanation(settings: Iterable[Setting]) -> str:
     """Every option: its value, where it was set, what it overrode, and where it is documented."""
-    rows = ((setting.name, setting.value, setting.at + _over(setting)) for setting in settings)
+    rows = []
+    for setting in settings:
+        others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
+        more = (f"  ({text})" for text in (others, " ".join(setting.documented)) if text)
+        rows.append((setting.name, setting.value, "".join([setting.at, *more])))
     return table(rows, widest=40)
-
-
-def _over(setting: Setting) -> str:
-    others = [f"{other.at} said {other.value}" for other in setting.overrode]
-    return "".join(f"  ({text})" for text in ("; ".join(others), " ".join(setting.documented)) if text)
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:

@@ -7,7 +7,7 @@ Slurm's database has what it has seen of jobs; more of a training is in its own 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sbatchgen.quoting import counted, visible
@@ -131,7 +131,6 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
 
 
 def _all(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
-    """Return a figure of all starts that have it."""
     return [facts[name] for facts in trained if name in facts]
 
 
@@ -224,26 +223,22 @@ def as_text(report: Report) -> str:
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     """Yield the lines of the table: name, what the run had, what it used, and what to ask for next time."""
     on_shards = not report.gpus and report.gpu_utilization is not None
+    had_gpus = "shards" if on_shards else _shown(report.gpus)
     next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
     for name, had, used in (
-        (TIME, _time(report.limit_s), _time(report.used_s)),
+        (TIME, _shown(report.limit_s, elapsed), _shown(report.used_s, elapsed)),
         (MEMORY, _size(report.memory_mib, 20), _size(report.memory_bytes)),
-        (CPUS, _shown(report.cpus), _shown(report.cpus_used, "{:.1f}")),
-        (
-            GPUS,
-            "shards" if on_shards else _shown(report.gpus),
-            _shown(report.gpu_utilization, "{:.0f}% busy"),
-        ),
+        (CPUS, _shown(report.cpus), _shown(report.cpus_used, "{:.1f}".format)),
+        (GPUS, had_gpus, _shown(report.gpu_utilization, "{:.0f}% busy".format)),
         ("GPU memory", _size(report.gpu_bytes), _size(report.gpu_reserved_bytes)),
         ("samples/s", UNKNOWN, _shown(report.samples_per_s)),
-        ("waiting for data", UNKNOWN, _shown(report.waiting, "{:.0%} of the time")),
+        ("waiting for data", UNKNOWN, _shown(report.waiting, "{:.0%} of the time".format)),
     ):
         if name in (TIME, MEMORY, CPUS) or used != UNKNOWN or (name == GPUS and report.gpus):
             yield name, had, used, next_time.get(name, "")
 
 
 def _missing(report: Report) -> Iterator[str]:
-    """Yield how to get what is not known."""
     if report.used_s is None:
         yield "time: sacct has it where Slurm keeps accounting"
     if report.cpus_used is None or report.memory_bytes is None:
@@ -256,12 +251,8 @@ def _missing(report: Report) -> Iterator[str]:
         )
 
 
-def _time(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else elapsed(seconds)
-
-
-def _shown(figure: float | None, pattern: str = "{:.0f}") -> str:
-    return UNKNOWN if figure is None else pattern.format(figure)
+def _shown(figure: float | None, as_text: Callable[[float], str] = "{:.0f}".format) -> str:
+    return UNKNOWN if figure is None else as_text(figure)
 
 
 def _size(amount: int | None, power: int = 0) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
@@ -37,37 +38,33 @@ _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
 _WAITS = "most often a process waits for another that has ended, or for a file or the network"
 _STILL = (
     "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
+    "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 )
-_STILL += "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 _SILENT = "let the script show each command: set -x after its directives"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 
 
+class LogLine(TypedDict):
+    """A line of a log, with its number from 1."""
+
+    line: int
+    says: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The end of a run, and its likely causes.
+    """The end of a run, and its likely causes."""
 
-    Attributes:
-        run: Its name.
-        failed: Whether it has failed.
-        says: What its newest job does, or how it ended.
-        fix: What to do if it waits.
-        log: The log that was read, or the script or status.json if only that says something; or "".
-        causes: What most likely happened, the likeliest first.
-        lines: Without a known cause: the last lines of the log that look like an error, with their numbers.
-        problems: Why something could not be read.
-    """
-
-    run: str
+    run: str  # its name
     failed: bool
-    says: str
-    fix: str = ""
-    log: str = ""
-    causes: Sequence[Failure] = ()
-    lines: Sequence[tuple[int, str]] = ()
-    problems: Sequence[Problem] = ()
+    says: str  # what its newest job does, or how it ended
+    fix: str = ""  # what to do if it waits
+    log: str = ""  # the log that was read, or the script or status.json if only that says something; or ""
+    causes: Sequence[Failure] = ()  # what most likely happened, the likeliest first
+    lines: Sequence[LogLine] = ()  # without a known cause: the last that look like an error
+    problems: Sequence[Problem] = ()  # why something could not be read
 
 
 def is_failed(state: RunState) -> bool:
@@ -86,14 +83,14 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         task = task or next(iter(bad), "")
         if task not in bad:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, kept = _job_of(state, task)
+    job, record = _job_of(state, task)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    in_turn = bool(kept and kept.one_training)
-    row = _row(rows, task, kept.first if kept else 0, in_turn=in_turn)
+    in_turn = bool(record and record.one_training)
+    row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
-    logs = {str(path): last_start(path, LINES) for path in (newest_logs(kept, task) if kept else ())}
+    logs = {str(path): last_start(path, LINES) for path in (newest_logs(record, task) if record else ())}
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
@@ -101,11 +98,11 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        causes = _causes(state.run, job, row, kept, folder=folder, training=training, logs=logs)
-        if row and kept and row.start and row.end and any(cause.rank == "limit" for cause in causes):
+        causes = _causes(state.run, job, row, record, folder=folder, training=training, logs=logs)
+        if row and record and row.start and row.end and any(cause.rank == "limit" for cause in causes):
             times = (row.start.timestamp(), row.end.timestamp())
-            causes = _stood_still(causes, life.quiet_at_end(kept, folder, *times, task), run)
-        causes = [_to_type(cause, kept, state.run.folder, row) for cause in causes] if kept else causes
+            causes = _stood_still(causes, life.quiet_at_end(record, folder, *times, task), run)
+        causes = [_to_type(cause, record, state.run.folder, row) for cause in causes] if record else causes
         failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -118,6 +115,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     fix = reason(waits[0].reason, waits[0].id).fix if waits else ""
     if state.quiet:
         says, fix = f"{says}; {state.quiet}", _STILL.format(run=run)
+    bad_lines = look_bad(logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
         failed=failed,
@@ -125,7 +123,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         fix=fix,
         log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
-        lines=look_bad(logs.get(log, ())) if failed and not causes else (),
+        lines=[LogLine(line=number, says=text) for number, text in bad_lines],
         problems=problems,
     )
 
@@ -134,9 +132,9 @@ def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
     """Return the newest job, or the newest with a point of a sweep, and its record."""
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
-        for kept in reversed(records(state.run.folder)):
-            if kept.job in jobs and int(task) in numbers(kept, kept.array):
-                return jobs[kept.job], kept
+        for record in reversed(records(state.run.folder)):
+            if record.job in jobs and int(task) in numbers(record, record.array):
+                return jobs[record.job], record
     return state.last, read_record(state.run.folder, state.last.id) if state.last else None
 
 
@@ -163,96 +161,82 @@ def _causes(
     run: Run,
     job: RunJob,
     row: SlurmJob | None,
-    kept: Record | None,
+    record: Record | None,
     *,
     folder: Path,
     training: Progress | None,
     logs: Mapping[str, Sequence[tuple[int, str]]],
 ) -> Sequence[Failure]:
-    """Return why a job, or a task, has ended."""
     if row:
         how = f"{row.state.name} {row.exit_code}:{row.signal}"
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
     script = parsed(run.folder, job.id)
-    asks = Asks(has_gpus=_has_gpus(script), is_script=bool(kept and kept.script))
-    each = {path: failures(how, lines, run.name, asks) for path, lines in logs.items()}
-    each = {
-        path: [replace(cause, file=path * bool(cause.says)) for cause in several]
-        for path, several in each.items()
-    }
-    each = {path: [*_raised(several, logs[path], path)] for path, several in each.items()}
-    if causes := merged(each.values() if logs else [failures(how, (), run.name, asks)]):
+    asked = script.resources if script else None
+    if asked and "exclusive" in asked:  # whole nodes come with their GPUs
+        asked = None
+    has_gpus = bool(asked.gpu_count or asked.shards) if asked else None
+    asks = Asks(has_gpus=has_gpus, is_script=bool(record and record.script))
+    each = [[*_placed(failures(how, lines, run.name, asks), lines, path)] for path, lines in logs.items()]
+    if causes := merged(each or [failures(how, (), run.name, asks)]):
         return causes
     if training and _says_failed(training, job):
         why = training.reason
-        own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name) or ([own] if why else [])
+        told = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
+        causes = failures("", [(0, why)], run.name) or ([told] if why else [])
         return [replace(cause, file=str(folder / STATUS)) for cause in causes]
     is_empty = logs and not any(logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
 
 
-def _raised(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
-    """Yield causes with the place where they were raised; an exception that none explains too."""
+def _placed(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
+    """Yield causes with their log and where they were raised; an exception that none explains too."""
     for cause in causes:
         place = raised_at(log, cause.line) if cause.line else ""
-        yield replace(cause, means=f"{cause.means} ({place})") if place else cause
+        means = f"{cause.means} ({place})" if place else cause.means
+        yield replace(cause, means=means, file=path * bool(cause.says))
     number, says = crash(log) or (0, "")
     place = raised_at(log, number) if number else ""
     if place and all(cause.rank in ("effect", "limit") for cause in causes):
-        means, fix = f"{says} ({place})", "the lines above it in the log show how the program came there"
-        yield Failure(
-            cause="exception", rank="cause", means=means, fix=fix, line=number, says=says, file=path
-        )
+        fix = "the lines above it in the log show how the program came there"
+        about = {"means": f"{says} ({place})", "fix": fix, "says": says, "file": path}
+        yield Failure(cause="exception", rank="cause", line=number, **about)
 
 
-def _has_gpus(script: JobScript | None) -> bool | None:
-    """Whether a job has asked for GPUs; None if that is not known, as of whole nodes."""
-    asked = script.resources if script else None
-    if asked is None or "exclusive" in asked:
-        return None
-    return bool(asked.gpu_count or asked.shards)
-
-
-def _to_type(cause: Failure, kept: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
+def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
     """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
-    fix = _not_copied(cause, kept) or cause.fix
-    cause = replace(cause, means=cause.means.replace(f"({kept.folder}/", "(", 1))
+    fix = _not_copied(cause, record) or cause.fix
+    cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
     if row and row.nodes == 1 and row.node_list:
         fix = fix.replace(" NODE", f" {row.node_list}")
-    if kept.process:  # of Slurm nothing more can be asked for
+    if record.process:  # of Slurm nothing more can be asked for
         fix = "; ".join(part for part in fix.split("; ") if not _OF_SLURM.search(part))
-    elif kept.command[1:2] == ("sweep",):
+    elif record.command[1:2] == ("sweep",):
         fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
-    elif kept.script:
-        name = Path(kept.script).name
+    elif record.script:
+        name = Path(record.script).name
         fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
-    values = {value.name: value.value for value in kept.values}
-    if "cpu" in kept.command[2:3]:  # a mode that takes no GPU
+    values = {value.name: value.value for value in record.values}
+    if "cpu" in record.command[2:3]:  # a mode that takes no GPU
         fix = fix.replace("--gpus-per-node 1", "--set mode=single")
-    trainer = values.get("trainer", "") or Path(kept.script).name
+    trainer = values.get("trainer", "") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
-    own = f"starts {trainer} again, which continues if it loads its checkpoint"
-    fix = fix.replace("continues from the last checkpoint", own)
-    forgets = own_trainer.forgets(kept, run_dir)
+    again = f"starts {trainer} again, which continues if it loads its checkpoint"
+    fix = fix.replace("continues from the last checkpoint", again)
+    forgets = own_trainer.forgets(record, run_dir)
     return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
 
 
-def _not_copied(cause: Failure, kept: Record) -> str:
+def _not_copied(cause: Failure, record: Record) -> str:
     """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
     name = cause.means.removeprefix("there is no ").strip("'")
-    copied = kept.code and kept.code.snapshot
-    if (
-        cause.cause != "file-missing"
-        or not copied
-        or name.startswith("/")
-        or not Path(kept.folder, name).exists()
-    ):
+    copied = record.code and record.code.snapshot
+    is_missing = cause.cause == "file-missing" and not name.startswith("/")
+    if not is_missing or not copied or not Path(record.folder, name).exists():
         return ""
-    again = f"sbatchgen resume {kept.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
+    again = f"sbatchgen resume {record.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
     return f"git does not know it, so the snapshot lacks it: {again}"
 
 
@@ -295,7 +279,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
 
 
 def _with_details(says: str, row: SlurmJob | None) -> str:
-    """Add who cancelled a job, and how a task failed."""
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:
@@ -316,14 +299,13 @@ def as_text(diagnosis: Diagnosis) -> str:
     shown = shown[:MOST]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
-        lines += (
-            [f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
-        )
+        if cause.says:
+            lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}")
         lines += [f"  fix: {cause.fix}"] if cause.fix else []
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
-        lines += [f"  {_place(log, number)}: {text[:SHOWN]}" for number, text in diagnosis.lines]
+        lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {run} shows more"
         lines.append(f"  fix: {shows if diagnosis.lines or not log else _SILENT}")
     return "".join(f"{one_line(line)}\n" for line in lines)

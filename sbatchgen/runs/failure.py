@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sbatchgen.errors import parse_error_line
 from sbatchgen.inputs.document import read_document
@@ -54,15 +54,10 @@ _HANDLED = re.compile(
 
 
 class Asks(NamedTuple):
-    """What a job is.
+    """What a job is."""
 
-    Attributes:
-        has_gpus: Whether it has asked for GPUs; None if that is not known.
-        is_script: Whether it is a finished script, and not rendered.
-    """
-
-    has_gpus: bool | None = None
-    is_script: bool = False
+    has_gpus: bool | None = None  # whether it has asked for GPUs; None if that is not known
+    is_script: bool = False  # whether it is a finished script, and not rendered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +203,6 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
 
 
 def _order(failure: Failure) -> tuple[int, int]:
-    """Return what sorts causes: effects of others by their lines, the rest as they were found."""
     return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
 
 
@@ -216,34 +210,23 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
     """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
-        own = parse_error_line(piece)
-        inner = _INNER.search(own.what) if own else None
-        text = inner[1] if inner else "" if own else piece
+        problem = parse_error_line(piece)
+        inner = _INNER.search(problem.what) if problem else None
+        text = inner[1] if inner else "" if problem else piece
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
                     yield _failure(known, match, run, asks, line=number, says=piece)
                     break
-        elif own:
-            means = f"{own.what} ({own.at})" if own.at else own.what
-            yield Failure(cause=OWN, rank="own", means=means, fix=own.fix, line=number, says=piece)
+        elif problem:
+            means = f"{problem.what} ({problem.at})" if problem.at else problem.what
+            yield Failure(cause=OWN, rank="own", means=means, fix=problem.fix, line=number, says=piece)
 
 
-def _failure(
-    known: FailureText,
-    match: re.Match[str],
-    run: str,
-    asks: Asks,
-    *,
-    ended: str = "",
-    line: int = 0,
-    says: str = "",
-) -> Failure:
+def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
     means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(asks)))
-    return Failure(
-        cause=known.cause, rank=known.rank, means=means, fix=fix, ended=ended, line=line, says=says
-    )
+    return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
 
 
 def pieces(line: str) -> Iterator[str]:

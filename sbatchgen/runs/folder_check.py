@@ -111,11 +111,8 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
         if not new or len(asked) >= MOST_VALUES:
             continue
         asked |= new
-        args = [
-            *(sweep.filled(arg, point) for arg in resolved.args),
-            *sweep.arguments(point, resolved.placed),
-        ]
-        answer = _asked([*flags, *args], 1)
+        args = [sweep.filled(arg, point) for arg in resolved.args]
+        answer = _asked([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
         if not isinstance(answer, Problem):
             continue
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
@@ -164,7 +161,6 @@ def _package() -> Path:
 
 
 def _findings(resolved: ResolvedJob, run_dir: Path, start: Start) -> Iterator[Finding]:
-    """Yield an error for a start that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
@@ -254,11 +250,8 @@ def unmountable(resolved: ResolvedJob, folder: str) -> str:
 def _trainer_there(resolved: ResolvedJob, trainer: str, chdir: Path) -> Iterator[Finding]:
     """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
-    if (
-        path.exists()
-        or "{env:" in trainer
-        or (trainer.startswith("/") and (resolved.runtime.is_container or not path.parent.is_dir()))
-    ):
+    of_image = trainer.startswith("/") and (resolved.runtime.is_container or not path.parent.is_dir())
+    if path.exists() or "{env:" in trainer or of_image:
         return
     siblings = [file.name for file in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
@@ -272,8 +265,8 @@ def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path 
 
 def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
     """Return the problem of a run folder whose job still waits or runs; `at` is where it was named."""
-    of_slurm = [kept for kept in record.records(run_dir)[-100:] if kept.process is None]
-    clusters = {kept.key: kept.cluster for kept in of_slurm if kept.key}
+    of_slurm = [submission for submission in record.records(run_dir)[-100:] if submission.process is None]
+    clusters = {submission.key: submission.cluster for submission in of_slurm if submission.key}
     live = {}
     try:
         for cluster in {*clusters.values()}:

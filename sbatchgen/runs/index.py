@@ -35,18 +35,12 @@ _FOLDER = re.compile(rb'"/(?:[^"\\\n]|\\.)*"')
 
 
 class Run(NamedTuple):
-    """A run.
+    """A run."""
 
-    Attributes:
-        name: Its name, the job's name; with a number if another run has it.
-        shared: Whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}.
-        created: Seconds since 1970.
-    """
-
-    name: str
+    name: str  # the job's name; with a number if another run has it
     folder: Path
-    shared: bool
-    created: float
+    shared: bool  # whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}
+    created: float  # seconds since 1970
 
 
 class RunJob(NamedTuple):
@@ -162,7 +156,9 @@ class Index:
         near = Path(os.path.normpath(folder / "runs" / text))
         if named := self._runs.get(text):
             here = [run for run in self._runs.values() if run.folder == near]
-            return here if here and not _is_submitted_from(named, folder) else [named]
+            known = [records.submitting(named.folder), *records.records(named.folder)]
+            is_from_here = any(record.folder == str(folder) for record in known if record)
+            return here if here and not is_from_here else [named]
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
@@ -170,12 +166,14 @@ class Index:
         return by_job or [run for run in self._runs.values() if run.folder == path]
 
     def _add(self, run: Run, jobs: list[RunJob]) -> Run:
-        known = None if run.shared else self._of_folder(run.folder)
+        there = (known for known in self._runs.values() if known.folder == run.folder and not known.shared)
+        known = None if run.shared else next(there, None)
         if known is None:
-            names = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
-            known = self._runs.get(next(names, ""))
+            of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
+            known = self._runs.get(next(of_jobs, ""))
         if known is None:
-            known = run._replace(name=self._free(run.name))
+            names = itertools.chain([run.name], (f"{run.name}-{number}" for number in itertools.count(2)))
+            known = run._replace(name=next(name for name in names if name not in self._runs))
         elif known.folder != run.folder and not known.folder.exists():  # it was moved
             known = known._replace(folder=run.folder)  # where it was, how its jobs ended could not be seen
             forgotten = [job for job in self._of(known.name) if not job.state]
@@ -191,14 +189,6 @@ class Index:
 
     def _of(self, run: str | None) -> list[RunJob]:
         return [job for job in self._jobs.values() if run is None or job.run == run]
-
-    def _of_folder(self, folder: Path) -> Run | None:
-        return next((run for run in self._runs.values() if run.folder == folder and not run.shared), None)
-
-    def _free(self, name: str) -> str:
-        """Return the name, with the lowest number from 2 that makes it new if it is taken."""
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        return next(free for free in names if free not in self._runs)
 
     def _load(self) -> bytes:
         """Read the file if it has changed; return what it holds if that is damaged."""
@@ -243,7 +233,6 @@ class Index:
 
     @contextlib.contextmanager
     def _as_document_error(self) -> Iterator[None]:
-        """Turn errors of the file into an error that says what to do."""
         try:
             yield
         except BlockingIOError as error:
@@ -253,14 +242,6 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
-
-
-def _is_submitted_from(run: Run, folder: Path) -> bool:
-    """Whether the name of a run was printed in a folder."""
-    pending = records.submitting(run.folder)
-    return any(
-        kept.folder == str(folder) for kept in [*records.records(run.folder), *filter(None, [pending])]
-    )
 
 
 def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
@@ -302,7 +283,6 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
 
 
 def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
-    """Yield the runs that have their records in a folder."""
     by_name: dict[str, list[Record]] = {}
     for record in records.records(folder):
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)

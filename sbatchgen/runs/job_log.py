@@ -9,13 +9,14 @@ import itertools
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.inputs.trust import user_name
-from sbatchgen.runs.record import Record
+from sbatchgen.runs.record import Record, records
 
 PIECE = 1 << 20  # bytes that are read at a time
 END = 2 << 20  # bytes of a log that are looked at after a failure
@@ -37,11 +38,9 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     patterns = dict.fromkeys(filter(None, (record.log, record.errors * errors)))
     if task.startswith("-"):
         return []
-    names = [
-        name
-        for pattern in patterns
-        for name in glob.glob(_PATTERN.sub(lambda match: _filled(record, task, match), glob.escape(pattern)))  # noqa: PTH207
-    ]
+    fill = partial(_filled, record, task)
+    each = (glob.glob(_PATTERN.sub(fill, glob.escape(pattern))) for pattern in patterns)  # noqa: PTH207
+    names = itertools.chain.from_iterable(each)
     with contextlib.suppress(OSError):
         return sorted(map(Path, names), key=lambda file: file.stat().st_mtime)
     return []
@@ -79,12 +78,9 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
 
 
 def last_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines at the end of a log that hold something, each with its number from 1.
+    """Yield the non-blank lines at the end of a log, each with its number from 1; raises OSError.
 
     The number is 0 if the log is too large to count its lines.
-
-    Raises:
-        OSError: It can't be read.
     """
     with files.regular(path) as file:
         start = max(0, os.fstat(file.fileno()).st_size - END)
@@ -125,3 +121,32 @@ class Tail:
                     yield piece
         except OSError:
             return
+
+
+class RunLogs:
+    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
+
+    def __init__(self, folder: Path, lines: int | None, task: str, since: float = 0.0) -> None:
+        """Read the logs of jobs that were submitted since a time."""
+        self._folder, self._task, self._since = folder, task, since
+        self.refresh()
+        # Of the newest job that has any; that of its stderr comes last
+        each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
+        newest: list[Path] = next(filter(None, each), [])
+        self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
+        self._tails |= {path: Tail(path, last=lines) for path in newest}
+
+    def refresh(self) -> None:
+        """Read which jobs the run has now."""
+        self._records = [record for record in records(self._folder) if record.submitted >= self._since]
+
+    def _paths(self) -> list[Path]:
+        return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
+
+    def show(self, put: Callable[[bytes], None]) -> bool:
+        """Print what is new; return whether there is a log."""
+        for path in self._paths():
+            self._tails.setdefault(path, Tail(path))
+        for piece in itertools.chain.from_iterable(tail.more() for tail in self._tails.values()):
+            put(piece)
+        return bool(self._tails)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -44,15 +44,16 @@ class Quiet(NamedTuple):
         return f"no output for {in_units(self.quiet_s)}{usual}"
 
 
-def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet | None:
+def quiet_now(record: Record, folder: Path, started: float, now: float) -> Quiet | None:
     """Return for how long a run that runs since a time has stood still; None if it does not."""
-    logs = newest_logs(kept)
-    written = [
-        time for path in (*logs, *_of_folder(folder)) if (time := _changed(path)) is not None and time <= now
-    ]
+    logs = newest_logs(record)
+    written = []
+    for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # what a training writes
+        with contextlib.suppress(OSError):
+            written.append(path.stat().st_mtime)
     lines = [line for path in logs for _, line in last_start(path, LINES)]
     times = _times(lines, folder, started, now)
-    last = max([*written, *times, started])
+    last = max([*(time for time in written if time <= now), *times, started])
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) >= FEWEST:
         return _quiet(now - last, statistics.median(pauses), LONGER * max(pauses))
@@ -62,12 +63,12 @@ def quiet_now(kept: Record, folder: Path, started: float, now: float) -> Quiet |
     return Quiet(now - last, None) if now - last > SILENT_S else None
 
 
-def quiet_at_end(kept: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
+def quiet_at_end(record: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
     """Return for how long a run stood still before its end; None if it did not, or that is not known.
 
     The end itself is written into the log, so only times that lines and events hold count.
     """
-    lines = [line for path in newest_logs(kept, task) for _, line in last_start(path, LINES)]
+    lines = [line for path in newest_logs(record, task) for _, line in last_start(path, LINES)]
     times = _times(lines, folder, started, ended)
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) < FEWEST:
@@ -83,26 +84,12 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
     """Return when events and lines were written, in order; of another clock's lines nothing."""
     events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
     known = sorted(time for time in events if time is not None and started <= time <= until)
-    stamps = sorted(_stamps(lines))
+    stamps = []
+    for line in lines:
+        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
+        with contextlib.suppress(ValueError):
+            stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
+    stamps.sort()
     if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
         stamps = []  # they may be of another time zone
     return max(known, stamps, key=len)
-
-
-def _stamps(lines: Sequence[str]) -> Iterator[float]:
-    for line in lines:
-        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
-        if match:
-            with contextlib.suppress(ValueError):
-                yield datetime.fromisoformat(match[0]).astimezone().timestamp()
-
-
-def _of_folder(folder: Path) -> list[Path]:
-    """Return what a training writes in its run folder: events, and checkpoints in it and one folder below."""
-    return [folder / EVENTS, folder, folder / "checkpoints"]
-
-
-def _changed(path: Path) -> float | None:
-    with contextlib.suppress(OSError):
-        return path.stat().st_mtime
-    return None

@@ -34,24 +34,20 @@ _AFTER = ",;:%)]}'\""  # what may follow a number
 
 
 def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run, from its file of events or else from its logs.
-
-    Raises:
-        DocumentError: There is no such folder, or neither has any.
-    """
+    """Yield the events of a run, of its file or else its logs; DocumentError without a folder or an event."""
     printed = [] if (folder / EVENTS).exists() else log_events(folder)
     yield from printed or events(folder)
 
 
 def log_events(
-    folder: Path, kept: Sequence[Record] | None = None, task: str = "", *, from_end: bool = False
+    folder: Path, submissions: Sequence[Record] | None = None, task: str = "", *, from_end: bool = False
 ) -> list[dict[str, Any]]:
     """Return the events in the logs of a run, the oldest first; nothing if it prints none."""
-    kept = records(folder) if kept is None else kept
-    if not kept and not task and folder.name.isdecimal():
-        kept, task = records(folder.parent), folder.name
+    submissions = records(folder) if submissions is None else submissions
+    if not submissions and not task and folder.name.isdecimal():
+        submissions, task = records(folder.parent), folder.name
     known: list[dict[str, Any]] = []
-    for record in reversed(kept):
+    for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
         pattern = next((value.value for value in record.values if value.name == "metrics"), "")
         lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
@@ -121,7 +117,6 @@ def _common(line: str) -> dict[str, float]:
 
 
 def _number(text: str) -> float | None:
-    """Return the number in what a group has matched; None if it is something else."""
     try:
         return float(text.strip().strip(_AFTER).replace(",", ""))
     except ValueError:

@@ -30,7 +30,6 @@ def overview(states: Sequence[RunState]) -> str:
 
 
 def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
-    """Return what a job does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
         comma = "," if job.says == ERRORS else ":"
@@ -81,10 +80,11 @@ def page(
 
 def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
     """Return how many points are in which state, and the points, the best first."""
-    counts = (
-        f"{len(numbers):,} {state}" + (f" ({_some(numbers)})" if state in (FAILED, STOPPED, NEW) else "")
-        for state, numbers in sweep.counts.items()
-    )
+    counts = []
+    for state, points in sweep.counts.items():
+        text = numbers_as_text(points)
+        text = text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
+        counts.append(f"{len(points):,} {state}" + (f" ({text})" if state in (FAILED, STOPPED, NEW) else ""))
     best = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.best
     metric = [sort] if sort and sort not in sweep.names else []
     known = {point.number for point in best}
@@ -102,12 +102,6 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
     return f"{len(sweep.points):,} points: {', '.join(counts)}\n\n{table(rows)}{rest}"
 
 
-def _some(numbers: Sequence[int]) -> str:
-    """Return numbers, as 0-9,12; not all where they are many."""
-    text = numbers_as_text(numbers)
-    return text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
-
-
 def seen(states: Sequence[RunState]) -> str:
     """Return when the states of jobs that had not ended were seen, of the one that was seen first."""
     times = [job.seen for state in states for job in state.jobs if not job.ended]
@@ -115,7 +109,6 @@ def seen(states: Sequence[RunState]) -> str:
 
 
 def _local(seconds: float) -> datetime:
-    """Return a time in seconds since 1970 as the user's clock shows it."""
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone()
 
 

@@ -11,14 +11,14 @@ from sbatchgen.runs.record import Record
 from sbatchgen.runs.submitted_scripts import parsed
 
 
-def forgets(kept: Record, run_dir: Path) -> str:
+def forgets(record: Record, run_dir: Path) -> str:
     """Say that a trainer of a submission saves nothing or never loads; "" if it may resume."""
-    script = parsed(run_dir, kept.job) if kept.script else None
+    script = parsed(run_dir, record.job) if record.script else None
     if script:
-        return script_forgets(script, Path(kept.folder))
-    values = {value.name: value.value for value in kept.values}
-    code = kept.code.snapshot if kept.code else ""
-    return _forgets(values.get("trainer", ""), Path(kept.folder, code or values.get("--chdir", "")))
+        return script_forgets(script, Path(record.folder))
+    values = {value.name: value.value for value in record.values}
+    code = record.code.snapshot if record.code else ""
+    return _forgets(values.get("trainer", ""), Path(record.folder, code or values.get("--chdir", "")))
 
 
 def script_forgets(script: JobScript, folder: Path) -> str:

@@ -42,68 +42,41 @@ TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
 END: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
 RESTART: dict[str, Any] = {"linewidth": 0.9, "linestyle": ":"}
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "sbatchgen",
-}
+STYLE = Path(__file__).with_name("plot.mplstyle")
 
 
 @dataclass(kw_only=True)
 class History:
-    """A run so far; steps that were repeated after a crash count once.
-
-    Attributes:
-        folder: The run folder.
-        curves: Points (step, value) of "train loss", "epoch accuracy" and so on. Losses are means per sample,
-            accuracies in 0..1, samples_per_s is that of all processes.
-        restarts: The steps from which a later start resumed.
-        last: The last known step.
-        end: "stopped", "failed" or "done"; empty while it runs, or if it was killed.
-        config: What config.json says; empty without one.
-    """
+    """A run so far; steps that were repeated after a crash count once."""
 
     folder: Path
+    # Points (step, value) of "train loss", "epoch accuracy"; accuracies in 0..1, samples/s of all processes
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    restarts: list[int] = field(default_factory=list)
-    last: int = 0
-    end: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    restarts: list[int] = field(default_factory=list)  # the steps from which a later start resumed
+    last: int = 0  # the last known step
+    end: str = ""  # "stopped", "failed" or "done"; "" while it runs, or if it was killed
+    config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says; empty without one
 
 
 def read_history(folder: Path) -> History:
-    """Return the history of the run in a folder.
-
-    Raises:
-        DocumentError: There is no such folder, or nothing was measured.
-    """
+    """Return the history of the run in a folder; raise DocumentError if nothing was measured there."""
     history = History(folder=folder, config=read_object(folder / CONFIG))
     for event in read_events(folder):
         _add(history, event)
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
     if not any(history.curves.values()):
-        raise DocumentError.of(
-            "nothing was measured in this run so far",
-            at=str(folder / EVENTS),
-            fix=f"wait for the first epoch, or for --log-every steps; {OF_OWN}",
-        )
+        fix = f"wait for the first epoch, or for --log-every steps; {OF_OWN}"
+        what = "nothing was measured in this run so far"
+        raise DocumentError.of(what, at=str(folder / EVENTS), fix=fix)
     return history
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
     kind, step = event["event"], count(event.get("step"))
     if step is None and kind in CURVES:  # your own trainer may count nothing
-        step = 1 + max(
-            (points[-1][0] for name, points in history.curves.items() if name.startswith(kind)), default=0
-        )
+        known = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
+        step = 1 + max(known, default=0)
     if step is None:
         return
     if kind == "start":
@@ -171,7 +144,7 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
         raise DocumentError.of(f"matplotlib: {error}", fix=fix) from error
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
+        mpl.rcParams.update(mpl.rc_params_from_file(STYLE, use_default_template=False))
         figure = Figure(figsize=(7.5, 7.5 + 0.2 * len(histories)), layout="constrained")
         runs = [*zip(histories, itertools.cycle(COLORS), itertools.cycle(SHAPES), strict=False)]
         _panels(figure, runs)
@@ -209,7 +182,6 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
 
 
 def _limit(axes: Axes, name: str, histories: Sequence[History]) -> None:
-    """Set the scale and the limits of the panel of a metric."""
     curves = [run.curves.get(f"{kind} loss", ()) for kind in CURVES for run in histories]
     losses = [value for points in curves for _, value in points]
     if name == "loss" and 0 < LOG_FROM * min(losses) < max(losses):
@@ -275,7 +247,6 @@ def _short(value: object) -> str:
 
 
 def _facts(history: History, names: Sequence[str]) -> str:
-    """Return settings of config.json in words."""
     words = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
     known = {name: _short(history.config[name]) for name in names if name in history.config}
     processes = known.pop("processes", None)

@@ -27,23 +27,14 @@ _STOPPED = "75"  # the script's status where the training was stopped with more 
 
 @dataclass(frozen=True)
 class Point:
-    """A point as it is now.
+    """A point as it is now."""
 
-    Attributes:
-        number: Its number, from 0.
-        values: Its values, in the order of the sweep's parameters.
-        state: DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words.
-        says: More about it, as "exit status 1".
-        live: Whether it waits or runs.
-        progress: How far its training is, if it says.
-    """
-
-    number: int
-    values: tuple[str, ...]
-    state: str
-    says: str = ""
-    live: bool = False
-    progress: Progress | None = None
+    number: int  # from 0
+    values: tuple[str, ...]  # in the order of the sweep's parameters
+    state: str  # DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words
+    says: str = ""  # as "exit status 1"
+    live: bool = False  # whether it waits or runs
+    progress: Progress | None = None  # how far its training is, if it says
 
 
 @dataclass(frozen=True)
@@ -71,14 +62,9 @@ class SweepState:
             return None
 
     def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
-        """Return the points that have a metric, the best first; or, of a parameter, the lowest first.
-
-        Raises:
-            CommandLineError: No point has it.
-        """
-        measured = [
-            (value, point) for point in self.points if (value := self.metric(point, name)) is not None
-        ]
+        """Return points by a metric, the best first, or a parameter; CommandLineError if no point has it."""
+        numbers = ((self.metric(point, name), point) for point in self.points)
+        measured = [(number, point) for number, point in numbers if number is not None]
         if not measured:
             there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
             fix = f"choose one of {first_names([*self.names, *sorted(there)], 20)}"
@@ -96,11 +82,7 @@ class SweepState:
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:
-    """Return the sweep of a run folder; None if it is not of one.
-
-    Raises:
-        DocumentError: Its points can't be read.
-    """
+    """Return the sweep of a run folder; None if it is not of one; DocumentError if it can't be read."""
     file = run_dir / POINTS
     return read_points(file) if os.access(file, os.R_OK) else None
 
@@ -137,7 +119,6 @@ def numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]
 
 
 def _ended(folder: Path) -> tuple[str, str]:
-    """Return how a point has ended that neither waits nor runs."""
     try:
         status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
     except OSError:

@@ -75,7 +75,6 @@ def _born(pid: int) -> int | None:
 
 
 def _boot() -> str:
-    """Return what distinguishes this start of the machine from others."""
     try:
         return _BOOT.read_text().strip()
     except OSError:

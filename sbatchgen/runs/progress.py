@@ -78,14 +78,17 @@ class Progress:
         return ", ".join(COSTS[name].format(value) for name, value in known.items())
 
 
-def read_progress(run_dir: Path, kept: Sequence[Record] | None = None, task: str = "") -> Progress | None:
+def read_progress(
+    run_dir: Path, submissions: Sequence[Record] | None = None, task: str = ""
+) -> Progress | None:
     """Return how far the training in a run folder is; None if no training has written there.
 
-    A trainer of one's own may say it in its log: see `log_events`, also for `kept` and `task`.
+    A trainer of one's own may say it in its log: see `log_events`, also for `submissions` and `task`.
     """
     status = read_object(run_dir / STATUS)
-    last = some_events(run_dir, from_end=True) or log_events(run_dir, kept, task, from_end=True)
-    state = said if (said := _text(status, "state")) in _STATES else ""
+    last = some_events(run_dir, from_end=True) or log_events(run_dir, submissions, task, from_end=True)
+    word = _text(status, "state")
+    state = word if word in _STATES else ""
     if not state and not last:
         return None
     ended = [event for event in last if event["event"] == "epoch"]

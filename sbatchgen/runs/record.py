@@ -69,68 +69,39 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """A run without Slurm: its process group.
+    """A run without Slurm: its process group."""
 
-    Attributes:
-        pid: The process, which leads its group.
-        born: When it was started, in ticks since the machine was: distinguishes it from a later process.
-        host: The machine.
-        boot: The machine's start, as Linux names it.
-    """
-
-    pid: int
-    born: int
+    pid: int  # it leads its group
+    born: int  # in ticks since the machine was started: distinguishes it from a later process
     host: str
-    boot: str
+    boot: str  # the machine's start, as Linux names it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A submission that was accepted.
+    """A submission that was accepted."""
 
-    Attributes:
-        key: Names the submission, in the index too.
-        run: The name of its run.
-        shared: Whether other runs have their folders in the run's.
-        name: The job's name.
-        job: Its id; of a run without Slurm, the time of its start.
-        cluster: The cluster that sbatch named, or "".
-        submitted: Seconds since 1970.
-        folder: Where it was submitted from.
-        command: What renders its script again; empty for a finished script.
-        script: The file of a finished script, or "".
-        options: What sbatch got on its command line with a finished script, as "--mem=64G".
-        log: Where its log is, with Slurm's patterns such as %j.
-        errors: Where its stderr is, if not in the log.
-        array: The elements of an array, as in --array.
-        first: The point of a sweep that index 0 of the array has.
-        profile: The profile's name, or "".
-        version: The version of sbatchgen.
-        values: The resolved job.
-        code: The code that it runs, if known.
-        process: Where it runs without Slurm.
-    """
-
-    key: str = ""
-    run: str = ""
-    shared: bool
-    name: str
-    job: str = ""
-    cluster: str = ""
-    submitted: float = 0.0
-    folder: str
-    command: tuple[str, ...] = ()
-    script: str = ""
+    key: str = ""  # names the submission, in the index too
+    run: str = ""  # the name of its run
+    shared: bool  # whether other runs have their folders in the run's
+    name: str  # the job's name
+    job: str = ""  # its id; of a run without Slurm, the time of its start
+    cluster: str = ""  # as sbatch named it, or ""
+    submitted: float = 0.0  # seconds since 1970
+    folder: str  # where it was submitted from
+    command: tuple[str, ...] = ()  # what renders its script again; empty for a finished script
+    script: str = ""  # the file of a finished script, or ""
+    # What sbatch got on its command line with a finished script, as "--mem=64G"
     options: tuple[str, ...] = ()
-    log: str = ""
-    errors: str = ""
-    array: str = ""
-    first: int = 0
-    profile: str = ""
-    version: str = __version__
-    values: tuple[ResolvedValue, ...] = ()
-    code: Code | None = None
-    process: Process | None = None
+    log: str = ""  # where its log is, with Slurm's patterns such as %j
+    errors: str = ""  # where its stderr is, if not in the log
+    array: str = ""  # the elements of an array, as in --array
+    first: int = 0  # the point of a sweep that index 0 of the array has
+    profile: str = ""  # the profile's name, or ""
+    version: str = __version__  # of sbatchgen
+    values: tuple[ResolvedValue, ...] = ()  # the resolved job
+    code: Code | None = None  # the code that it runs, if known
+    process: Process | None = None  # where it runs without Slurm
 
     @property
     def typed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -161,11 +132,7 @@ def begin(run_dir: Path, record: Record) -> None:
 
 
 def keep(run_dir: Path, record: Record) -> None:
-    """Write the record of a job that was accepted; on a full disk, the record that `begin` wrote is kept.
-
-    Raises:
-        OSError: There is no record now.
-    """
+    """Write the record of an accepted job, on a full disk as `begin` wrote it; raises OSError."""
     try:
         _write(path(run_dir, record.job), record)
     except OSError:
@@ -198,7 +165,6 @@ def read_record(run_dir: Path, job: str) -> Record | None:
 
 
 def _of_job(file: Path) -> Record | None:
-    """Return the record in the file of a job, whose name says which job."""
     name = _FILE.fullmatch(file.name)
     record = _read(file) if name else None
     return dataclasses.replace(record, job=name[1]) if name and record else None
@@ -220,18 +186,14 @@ def _read(file: Path) -> Record | None:
 
 def records(run_dir: Path) -> list[Record]:
     """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
-    kept: list[Record] = []
+    known: list[Record] = []
     with contextlib.suppress(OSError):
-        kept = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
-    return sorted(kept, key=lambda record: (record.submitted, record.job))
+        known = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
+    return sorted(known, key=lambda record: (record.submitted, record.job))
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Return a value of JSON as a value of a type.
-
-    Raises:
-        TypeError, ValueError: It is of another type.
-    """
+    """Return a value of JSON as a value of a type; raise TypeError or ValueError if it is of another type."""
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, Mapping):

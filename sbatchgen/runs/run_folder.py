@@ -46,18 +46,13 @@ def refusal(run_dir: Path) -> Problem | None:
         if inside.st_uid != os.geteuid() and (inside.st_uid or path == run_dir):
             where = "the run folder" if path == run_dir else "a file in the run folder"
             fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
-            return Problem(
-                f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}", fix=fix + ANOTHER
-            )
+            what = f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}"
+            return Problem(what, fix=fix + ANOTHER)
     return None
 
 
 def make(run_dir: Path) -> None:
-    """Make a run folder, or take the write permission of others from one of this user.
-
-    Raises:
-        DocumentError: Somebody else can write it, or it can't be made.
-    """
+    """Make a run folder that only this user can write; raise DocumentError where that can't be."""
     try:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

@@ -30,40 +30,22 @@ MAX_BYTES = 256 << 20
 MAX_SETTINGS = 1 << 16  # bytes of a file of settings
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RELATIVE = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")
-_WRITTEN = {
-    "runs",
-    "logs",
-    "wandb",
-    "outputs",
-    "checkpoints",
-    "lightning_logs",
-    "mlruns",
-    "venv",
-    "env",
-}  # mostly
+# What programs write, mostly
+_WRITTEN = ("runs", "logs", "wandb", "outputs", "checkpoints", "lightning_logs", "mlruns", "venv", "env")
 MAX_FILES = 50_000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Files to be copied.
+    """Files to be copied."""
 
-    Attributes:
-        place: The folder that will hold them.
-        root: Where git has its root.
-        inside: The job's working folder in it, "" for the root.
-        sources: The files by their names in the root, with what they are.
-        package: The folder of the training package if that is copied too.
-        code: What git says of them.
-    """
-
-    place: Path
-    root: Path
-    inside: str
-    sources: Mapping[str, os.stat_result]
-    package: Path | None
-    code: Code
+    place: Path  # the folder that will hold them
+    root: Path  # where git has its root
+    inside: str  # the job's working folder in it, "" for the root
+    sources: Mapping[str, os.stat_result]  # the files by their names in the root, with what they are
+    package: Path | None  # the folder of the training package if that is copied too
+    code: Code  # what git says of them
 
     @property
     def folder(self) -> Path:
@@ -71,11 +53,7 @@ class Snapshot:
         return self.place / self.inside
 
     def copy(self) -> None:
-        """Copy the files; after an error nothing is there.
-
-        Raises:
-            DocumentError: A file can't be copied, or has changed since it was listed.
-        """
+        """Copy the files; DocumentError, and nothing is there, if one can't be copied or has changed."""
         new = self.place.with_name(f".sbatchgen-{secrets.token_hex(8)}")
         try:
             new.mkdir()
@@ -120,11 +98,7 @@ def _changed(root: Path, seen: set[str]) -> bool:
 
 
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
-    """Return the snapshot of the code in a folder; nothing is copied.
-
-    Raises:
-        DocumentError: git does not know the folder, or there is too much in it.
-    """
+    """Return the snapshot of the code in a folder; DocumentError if git does not know it, or it is large."""
     top = git(folder, "rev-parse", "--show-toplevel")
     inside = git(folder, "rev-parse", "--show-prefix")
     listed = git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
@@ -196,7 +170,6 @@ def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether it is a file, or a folder that is not empty."""
     with contextlib.suppress(OSError):
         return path.is_file() or (path.is_dir() and any(path.iterdir()))
     return False

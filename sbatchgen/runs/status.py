@@ -35,22 +35,15 @@ SAVED = "stopped and saved, with more to do"  # exit status 75
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """A run as it is now.
-
-    Attributes:
-        jobs: Its jobs, the oldest first.
-        now: What squeue says of the last one: a row, or several of an array; empty if it does not know it.
-        progress: How far the training is; None if it has not begun, or writes nothing.
-        quiet: How long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not.
-        sweep: The points, where only this run was asked for and is a sweep.
-    """
+    """A run as it is now."""
 
     run: Run
-    jobs: Sequence[RunJob]
+    jobs: Sequence[RunJob]  # the oldest first
+    # What squeue says of the last one: a row, or several of an array; empty if it does not know it
     now: Sequence[SlurmJob] = ()
-    progress: Progress | None = None
-    quiet: str = ""
-    sweep: SweepState | None = None
+    progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
+    quiet: str = ""  # how long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not
+    sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
 
     @property
     def last(self) -> RunJob | None:
@@ -96,12 +89,12 @@ def _quiet(state: RunState) -> str:
     """Say for how long a run that runs has stood still; "" of one with several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
-    kept = record.read_record(state.run.folder, job.id) if job and not job.ended else None
-    if kept is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
+    submission = record.read_record(state.run.folder, job.id) if job and not job.ended else None
+    if submission is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
         return ""
     clock = time.time()
     started = clock - rows[0].used_s if rows else job.submitted
-    quiet = life.quiet_now(kept, state.run.folder, started, clock)
+    quiet = life.quiet_now(submission, state.run.folder, started, clock)
     return quiet.says if quiet else ""
 
 
@@ -177,9 +170,8 @@ def _from_accounting(
 
 
 def _hides_errors(job: RunJob, folder: Path) -> bool:
-    """Whether the logs of a job that has completed end with the crash of a program."""
-    kept = record.read_record(folder, job.id)
-    return any(crash(last_start(path, AT_END)) for path in (newest_logs(kept) if kept else ()))
+    submission = record.read_record(folder, job.id)
+    return any(crash(last_start(path, AT_END)) for path in (newest_logs(submission) if submission else ()))
 
 
 def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
@@ -203,8 +195,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     live = [state for state in counts if not state.ended]
     likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
     first = next((state for state in live if state.name == "RUNNING"), likely[0])
-    kept = None if live else record.read_record(folder, job.id)
-    if kept and kept.one_training:
+    submission = None if live else record.read_record(folder, job.id)
+    if submission and submission.one_training:
         ran = [row for row in rows if not _never_started(row)]
         first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
@@ -221,20 +213,19 @@ def _never_started(row: SlurmJob) -> bool:
 
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:
-    """Return a run without Slurm by its process and the exit status that it has left."""
-    kept = record.read_record(run_dir, job.id)
+    submission = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
         name = "FAILED" if status else "COMPLETED"
         return job._replace(state=name, ended=True, says=_exit_status(status) if status else "")
-    if kept is None:
+    if submission is None:
         gone = not run_dir.exists()
         says = "its run folder is gone" if gone else "its record can't be read"
         return job._replace(state="" if gone else job.state, ended=gone, says=says)
-    alive = process.is_alive(kept.process) if kept.process else False
-    if alive is False or not kept.process:
+    alive = process.is_alive(submission.process) if submission.process else False
+    if alive is False or not submission.process:
         return job._replace(state="FAILED", ended=True, says="killed")
-    says = "" if alive else f"on {kept.process.host}, as it was last seen"
+    says = "" if alive else f"on {submission.process.host}, as it was last seen"
     return job._replace(state="RUNNING", says=says)
 
 

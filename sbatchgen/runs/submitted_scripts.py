@@ -24,17 +24,11 @@ _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Submitted:
-    """A script as it was submitted.
+    """A script as it was submitted."""
 
-    Attributes:
-        job: The job's id; of a run without Slurm, the time of its start.
-        time: When it was submitted, as in "2026-11-20 21:38".
-        file: Where the script is.
-    """
-
-    job: str
-    time: str
-    file: Path
+    job: str  # the job's id; of a run without Slurm, the time of its start
+    time: str  # when it was submitted, as in "2026-11-20 21:38"
+    file: Path  # where the script is
     script: str
 
 
@@ -44,11 +38,7 @@ def path(run_dir: Path, job: str) -> Path:
 
 
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
-    """Keep the script of a job, and return its file.
-
-    Raises:
-        OSError: It can't be written.
-    """
+    """Keep the script of a job, and return its file; raises OSError."""
     file = path(run_dir, job)
     files.put(file, script, mode=files.PRIVATE)
     return file
@@ -56,10 +46,10 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 
 def parsed(run_dir: Path, job: str) -> JobScript | None:
     """Return the script of a job, for what it asks and says, also by options; None if it can't be read."""
-    file, kept = path(run_dir, job), read_record(run_dir, job)
+    file, record = path(run_dir, job), read_record(run_dir, job)
     with contextlib.suppress(OSError):
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
-        return JobScript(file=str(file), text=with_options(text, kept.options if kept else ()))
+        return JobScript(file=str(file), text=with_options(text, record.options if record else ()))
     return None
 
 

@@ -28,37 +28,24 @@ _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 
 @dataclass(frozen=True, kw_only=True)
 class RunUsage:
-    """The resources that the jobs of a run had and used.
+    """The resources that the jobs of a run had and used."""
 
-    Attributes:
-        starts: Each start of each job, the oldest first; at least one, whose time may not be known.
-        trained: The newest events "resources" of the training's starts.
-        asked: What the script of the newest job asks for, if it is there.
-        source: What the starts are from: "sacct", or "script" with the run folder.
-        problems: Why something is not known.
-    """
-
+    # Each start of each job, the oldest first; at least one, whose time may not be known
     starts: Sequence[JobUsage]
-    trained: Sequence[Mapping[str, float]]
-    asked: ResourceRequest | None
-    source: str
-    problems: Sequence[str]
+    trained: Sequence[Mapping[str, float]]  # the newest events "resources" of the training's starts
+    asked: ResourceRequest | None  # what the script of the newest job asks for, if it is there
+    source: str  # what the starts are from: "sacct", or "script" with the run folder
+    problems: Sequence[str]  # why something is not known
 
 
 @dataclass(kw_only=True)
 class TrainingStart:
-    """A start of a training, from its events.
+    """A start of a training, from its events."""
 
-    Attributes:
-        job: The id of its job; "" without Slurm; None for an element of an array, whose job has its own id.
-        began, last: When, in seconds since 1970; of the first and the last of its events.
-        used: Its newest event "resources".
-    """
-
-    job: str | None
-    began: float
-    last: float
-    used: dict[str, float] = field(default_factory=dict)
+    job: str | None  # "" without Slurm; None for an element of an array, whose job has its own id
+    began: float  # in seconds since 1970
+    last: float  # the same, of its last event
+    used: dict[str, float] = field(default_factory=dict)  # its newest event "resources"
 
 
 def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
@@ -156,7 +143,6 @@ def _times(
 
 
 def _had(asked: ResourceRequest | None) -> JobUsage:
-    """Return what a script asks for, as if it had been allocated."""
     if asked is None:
         return JobUsage()
     return JobUsage(

@@ -41,38 +41,27 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 
 @dataclass(frozen=True, kw_only=True)
 class JobUsage:
-    """The resources that a job had and used from one start to its end; None for what is not known.
+    """The resources that a job had and used from one start to its end; None for what is not known."""
 
-    Attributes:
-        job: Its id, or that of the whole array.
-        used_s, limit_s: How long it ran, and its time limit.
-        nodes, cpus, gpus: What was allocated in all; no GPUs where Slurm does not count them.
-        memory_mib: What was allocated on each node.
-        cpu_s: CPU time of all processes that have ended.
-        memory_bytes: The most that was in use on a node: of each task the most that was seen, at all once.
-    """
-
-    job: str = ""
-    used_s: int = 0
-    limit_s: int | None = None
-    nodes: int = 1
+    job: str = ""  # its id, or that of the whole array
+    used_s: int = 0  # how long it ran
+    limit_s: int | None = None  # its time limit
+    nodes: int = 1  # this and the next two: allocated in all
     cpus: int | None = None
-    gpus: int | None = None
-    memory_mib: int | None = None
-    cpu_s: int | None = None
+    gpus: int | None = None  # None where Slurm does not count them
+    memory_mib: int | None = None  # allocated on each node
+    cpu_s: int | None = None  # CPU time of all processes that have ended
+    # The most that was in use on a node: of each task the most that was seen, at all once
     memory_bytes: int | None = None
 
 
 def accounting(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[SlurmJob] | None:
-    """Return these jobs of the user; None if there is no database, or it does not answer.
+    """Return these jobs of the user; None without a database that answers; SlurmError if sacct fails.
 
     Each job is given with the key of its submission: jobs of others may have had the same id. Jobs that ended
     before `since` are left out, and of a requeued job only its last run counts.
-
-    Raises:
-        SlurmError: sacct can't be started, or fails in another way.
     """
     printed = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
     if printed is None:
@@ -87,11 +76,7 @@ def accounting(
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """Return what every run of these jobs had and used, without those that never ran; see `accounting`.
-
-    Raises:
-        SlurmError: See `accounting`.
-    """
+    """Return what every run of these jobs had and used, without those that never ran; see `accounting`."""
     more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
     printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
     if printed is None:
@@ -128,13 +113,13 @@ def _rows(
         return None
     if answer.failure:
         raise answer.error
-    ours, kept = False, []
+    ours, chosen = False, []
     for row in rows(answer.out, between, [*fields]):
         if "." not in row["id"]:  # its steps follow it
             key, submitted = jobs.get(re.split(r"[_+]", row["id"])[0]), row.get("submitted", "")
             ours = not submitted or (key is not None and folder_name(key) in submitted)
-        kept += [row] if ours else []
-    return kept
+        chosen += [row] if ours else []
+    return chosen
 
 
 def _limit_s(row: Mapping[str, str]) -> int | None:

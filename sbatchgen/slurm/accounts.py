@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
-from sbatchgen.slurm.client import answer
+from sbatchgen.slurm.client import answer_if_any
 from sbatchgen.slurm.printed import limit, names, pairs, seconds
 from sbatchgen.units import Duration
 
@@ -63,11 +62,10 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
 def _rows(
     what: Sequence[str], fields: Sequence[str], environment: Mapping[str, str]
 ) -> list[dict[str, str]] | None:
-    try:
-        printed = answer(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
-    except SlurmError:
+    shown = answer_if_any(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
+    if shown is None:
         return None
-    rows = (line.split("|") for line in printed.split("\n"))
+    rows = (line.split("|") for line in shown.split("\n"))
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 

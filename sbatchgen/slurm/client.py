@@ -32,20 +32,13 @@ class PrivateDataError(SlurmError):
 
 @dataclass(frozen=True)
 class Output:
-    """The output of a command of Slurm.
+    """The output of a command of Slurm."""
 
-    Attributes:
-        program: Its name.
-        status: Its exit status as a shell has it; None if it did not end within its time limit.
-        out, err: What it wrote to stdout and stderr.
-        timeout: Its time limit in seconds.
-    """
-
-    program: str
-    status: int | None
-    out: str
-    err: str
-    timeout: float
+    program: str  # its name
+    status: int | None  # exit status as a shell has it; None if it did not end within its time limit
+    out: str  # what it wrote to stdout
+    err: str  # and to stderr
+    timeout: float  # its time limit in seconds
 
     @property
     def failure(self) -> str:
@@ -83,24 +76,24 @@ def of_cluster(cluster: str) -> list[str]:
 
 
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
-    """Ask Slurm: squeue, sacct and the like.
-
-    Raises:
-        SlurmError: The command can't be started.
-    """
+    """Ask Slurm: squeue, sacct and the like; raise SlurmError if the command can't be started."""
     return run(arguments, query_environment(environment), timeout=QUERY_TIMEOUT_S)
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return what a query prints.
-
-    Raises:
-        SlurmError: The command can't be started, does not end in time, or fails.
-    """
+    """Return what a query prints; raise SlurmError if it can't be started, does not end in time, or fails."""
     output = query(arguments, environment)
     if output.failure:
         raise output.error
     return output.out
+
+
+def answer_if_any(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Return what a query prints; None if it fails."""
+    try:
+        return answer(arguments, environment)
+    except SlurmError:
+        return None
 
 
 def run(
@@ -113,10 +106,7 @@ def run(
 ) -> Output:
     """Run a command of Slurm in exactly this environment, with a descriptor of this process kept open.
 
-    `elsewhere` is the fix if the command is not here.
-
-    Raises:
-        SlurmError: The command can't be started.
+    Raises SlurmError if it can't be started, with the fix `elsewhere` if it is not here.
     """
     program = arguments[0]
     try:
@@ -157,8 +147,8 @@ def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what changes the format of an answer, or whom it is about."""
-    kept = [name for name in environment if name == _KEPT or not name.startswith(_OF_QUERIES)]
-    clean = {name: environment[name] for name in kept}
+    names = [name for name in environment if name == _KEPT or not name.startswith(_OF_QUERIES)]
+    clean = {name: environment[name] for name in names}
     return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
 
 
@@ -175,7 +165,6 @@ def _text(output: bytes | None) -> str:
 def _cannot_start(
     program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
 ) -> SbatchgenError:
-    """Return why a command can't be started."""
     path = shutil.which(program, mode=os.F_OK, path=environment.get("PATH"))
     if path is None:
         return SlurmError.of(f"there is no {program} here", fix=elsewhere)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-from sbatchgen.errors import SlurmError
 from sbatchgen.sbatch.hostlist import hosts
-from sbatchgen.slurm.client import answer, of_cluster
+from sbatchgen.slurm.client import answer_if_any, of_cluster
 from sbatchgen.slurm.printed import limit, text
 
 Record = TypeVar("Record")
@@ -20,10 +19,8 @@ _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
     """Return names and values; nothing if the controller does not answer."""
-    try:
-        return settings_in(answer(["scontrol", *of_cluster(cluster), "show", "config"], environment))
-    except SlurmError:
-        return {}
+    shown = answer_if_any(["scontrol", *of_cluster(cluster), "show", "config"], environment)
+    return settings_in(shown or "")
 
 
 def settings_in(printed: str) -> dict[str, str]:
@@ -33,11 +30,8 @@ def settings_in(printed: str) -> dict[str, str]:
 
 def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
     """Return all licences with their numbers; None if the controller does not answer."""
-    try:
-        said = answer(["scontrol", "-o", "show", "licenses"], environment)
-    except SlurmError:
-        return None
-    return {name: int(total) for name, total in _LICENSE.findall(said)}
+    shown = answer_if_any(["scontrol", "-o", "show", "licenses"], environment)
+    return None if shown is None else {name: int(total) for name, total in _LICENSE.findall(shown)}
 
 
 def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -45,16 +39,15 @@ def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dic
 
     The setting is "flat" where topology.yaml has another kind.
     """
-    try:
-        said = answer(["scontrol", "-o", "show", "topology"], environment)
-    except SlurmError:
+    shown = answer_if_any(["scontrol", "-o", "show", "topology"], environment)
+    if shown is None:
         return {}
-    if leaves := _LEAF.findall(said):
+    if leaves := _LEAF.findall(shown):
         return {"topology": "tree", "switch_nodes": str(max(len(hosts(nodes)) for nodes in leaves) or "")}
-    if said.startswith("BlockName="):
+    if shown.startswith("BlockName="):
         return {"topology": "block"}
     plain = settings.get("TopologyPlugin") in ("topology/none", "topology/default", "topology/flat")
-    return {"topology": "flat"} if plain and not said.strip() else {}
+    return {"topology": "flat"} if plain and not shown.strip() else {}
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ other job starts there.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,19 +18,8 @@ from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.node_gres import NodeGres, node_gres
 from sbatchgen.slurm.queue import rows, separator
-from sbatchgen.slurm.state import state
+from sbatchgen.slurm.state import state, state_texts
 
-_IN_WORDS = {
-    "DRAIN": "drained",
-    "FAIL": "failing",
-    "NOT_RESPONDING": "not responding",
-    "INVALID_REG": "not as configured",
-    "REBOOT_ISSUED": "rebooting",
-    "POWERING_DOWN": "switching off",
-    "MAINTENANCE": "in maintenance",
-    "RESERVED": "reserved",
-    "COMPLETING": "a job is ending",  # until its Epilog is done, no other starts
-}
 _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
@@ -71,17 +60,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """A node with its GPUs.
-
-    Attributes:
-        node: The node.
-        gpus: Its GPUs.
-        numbered: Whether Slurm says which of them are taken, not only how many.
-    """
+    """A node with its GPUs."""
 
     node: SlurmNode
     gpus: tuple[Gpu, ...]
-    numbered: bool
+    numbered: bool  # whether Slurm says which GPUs are taken, not only how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +100,11 @@ def unavailable(node: SlurmNode) -> str:
     """Return why a node takes no jobs, in a word or two; "" if it does."""
     if node.state not in _TAKES_JOBS:
         return node.state.lower()
-    return next((words for flag, words in _IN_WORDS.items() if flag in node.flags), "")
+    return next((words for flag, words in state_texts().nodes.items() if flag in node.flags), "")
 
 
 def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
-    """Return the nodes that have GPUs.
-
-    Raises:
-        SlurmError: squeue or scontrol, asked for the jobs where nodes don't show their shards, fails.
-    """
+    """Return the nodes that have GPUs; where they don't show their shards, jobs are asked for: SlurmError."""
     having = [node for node in nodes if any(gres.count for gres in _named("gpu", node.gres))]
     silent = any(not gres.per_gpu for node in having for gres in _named("shard", node.gres_used))
     of_jobs = _shards_of_jobs(environment) if silent else {}
@@ -234,13 +213,13 @@ def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) 
 
 def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
     """Return GPUs by type, in the order of the nodes."""
-    groups: dict[str, list[tuple[Gpu, bool]]] = {}
-    partitions: dict[str, dict[str, None]] = {}
+    groups: dict[str, list[tuple[Gpu, bool]]] = defaultdict(list)
+    partitions: dict[str, dict[str, None]] = defaultdict(dict)
     for gpu_node in nodes:
         closed = bool(unavailable(gpu_node.node))
         for gpu in gpu_node.gpus:
-            groups.setdefault(gpu.type, []).append((gpu, closed))
-            partitions.setdefault(gpu.type, {}).update(dict.fromkeys(gpu_node.node.partitions))
+            groups[gpu.type].append((gpu, closed))
+            partitions[gpu.type] |= dict.fromkeys(gpu_node.node.partitions)
     return [
         GpuCount(
             type=kind,

@@ -31,48 +31,33 @@ def _flags(printed: str) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmNode:
-    """A node as the controller knows it; memory is in MiB.
-
-    Attributes:
-        partitions: Those that it is in.
-        state: As "IDLE", "MIXED", "ALLOCATED" or "DOWN", without its flags.
-        flags: As "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN", "RESERVED".
-        reason: Why it is down or drained, in the words of an admin or a program; it may hold anything.
-        cpus, cpus_usable, cpus_used: All, those that jobs may have, and those that jobs have.
-        sockets, cores_per_socket, threads_per_core: As configured.
-        memory, memory_reserved, memory_used: All (RealMemory), what is kept from jobs (MemSpecLimit), and
-            what jobs have.
-        gres, gres_used: Generic resources, as configured, and in use.
-        disk: TmpDisk.
-        features: What --constraint may name.
-    """
+    """A node as the controller knows it; memory is in MiB."""
 
     name: str = printed("NodeName")
     partitions: tuple[str, ...] = printed("Partitions", names)
+    # As "IDLE", "MIXED", "ALLOCATED" or "DOWN", without its flags
     state: str = printed("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
+    # As "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN", "RESERVED"
     flags: frozenset[str] = printed("State", _flags)
+    # Why it is down or drained, in the words of an admin or a program; it may hold anything
     reason: str = printed("Reason")
     cpus: int = printed("CPUTot", count)
-    cpus_usable: int = printed("CPUEfctv", count)
-    cpus_used: int = printed("CPUAlloc", count)
+    cpus_usable: int = printed("CPUEfctv", count)  # those that jobs may have
+    cpus_used: int = printed("CPUAlloc", count)  # those that jobs have
     sockets: int = printed("Sockets", count)
     cores_per_socket: int = printed("CoresPerSocket", count)
     threads_per_core: int = printed("ThreadsPerCore", count)
     memory: int = printed("RealMemory", count)
-    memory_reserved: int = printed("MemSpecLimit", count)
+    memory_reserved: int = printed("MemSpecLimit", count)  # kept from jobs
     memory_used: int = printed("AllocMem", count)
-    gres: tuple[NodeGres, ...] = printed("Gres", node_gres)
+    gres: tuple[NodeGres, ...] = printed("Gres", node_gres)  # generic resources, as configured
     gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
-    disk: int = printed("TmpDisk", count)
-    features: tuple[str, ...] = printed("AvailableFeatures", names)
+    disk: int = printed("TmpDisk", count)  # in MiB
+    features: tuple[str, ...] = printed("AvailableFeatures", names)  # what --constraint may name
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
-    """Return all nodes that the controller shows to this user, those for later too if `future`.
-
-    Raises:
-        SlurmError: The controller does not answer.
-    """
+    """Return all nodes that Slurm shows, with `future` those for later; SlurmError without an answer."""
     later = ["-F"] if future else []
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
 

@@ -19,22 +19,15 @@ _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class NodeGres:
-    """Resources of one name and type on a node: all of them, those in use, or those drained.
+    """Resources of one name and type on a node: all of them, those in use, or those drained."""
 
-    Attributes:
-        name: As gpu, shard, mps.
-        type: As a100; "" if it has none.
-        consumed: Whether jobs use them up; with `no_consume` any number of jobs may have them.
-        indexes: Which GPUs of the node are in use; of shards before 23.11, on which GPUs some are.
-        per_gpu: Of what is shared, as shards, since 23.11: how many are in use and how many there are on each
-            GPU; None in use where a job has the whole GPU.
-    """
-
-    name: str
-    type: str = ""
+    name: str  # as gpu, shard, mps
+    type: str = ""  # as a100; "" if it has none
     count: int = 0
-    consumed: bool = True
+    consumed: bool = True  # whether jobs use them up; with `no_consume` any number of jobs may have them
+    # Which GPUs of the node are in use; of shards before 23.11, on which GPUs some are
     indexes: tuple[int, ...] = ()
+    # Of what is shared, since 23.11: how many are in use of how many, by GPU; None: a job has the GPU
     per_gpu: tuple[tuple[int | None, int], ...] = ()
 
 
@@ -63,10 +56,10 @@ def _item(item: str) -> NodeGres:
     )
 
 
-def _indexes(said: str) -> tuple[int, ...]:
+def _indexes(shown: str) -> tuple[int, ...]:
     """The numbers in "0-2,5"; none in "N/A"."""
     indexes: list[int] = []
-    for part in said.split(","):
+    for part in shown.split(","):
         first, _, last = part.partition("-")
         low, high = limit(first), limit(last or first)
         if low is not None and high is not None:

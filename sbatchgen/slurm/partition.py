@@ -23,65 +23,45 @@ def _allowed(printed: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmPartition:
-    """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set".
-
-    Attributes:
-        state: "up", "down", "drain" or "inactive".
-        default, hidden: Whether it takes jobs that name none, and whether Slurm shows it without --all.
-        node_list: Its nodes: "n[1-4]"; "" if it has none.
-        nodes, cpus: How many, all nodes together, also those that are hidden.
-        time_max_s, time_default_s: Limits of time.
-        nodes_max, nodes_min: Limits of a job.
-        accounts, qos, groups: Who alone may use it; empty: all.
-        accounts_denied, qos_denied: Who may not.
-        own_qos: A quality of service whose limits are those of the partition, too; "" if it has none.
-        cpus_per_gpu, mem_per_gpu, mem_per_cpu, mem_per_node: What a job gets that asks for none.
-        mem_per_cpu_max, mem_per_node_max, cpus_per_node_max: Limits.
-        exclusive: Jobs get whole nodes.
-        oversubscribed: Jobs share CPUs, whatever they ask for; FORCE:1 shares them only with suspended jobs.
-        topology: Its entry in topology.yaml, if it names one.
-        reservation_only, root_only: Only jobs with a reservation, or of root.
-        submit_hosts: AllocNodes; "" for any host.
-        preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
-        tier: PriorityTier: jobs of a higher one go first, and may preempt others.
-        billing: TRESBillingWeights; "" if it has none.
-        grace_s: How long a job lasts once it is preempted.
-    """
+    """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set"."""
 
     name: str = printed("PartitionName")
-    state: str = printed("State", str.lower)
-    default: bool = printed("Default", _is_yes)
-    hidden: bool = printed("Hidden", _is_yes)
-    node_list: str = printed("Nodes", text)
-    nodes: int = printed("TotalNodes", count)
-    cpus: int = printed("TotalCPUs", count)
+    state: str = printed("State", str.lower)  # "up", "down", "drain" or "inactive"
+    default: bool = printed("Default", _is_yes)  # whether it takes jobs that name none
+    hidden: bool = printed("Hidden", _is_yes)  # whether Slurm shows it only with --all
+    node_list: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none
+    nodes: int = printed("TotalNodes", count)  # all together, also those that are hidden
+    cpus: int = printed("TotalCPUs", count)  # of all nodes
     time_max_s: int | None = printed("MaxTime", seconds)
     time_default_s: int | None = printed("DefaultTime", seconds)
     nodes_max: int | None = printed("MaxNodes", limit)
     nodes_min: int | None = printed("MinNodes", lambda most: limit(most) or None)
-    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)
+    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # who alone may use it; empty: all
     qos: tuple[str, ...] = printed("AllowQos", _allowed)
     groups: tuple[str, ...] = printed("AllowGroups", _allowed)
     accounts_denied: tuple[str, ...] = printed("DenyAccounts", names)
     qos_denied: tuple[str, ...] = printed("DenyQos", names)
-    own_qos: str = printed("QoS", text)
-    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)
+    own_qos: str = printed("QoS", text)  # whose limits are those of the partition, too
+    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)  # what a job gets that asks for none
     mem_per_gpu: int | None = printed("DefMemPerGPU", limit)
     mem_per_cpu: int | None = printed("DefMemPerCPU", limit)
     mem_per_node: int | None = printed("DefMemPerNode", limit)
     mem_per_cpu_max: int | None = printed("MaxMemPerCPU", limit)
     mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
     cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
+    # Jobs get whole nodes
     exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
+    # Jobs share CPUs, whatever they ask for; FORCE:1 shares them only with suspended jobs
     oversubscribed: bool = printed("OverSubscribe", lambda kind: count(kind.removeprefix("FORCE:")) > 1)
-    topology: str = printed("Topology", text)
+    topology: str = printed("Topology", text)  # its entry in topology.yaml, if it names one
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
+    # "" for any host
     submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
-    preempt: str = printed("PreemptMode")
-    tier: int = printed("PriorityTier", count)
+    preempt: str = printed("PreemptMode")  # as "REQUEUE", "CANCEL" or "OFF"
+    tier: int = printed("PriorityTier", count)  # jobs of a higher one go first, and may preempt others
     billing: str = printed("TRESBillingWeights", text)
-    grace_s: int = printed("GraceTime", count)
+    grace_s: int = printed("GraceTime", count)  # how long a job lasts once it is preempted
 
 
 def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:

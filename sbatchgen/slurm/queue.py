@@ -39,52 +39,35 @@ _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """A job, a task of an array, or all tasks of an array that still wait, as squeue or sacct knows it.
+    """A job, a task of an array, or all tasks of an array that still wait, as squeue or sacct knows it."""
 
-    Attributes:
-        id: As Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0".
-        job: The id of the job, or of the whole array.
-        task: The task: "3", "[5-9%2]" for those that wait, or "" if the job is not an array.
-        reason: Why it waits, or how it ended, as reason.py explains it; "None" without one. To sacct: why it
-            waited last, also after it has started and ended.
-        start, end: When, in local time; of a job that waits or runs, what Slurm expects. None if not known.
-        used_s: How long it has run.
-        limit_s: Its time limit; None if it has none, or it is not known.
-        node_list: Which: "n[1-4]"; "" before nodes are allocated.
-        exit_code, signal: How its script ended; 0 and 0 before that.
-        restarts: How often it was requeued; known to squeue only.
-        command: The path of its script; "" if it came from stdin. What is not UTF-8 in it is replaced. Known
-            to squeue only.
-        cancelled_by: The id of the user who cancelled it; known to sacct only.
-    """
-
-    id: str
-    job: int
-    task: str
+    id: str  # as Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0"
+    job: int  # the id of the job, or of the whole array
+    task: str  # "3", "[5-9%2]" for those that wait, or "" if the job is not an array
     state: State
+    # As reason.py explains it; "None" without one; to sacct: why it waited last, also after it has ended
     reason: str
+    # In local time; of a job that waits or runs, what Slurm expects; None if not known
     start: datetime | None
     end: datetime | None
-    used_s: int
-    limit_s: int | None
+    used_s: int  # how long it has run
+    limit_s: int | None  # its time limit; None if it has none, or it is not known
     nodes: int
-    node_list: str
-    exit_code: int
+    node_list: str  # "n[1-4]"; "" before nodes are allocated
+    exit_code: int  # how its script ended, as signal; 0 before that
     signal: int
-    restarts: int = 0
+    restarts: int = 0  # how often it was requeued; known to squeue only
+    # The path of its script; "" if it came from stdin; known to squeue only
     command: str = ""
-    cancelled_by: int | None = None
+    cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
 
 def queue(
     environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
 ) -> list[SlurmJob]:
-    """Return these jobs that the controller knows, or all of the user, the newest last.
+    """Return these jobs that the controller of a cluster knows, or all of the user, the newest last.
 
-    They are of the cluster, or of that of this machine.
-
-    Raises:
-        SlurmError: squeue can't be started, does not end in time, or fails.
+    Raises SlurmError if squeue can't be started, does not end in time, or fails.
     """
     ids = None if jobs is None else ",".join(map(str, jobs))
     if ids == "":

@@ -17,18 +17,12 @@ Kind = Literal["starts", "never", "person", "ended"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """A reason why a job waits, or how it ended.
+    """A reason why a job waits, or how it ended."""
 
-    Attributes:
-        name: Slurm's own words; in reasons.yaml a pattern of them.
-        kind: "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known.
-        means: The same in plain words.
-        fix: What to do.
-    """
-
-    name: str
+    name: str  # Slurm's own words; in reasons.yaml a pattern of them
+    # "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known
     kind: Kind | None = None
-    means: str
+    means: str  # the same in plain words
     fix: str = ""
 
 

@@ -5,29 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.client import answer
+from sbatchgen.slurm.client import answer_if_any
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.printed import names, pairs, text, time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmReservation:
-    """A reservation as the controller knows it.
-
-    Attributes:
-        nodes: Its nodes: "n[1-4]"; "" if it has none, as one of licences.
-        partition: The partition that its nodes were taken from; "" if it names none.
-        end: When it ends, as 2026-01-31T12:00:00+01:00; "" if it has no end.
-        flags: As "FLEX", "DAILY".
-        users, groups, accounts: Who may use it; "-ann": all others. Empty: it does not matter.
-    """
+    """A reservation as the controller knows it."""
 
     name: str = printed("ReservationName")
-    nodes: str = printed("Nodes", text)
-    partition: str = printed("PartitionName", text)
+    nodes: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none, as one of licences
+    partition: str = printed("PartitionName", text)  # that its nodes were taken from; "" if it names none
+    # As 2026-01-31T12:00:00+01:00; "" if it has no end
     end: str = printed("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
-    flags: tuple[str, ...] = printed("Flags", names)
+    flags: tuple[str, ...] = printed("Flags", names)  # as "FLEX", "DAILY"
+    # Who may use it; "-ann": all others; empty: it does not matter
     users: tuple[str, ...] = printed("Users", names)
     groups: tuple[str, ...] = printed("Groups", names)
     accounts: tuple[str, ...] = printed("Accounts", names)
@@ -43,10 +36,8 @@ class SlurmReservation:
 
 def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | None:
     """Return all reservations that Slurm shows to this user; None if the controller does not answer."""
-    try:
-        return list(reservations_in(answer(["scontrol", "-o", "show", "reservation"], environment)))
-    except SlurmError:
-        return None
+    shown = answer_if_any(["scontrol", "-o", "show", "reservation"], environment)
+    return None if shown is None else [*reservations_in(shown)]
 
 
 def reservations_in(printed: str) -> Iterator[SlurmReservation]:

@@ -116,7 +116,6 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
 
 
 def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield what a node lacks, the gravest first."""
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
@@ -152,10 +151,8 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
                 where = "" if demand.several_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu":
-            here, used = (
-                [gres for gres in several if gres.name == name and kind in ("", gres.type)]
-                for several in (node.gres, node.gres_used)
-            )
+            here = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
+            used = [gres for gres in node.gres_used if gres.name == name and kind in ("", gres.type)]
             spare = sum(gres.count for gres in here) - sum(gres.count for gres in used)
             if spare < count and all(gres.consumed for gres in here):  # Slurm does not count what is not
                 yield f"fewer than {count} free {name}"

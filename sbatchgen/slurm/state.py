@@ -1,62 +1,45 @@
 """The states of jobs, as squeue(1) and sacct(1) name them: "JOB STATE CODES" of Slurm 20.11 to 26.05."""
 
-from __future__ import annotations
-
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from sbatchgen.inputs.document import read_document
 
 
 @dataclass(frozen=True)
 class State:
-    """A state of a job.
+    """A state of a job."""
 
-    Attributes:
-        name: As in `squeue --Format=State`: "PENDING".
-        words: The same in plain words.
-        ended: Whether the job is over: it has no processes, and Slurm does nothing more for it.
-    """
-
-    name: str
-    words: str
-    ended: bool = False
+    name: str  # as in `squeue --Format=State`: "PENDING"
+    words: str  # the same in plain words
+    ended: bool = False  # whether the job is over: it has no processes, and Slurm does nothing more for it
 
 
-STATES = (
-    State("PENDING", "waiting"),
-    State("RUNNING", "running"),
-    State("SUSPENDED", "suspended"),
-    State("COMPLETED", "completed", ended=True),
-    State("CANCELLED", "cancelled", ended=True),
-    State("FAILED", "failed", ended=True),
-    State("TIMEOUT", "ended by the time limit", ended=True),
-    State("NODE_FAIL", "ended by the failure of a node", ended=True),
-    State("PREEMPTED", "ended to make room for another job", ended=True),
-    State("BOOT_FAIL", "ended because a node did not boot", ended=True),
-    State("DEADLINE", "ended by its deadline", ended=True),
-    State("OUT_OF_MEMORY", "ended for lack of memory", ended=True),
-    State("REVOKED", "runs on another cluster of the federation", ended=True),
-    # Flags: shown in place of one of the states above
-    State("CONFIGURING", "starting"),
-    State("COMPLETING", "ending"),
-    State("REQUEUED", "being put back into the queue"),
-    State("REQUEUE_HOLD", "put back into the queue, and held"),
-    State("REQUEUE_FED", "put back into the queue of the federation"),
-    State("SPECIAL_EXIT", "put back into the queue, and held"),
-    State("RESV_DEL_HOLD", "held because its reservation was deleted"),
-    State("RESIZING", "running, changing its size"),
-    State("SIGNALING", "running, being signalled"),
-    State("STAGE_OUT", "ending"),
-    State("STOPPED", "stopped by a signal, keeps its nodes"),
-    # Of scontrol and the REST interface
-    State("LAUNCH_FAILED", "failed to start"),
-    State("POWER_UP_NODE", "waiting for nodes to be switched on"),
-    State("RECONFIG_FAIL", "a node could not be reconfigured"),
-    State("EXPEDITING", "being put back to the head of the queue"),
-    State("UPDATE_DB", "being written to the database"),
-)
-_BY_NAME = {state.name: state for state in STATES}
+@dataclass(frozen=True, kw_only=True)
+class StateTexts:
+    """All of states.yaml, by the names of states; `nodes`: by flags of nodes that take no jobs."""
+
+    live: Mapping[str, str]
+    ended: Mapping[str, str]
+    nodes: Mapping[str, str]
+
+
+@functools.cache
+def state_texts() -> StateTexts:
+    """Return all of states.yaml."""
+    return read_document(Path(__file__).with_name("states.yaml"), StateTexts).value
+
+
+@functools.cache
+def states() -> dict[str, State]:
+    """Return the states that are known, by their names."""
+    live = {name: State(name, words) for name, words in state_texts().live.items()}
+    return live | {name: State(name, words, ended=True) for name, words in state_texts().ended.items()}
 
 
 def state(text: str) -> State:
     """Return the state of this name, as in "CANCELLED by 1000"; a name unknown here is passed on."""
     name = text.partition(" ")[0]
-    return _BY_NAME.get(name) or State(name, name.lower().replace("_", " "))
+    return states().get(name) or State(name, name.lower().replace("_", " "))

@@ -137,8 +137,8 @@ def _search(
             if shutil.which("squeue", path=environment.get("PATH")) is None:
                 until = 0.0
         if time.monotonic() > until:
-            said = " ".join((answer.err or answer.out).split())
-            what = f"{answer.failure or 'sbatch gave no job id'}: {said or 'it said nothing'}"
+            answered = " ".join((answer.err or answer.out).split())
+            what = f"{answer.failure or 'sbatch gave no job id'}: {answered or 'it said nothing'}"
             fix = "the job may still appear in the queue: before you submit it again, see sbatchgen status"
             raise LostError.of(f"{what}; no such job is in the queue", fix=fix)
         time.sleep(pause)

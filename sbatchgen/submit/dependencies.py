@@ -35,8 +35,8 @@ def completion(run: RunState) -> str:
     ids: list[str] = []
     sweeps = False
     for job in (job for job in jobs if job.id):
-        kept = record.read_record(run.run.folder, job.id)
-        tasks = indices(kept.array) if kept and kept.one_training else None
+        submission = record.read_record(run.run.folder, job.id)
+        tasks = indices(submission.array) if submission and submission.one_training else None
         ids += [f"{job.id}_{task}" for span in tasks for task in span] if tasks else [job.id]
-        sweeps |= kept is not None and kept.command[1:2] == ("sweep",)
+        sweeps |= submission is not None and submission.command[1:2] == ("sweep",)
     return ("," if sweeps else "?").join(f"afterok:{id_}" for id_ in ids)

@@ -58,7 +58,6 @@ def run_locally(
 def _start(
     submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
 ) -> tuple[Record, subprocess.Popen[bytes]]:
-    """Start the script in the run folder; return its record, and the process that leads its group."""
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)

@@ -35,11 +35,7 @@ def with_digest(
 ) -> Review:
     """Return the review of a submission with its digest, and keep what that is of.
 
-    Args:
-        submission: The submission; one without a script has no digest.
-        environment: The user's.
-        after: The runs that it waits for.
-        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
+    It waits for the runs `after`; with `keep_env` sbatch sees SBATCH_* and SLURM_*.
     """
     if submission.review.script is None:
         return submission.review
@@ -91,9 +87,9 @@ def _keep(folder: Path, name: str, text: bytes) -> None:
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.put(folder / name, text, mode=files.PRIVATE)
-        kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        kept.sort(key=lambda path: path.stat().st_mtime)
-        for path in kept[:-MOST_KEPT]:
+        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        paths.sort(key=lambda path: path.stat().st_mtime)
+        for path in paths[:-MOST_KEPT]:
             path.unlink()
 
 

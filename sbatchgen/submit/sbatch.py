@@ -107,22 +107,11 @@ def submit(
     keep_env: bool = False,
     key: str = "",
 ) -> SubmittedRun:
-    """Submit a job, and keep its script and its record.
+    """Submit a job as `reserved` yields it, and keep its script and its record.
 
-    Args:
-        submission: What, as `reserved` yields it.
-        options: Options of sbatch that are not in the script, as of a dependency.
-        arguments: Those of the script.
-        lock: Of the run folder: sbatch holds it until it has ended.
-        environment: The user's.
-        index: The index of runs; None if it can't be used.
-        note: Prints a message to the user.
-        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
-        key: Names the submission; made if it is missing.
-
-    Raises:
-        SlurmError: Slurm refused, or can't be asked.
-        OSError: The run folder can't be written.
+    `options` of sbatch are not in the script, as a dependency; `arguments` are those of the script. sbatch
+    holds the `lock` of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
+    Raises SlurmError if Slurm refuses or can't be asked, OSError if the run folder can't be written.
     """
     env, leaks = (dict(environment), []) if keep_env else client.submit_environment(environment)
     if leaks:
@@ -171,7 +160,6 @@ def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note:
 
 
 def _keep(run_dir: Path, about: Record, script: bytes, note: Note) -> None:
-    """Keep record and script of a job in its run folder."""
     try:
         records.keep(run_dir, about)
         submitted_scripts.keep(run_dir, about.job, script)
@@ -239,11 +227,7 @@ def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
 
 
 def make_log_folders(submission: Submission, note: Note) -> None:
-    """Make the folders of the logs.
-
-    Raises:
-        DocumentError: A folder can't be made.
-    """
+    """Make the folders of the logs; raise DocumentError where that can't be."""
     for log_folder in submission.log_folders:
         if log_folder == submission.run_dir:
             continue
@@ -253,9 +237,8 @@ def make_log_folders(submission: Submission, note: Note) -> None:
             what = f"can't make the folder {log_folder}: {error.strerror}"
             raise DocumentError.of(what, fix="name a folder that you can write into: --output") from error
         if log_folder != Path("/dev") and not os.access(log_folder, os.W_OK | os.X_OK):  # /dev/null
-            note(
-                f"note: can't write into {log_folder}: a job that can't write its log fails without a message"
-            )
+            why = "a job that can't write its log fails without a message"
+            note(f"note: can't write into {log_folder}: {why}")
 
 
 @contextlib.contextmanager

@@ -16,41 +16,28 @@ from sbatchgen.slurm.refusal import OptionSource
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A script about to be submitted.
-
-    Attributes:
-        script: Its bytes.
-        name: The name of its file.
-        asked: Its options by long name.
-        run_dir: Its run folder, or the part of its path that is known; None for a finished script.
-        local: Whether bash runs it here.
-        options: What sbatch gets on its command line, over the script's own, as "--mem=64G".
-        jobs: How many jobs of it continue one training, one after the other.
-        review: What people see.
-        about: What its record will say.
-        snapshot: The copy of its code that is still to be made.
-        queued: Returns what is wrong if another job uses its run folder; None where that is fine.
-    """
+    """A script about to be submitted."""
 
     script: bytes
-    name: str
-    asked: Mapping[str, OptionSource]
+    name: str  # of its file
+    asked: Mapping[str, OptionSource]  # its options by long name
     log_folders: tuple[Path, ...]
-    run_dir: Path | None
-    local: bool
+    run_dir: Path | None  # its run folder, or the part of its path that is known; None for a finished script
+    local: bool  # whether bash runs it here
+    # What sbatch gets on its command line, over the script's own, as "--mem=64G"
     options: tuple[str, ...] = ()
-    jobs: int = 1
-    review: Review
-    about: Record
-    snapshot: Snapshot | None = None
+    jobs: int = 1  # how many jobs of it continue one training, one after the other
+    review: Review  # what people see
+    about: Record  # what its record will say
+    snapshot: Snapshot | None = None  # the copy of its code that is still to be made
+    # Returns what is wrong if another job uses its run folder; None where that is fine
     queued: Callable[[], Problem | None] | None = None
 
 
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders of a script's logs; Slurm makes none (sbatch(1), "filename pattern").
+    """Return the folders of a script's logs, of which Slurm makes none: sbatch(1), "filename pattern".
 
-    Raises:
-        DocumentError: A folder's name is known only once the job runs.
+    Raises DocumentError if the name of one is known only once the job runs.
     """
     folders = []
     for component in script.components:

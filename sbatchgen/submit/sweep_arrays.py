@@ -61,8 +61,7 @@ def submit(
 def kept_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRun]) -> Iterator[None]:
     """Write the points into the run folder; if no array has been submitted, remove them again.
 
-    Raises:
-        DocumentError: The folder holds another sweep, or can't be written.
+    Raises DocumentError if the folder holds another sweep.
     """
     assert submission.run_dir  # noqa: S101 - a job of Slurm has one
     file, text = submission.run_dir / POINTS, sweep.as_csv().encode()

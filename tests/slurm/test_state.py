@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from sbatchgen.slurm.state import STATES, State, state
+from sbatchgen.slurm.state import State, state, states
 from tests.cluster.job import TERMINAL
 
 
 def test_a_state_is_known_by_its_name() -> None:
-    for known in STATES:
-        assert state(known.name) is known
+    for name, known in states().items():
+        assert state(name) is known
         assert known.words
         assert ":" not in known.words  # they are parts of sentences
-    assert len({known.name for known in STATES}) == len(STATES) == 29
+    assert len(states()) == 29
 
 
 def test_the_states_in_which_a_job_is_over() -> None:
-    assert {known.name for known in STATES if known.ended} == TERMINAL | {"REVOKED"}
+    assert {known.name for known in states().values() if known.ended} == TERMINAL | {"REVOKED"}
 
 
 def test_who_cancelled_a_job_is_not_part_of_its_state() -> None:
