@@ -166,7 +166,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     shown = submission.review if os.environ.get(ELSEWHERE) else with_digest(submission, os.environ)
     failure = failure_of(shown.findings)
     if test_only and submission.local:
-        raise CommandLineError.of("--test-only asks Slurm, and this job runs without Slurm", fix="leave it out")
+        raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
         shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
     show_review(shown, sys.stdout, form)

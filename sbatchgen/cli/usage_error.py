@@ -7,7 +7,7 @@ import click
 from sbatchgen.errors import Problem, did_you_mean
 
 NEAR, SECOND = 0.65, 0.25  # how like its name a suggested option is at least; how much less so a second one
-INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # by another command's option
+INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # options of others
 
 
 def problem_of(error: click.ClickException) -> Problem:
@@ -61,14 +61,18 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
             return f"add {_usage_of(option, context)}"
         case click.BadParameter(param=click.Option() as option):
             return f"write {_usage_of(option, context)}"
-        case _ if "extra argument" in error.message and (names := context.params.get("params")):
-            value = error.message.partition("(")[2].rstrip(").")
-            return f"write --param {names[-1]}={value}" if "=" not in names[-1] else f"write {usage}"
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
-            return f"write {usage}"
+            return f"write {_param(error, context) or usage}"
         case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
             return did_you_mean(error.message.split("'")[1], command.list_commands(context))
     return f"see {context.command_path} --help"
+
+
+def _param(error: click.UsageError, context: click.Context) -> str:
+    """Return a parameter of a sweep whose values were written as a word of their own; else ""."""
+    *_, name = ["", *context.params.get("params", ())]
+    values = error.message.partition("(")[2].partition(")")[0]
+    return f"--param {name}={values}" if name and values and "=" not in name else ""
 
 
 def _near(option: str, context: click.Context) -> str:
