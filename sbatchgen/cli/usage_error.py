@@ -70,7 +70,7 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
 
 def _param(error: click.UsageError, context: click.Context) -> str:
     """Return a parameter of a sweep whose values were written as a word of their own; else ""."""
-    *_, name = ["", *context.params.get("params", ())]
+    name = str((context.params.get("params") or [""])[-1])
     values = error.message.partition("(")[2].partition(")")[0]
     return f"--param {name}={values}" if name and values and "=" not in name else ""
 
