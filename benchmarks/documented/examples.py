@@ -99,6 +99,11 @@ PLACES = (
         repository="fasrc/User_Codes",
         files=r"AI/PyTorch/.*\.sbatch|GPU_Computing/.*/PyTorch/.*\.sh",
     ),
+    Place(
+        profile="mila",
+        repository="mila-iqia/mila-docs",
+        files=r"docs/(examples|userguides)/.*job\.sh|docs/technical_reference/general_theory/multinode\.md",
+    ),
 )
 
 

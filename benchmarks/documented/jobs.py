@@ -42,14 +42,14 @@ def job_of(example: Example) -> Job:
     job |= {"launcher": "torchrun" if launch.launcher else "srun"} if many else {}
     place = profile.partitions.get(partition or profile.default_partition or Text(""))
     count = gpus(script, launch) or launch.workers or 0
-    if count and count != (place.gpus_per_node if place and many else 1):
+    kind = "".join(f"{name}:" for name in script.resources.gpu_types)
+    if count and (kind or count != (place.gpus_per_node if place and many else 1)):
         request = profile.gpu_request or "gpus_per_node"
-        kind = "".join(f":{name}" for name in script.resources.gpu_types)
-        asked = {"gres": f"gpu{kind}:{count}", "gpus": f"{count * options.get('nodes', 1)}"}
+        asked = {"gres": f"gpu:{kind}{count}", "gpus": f"{kind}{count * options.get('nodes', 1)}"}
         if request == "none":
             job["nproc_per_node"] = count
         else:
-            options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{count}")
+            options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{kind}{count}")
     return job | _software(script, launch, profile) | {"options": options}
 
 
