@@ -104,6 +104,12 @@ PLACES = (
         repository="mila-iqia/mila-docs",
         files=r"docs/(examples|userguides)/.*job\.sh|docs/technical_reference/general_theory/multinode\.md",
     ),
+    Place(
+        profile="alvis",
+        repository="c3se/alvis-intro",
+        files=r"(tutorial|examples)/.*\.sh",
+        having="PyTorch",
+    ),
 )
 
 
