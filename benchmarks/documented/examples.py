@@ -110,6 +110,11 @@ PLACES = (
         files=r"(tutorial|examples)/.*\.sh",
         having="PyTorch",
     ),
+    Place(
+        profile="nebius",
+        repository="nebius/ml-cookbook",
+        files=r"(slurm/(hf-\w+|object-[\w-]+|torch\w+)|pytorch-dsv3-mxfp8)/.*\.(sh|slurm)",
+    ),
 )
 
 
