@@ -115,6 +115,11 @@ PLACES = (
         repository="nebius/ml-cookbook",
         files=r"(slurm/(hf-\w+|object-[\w-]+|torch\w+)|pytorch-dsv3-mxfp8)/.*\.(sh|slurm)",
     ),
+    Place(
+        profile="azure-ndv5",
+        repository="Azure/ai-infrastructure-on-azure",
+        files=r"examples/(llm-foundry|megatron-lm/GPT3-175B)/slurm/(launch\.sb|04-gpt175B\.sh)",
+    ),
 )
 
 
