@@ -120,6 +120,21 @@ PLACES = (
         repository="Azure/ai-infrastructure-on-azure",
         files=r"examples/(llm-foundry|megatron-lm/GPT3-175B)/slurm/(launch\.sb|04-gpt175B\.sh)",
     ),
+    Place(
+        profile="jean-zay",
+        repository="idriscnrs/picotron_tutorial_jean-zay",
+        files=r"slurm/.*\.slurm",
+    ),
+    Place(
+        profile="jean-zay",
+        repository="idriscnrs/bench_fsdp_dlojz",
+        files=r"slurm/bench_h100_cap\.slurm",
+    ),
+    Place(
+        profile="jean-zay",
+        repository="idriscnrs/Democratizing-LLM-FT",
+        files=r"slurm/FSDP_sAC_[ah]100_14B_?\.slurm",
+    ),
 )
 
 

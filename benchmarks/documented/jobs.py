@@ -34,7 +34,7 @@ def job_of(example: Example) -> Job:
     assert launch is not None  # noqa: S101 - an example starts a training
     profile = read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
     many = launch.launcher is not None or (launch.tasks or 1) > 1
-    partition = Text(script.resources.options.get("partition", ""))
+    partition = Text(script.resources.options.get("partition") or _with_constraint(script, profile))
     options: Job = {name: _OF_USERS[name] for name in profile.required}
     options |= {"nodes": launch.nodes or script.resources.nodes} if many else {}
     options |= {"partition": partition} if partition in profile.partitions else {}
@@ -51,6 +51,13 @@ def job_of(example: Example) -> Job:
         else:
             options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{kind}{count}")
     return job | _software(script, launch, profile) | {"options": options}
+
+
+def _with_constraint(script: JobScript, profile: Profile) -> str:
+    """Return the partition that a script chooses by a feature of its nodes."""
+    wanted = script.resources.options.get("constraint")
+    places = profile.partitions.items()
+    return next((name for name, facts in places if wanted and facts.options.constraint == wanted), "")
 
 
 def _software(script: JobScript, launch: Launch, profile: Profile) -> Job:

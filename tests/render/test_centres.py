@@ -126,7 +126,8 @@ def test_every_fact_of_a_centre_has_a_source(name: str) -> None:
     assert about.site
     keys = [key for source in about.sources for key in source.keys]
     for source in about.sources:
-        assert re.fullmatch(r"\S+@[0-9a-f]{10} \S+:[\d-]+ [0-9a-f]{8}", source.at), source.at
+        lines = r"\S+@[0-9a-f]{10} \S+:[\d-]+ [0-9a-f]{8}"
+        assert re.fullmatch(rf"{lines}|https?://\S+", source.at), source.at
     facts = {f"partitions.{each}" for each in about.partitions if each != "default"}
     facts |= {key for key in ("modules", "env", "launchers", "required") if getattr(about, key)}
     for fact in facts:
