@@ -135,6 +135,12 @@ PLACES = (
         repository="idriscnrs/Democratizing-LLM-FT",
         files=r"slurm/FSDP_sAC_[ah]100_14B_?\.slurm",
     ),
+    Place(
+        profile="jureca",
+        repository="HelmholtzAI-FZJ/2025-12-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers",
+        files=r"code/(dataloading/run_loader|parallelize/\w+)\.sbatch|01-access-machines\.md",
+        having=r"imagenet_loaders|_training\.py",
+    ),
 )
 
 
