@@ -141,6 +141,12 @@ PLACES = (
         files=r"code/(dataloading/run_loader|parallelize/\w+)\.sbatch|01-access-machines\.md",
         having=r"imagenet_loaders|_training\.py",
     ),
+    Place(
+        profile="delta",
+        repository="ncsa/Delta_doc",
+        files=r"docs/source/user_guide/(running_jobs|containers)\.rst",
+        having=r"multinode\.py|/NGC/pytorch",
+    ),
 )
 
 
