@@ -27,8 +27,9 @@ CODE = Path("/opt/sbatchgen/code")
 PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")
 # Those of centres, from their documentation: a test for each launcher, not the matrix.
 CENTRES = tuple(
-    "clariden frontier gcp-a3 iris kestrel leuven lumi mahti midway3 olivia parallelcluster-p5 perlmutter roihu "
-    "sherlock triton".split()
+    "alvis azure-ndv5 cannon clariden dardel delta deltaai frontier gcp-a3 iris isambard-ai jean-zay "
+    "jureca kestrel leonardo leuven lumi mahti midway3 mila nebius oci-h100 olivia parallelcluster-p5 "
+    "perlmutter roihu rorqual sherlock triton vista".split()
 )
 _COMPILED = tempfile.TemporaryDirectory(prefix="templates-")
 # What a runtime needs where the profile does not bring it.

@@ -89,6 +89,64 @@ PLACES = (
         repository="GoogleCloudPlatform/cluster-toolkit",
         files=r"examples/machine-learning/a3-megagpu-8g/topological-pytorch/.*\.sh",
     ),
+    Place(
+        profile="cannon",
+        repository="KempnerInstitute/kempner-computing-handbook",
+        files=r"kempner_computing_handbook/s5_ai_scaling_and_engineering/scalability/distributed_gpu_computing\.md",
+    ),
+    Place(
+        profile="cannon",
+        repository="fasrc/User_Codes",
+        files=r"AI/PyTorch/.*\.sbatch|GPU_Computing/.*/PyTorch/.*\.sh",
+    ),
+    Place(
+        profile="mila",
+        repository="mila-iqia/mila-docs",
+        files=r"docs/(examples|userguides)/.*job\.sh|docs/technical_reference/general_theory/multinode\.md",
+    ),
+    Place(
+        profile="alvis",
+        repository="c3se/alvis-intro",
+        files=r"(tutorial|examples)/.*\.sh",
+        having="PyTorch",
+    ),
+    Place(
+        profile="nebius",
+        repository="nebius/ml-cookbook",
+        files=r"(slurm/(hf-\w+|object-[\w-]+|torch\w+)|pytorch-dsv3-mxfp8)/.*\.(sh|slurm)",
+    ),
+    Place(
+        profile="azure-ndv5",
+        repository="Azure/ai-infrastructure-on-azure",
+        files=r"examples/(llm-foundry|megatron-lm/GPT3-175B)/slurm/(launch\.sb|04-gpt175B\.sh)",
+    ),
+    Place(
+        profile="jean-zay",
+        repository="idriscnrs/picotron_tutorial_jean-zay",
+        files=r"slurm/.*\.slurm",
+    ),
+    Place(
+        profile="jean-zay",
+        repository="idriscnrs/bench_fsdp_dlojz",
+        files=r"slurm/bench_h100_cap\.slurm",
+    ),
+    Place(
+        profile="jean-zay",
+        repository="idriscnrs/Democratizing-LLM-FT",
+        files=r"slurm/FSDP_sAC_[ah]100_14B_?\.slurm",
+    ),
+    Place(
+        profile="jureca",
+        repository="HelmholtzAI-FZJ/2025-12-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers",
+        files=r"code/(dataloading/run_loader|parallelize/\w+)\.sbatch|01-access-machines\.md",
+        having=r"imagenet_loaders|_training\.py",
+    ),
+    Place(
+        profile="delta",
+        repository="ncsa/Delta_doc",
+        files=r"docs/source/user_guide/(running_jobs|containers)\.rst",
+        having=r"multinode\.py|/NGC/pytorch",
+    ),
 )
 
 
@@ -122,17 +180,21 @@ def examples(checkouts: Path) -> Iterator[Example]:
     """Yield the examples of the repositories that a folder holds."""
     for place in PLACES:
         repository = checkout(checkouts, place.repository)
-        listed = git(repository, "ls-tree", "-r", "--name-only", place.branch) if repository else None
+        listed = _git(repository, "ls-tree", "-r", "--name-only", place.branch) if repository else None
         if repository is None or listed is None:
             continue
-        commit = (git(repository, "rev-parse", place.branch) or "")[:10]
+        commit = (_git(repository, "rev-parse", place.branch) or "")[:10]
         for file in listed.split("\n"):
             if re.fullmatch(place.files, file):
-                text = git(repository, "cat-file", "blob", f"{commit}:{file}") or ""
+                text = _git(repository, "cat-file", "blob", f"{commit}:{file}") or ""
                 for line, script in scripts(whole(text, repository, commit), file):
                     read = JobScript(file=file, text=script, slurm="24.11", assumed=True)
                     if read.trainings and re.search(place.having, script):
                         yield Example(place, file, line, commit, read)
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    return git(repository, *arguments, bare=not (repository / ".git").exists())
 
 
 def checkout(folder: Path, repository: str) -> Path | None:
@@ -153,10 +215,10 @@ def whole(text: str, repository: Path, commit: str) -> str:
     """Return a page as its readers see it: with what it includes, without marks of tabs and annotations."""
 
     def included(match: re.Match[str]) -> str:
-        return git(repository, "cat-file", "blob", f"{commit}:{match[1]}") or ""
+        return _git(repository, "cat-file", "blob", f"{commit}:{match[1]}") or ""
 
     text = re.sub(r'^--8<-- "([\w./-]+)"$', included, text, flags=re.MULTILINE)
-    text = re.sub(r"^`{4,}.*$|^:linenos:$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^`{4,}.*$|^:(?:linenos|name|caption):.*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"^```\{code-block\} ", "```", text, flags=re.MULTILINE)
     return re.sub(r"(\\?)[ \t]*#?[ \t]?\(\d+\)!?[ \t]*$", r"\1", text, flags=re.MULTILINE)
 

@@ -34,7 +34,7 @@ def job_of(example: Example) -> Job:
     assert launch is not None  # noqa: S101 - an example starts a training
     profile = read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
     many = launch.launcher is not None or (launch.tasks or 1) > 1
-    partition = Text(script.resources.options.get("partition", ""))
+    partition = Text(script.resources.options.get("partition") or _with_constraint(script, profile))
     options: Job = {name: _OF_USERS[name] for name in profile.required}
     options |= {"nodes": launch.nodes or script.resources.nodes} if many else {}
     options |= {"partition": partition} if partition in profile.partitions else {}
@@ -42,15 +42,22 @@ def job_of(example: Example) -> Job:
     job |= {"launcher": "torchrun" if launch.launcher else "srun"} if many else {}
     place = profile.partitions.get(partition or profile.default_partition or Text(""))
     count = gpus(script, launch) or launch.workers or 0
-    if count and count != (place.gpus_per_node if place and many else 1):
+    kind = "".join(f"{name}:" for name in script.resources.gpu_types)
+    if count and (kind or count != (place.gpus_per_node if place and many else 1)):
         request = profile.gpu_request or "gpus_per_node"
-        kind = "".join(f":{name}" for name in script.resources.gpu_types)
-        asked = {"gres": f"gpu{kind}:{count}", "gpus": f"{count * options.get('nodes', 1)}"}
+        asked = {"gres": f"gpu:{kind}{count}", "gpus": f"{kind}{count * options.get('nodes', 1)}"}
         if request == "none":
             job["nproc_per_node"] = count
         else:
-            options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{count}")
+            options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{kind}{count}")
     return job | _software(script, launch, profile) | {"options": options}
+
+
+def _with_constraint(script: JobScript, profile: Profile) -> str:
+    """Return the partition that a script chooses by a feature of its nodes."""
+    wanted = script.resources.options.get("constraint")
+    places = profile.partitions.items()
+    return next((name for name, facts in places if wanted and facts.options.constraint == wanted), "")
 
 
 def _software(script: JobScript, launch: Launch, profile: Profile) -> Job:

@@ -58,13 +58,14 @@ def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str
 def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Controller:
     """A slurmctld with the partitions and kinds of nodes of a profile; what it does not say is plenty."""
     nodes, partitions, gres = [], [], []
+    asked = re.findall(r"([\w.]+):\d", " ".join(f"{mode.gpus_per_node}" for mode in cluster.modes.values()))
     for number, (name, facts) in enumerate((cluster.partitions or {Text("any"): Partition()}).items()):
         kinds = {f"p{number}k{index}n": kind for index, kind in enumerate(facts.kinds())}
         count = facts.nodes_max or 8
         for prefix, kind in kinds.items():
             total = 8 if kind.gpus_per_node is None else kind.gpus_per_node
             of_type = {facts.gpu_type: total} if facts.gpu_type and facts.gpus_typed else {}
-            types = {**kind.gpu_types} or of_type or {Text(""): total}
+            types = {**kind.gpu_types} or of_type or {Text(asked[0] if asked else ""): total}
             has, first = [], 0
             for gpu, number_of in types.items():
                 if number_of:
@@ -126,7 +127,8 @@ def test_every_fact_of_a_centre_has_a_source(name: str) -> None:
     assert about.site
     keys = [key for source in about.sources for key in source.keys]
     for source in about.sources:
-        assert re.fullmatch(r"\S+@[0-9a-f]{10} \S+:[\d-]+ [0-9a-f]{8}", source.at), source.at
+        lines = r"\S+@[0-9a-f]{10} \S+:[\d-]+ [0-9a-f]{8}"  # or a page, of documentation in no repository
+        assert re.fullmatch(rf"{lines}|https?://\S+", source.at), source.at
     facts = {f"partitions.{each}" for each in about.partitions if each != "default"}
     facts |= {key for key in ("modules", "env", "launchers", "required") if getattr(about, key)}
     for fact in facts:
