@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from sbatchgen.executables.table import ROWS
+from sbatchgen.word_table import rows
 
 STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
 _OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
@@ -89,10 +89,8 @@ def commands(*kinds: str) -> frozenset[str]:
     return frozenset(name.partition(" ")[0] for name in programs(*kinds))
 
 
-def _read(rows: str) -> None:
-    """Read the rows of the table."""
-    for row in re.sub(r"\n +", " ", rows.strip()).splitlines():
-        heads, _, rest = row.partition(": ")
+def _read_table() -> None:
+    for heads, rest in rows(__file__, "programs.txt"):
         names, _, options = rest.partition(" | ")
         kinds = frozenset(word for word in heads.split() if not word.isdecimal())
         all_names = [name.replace("/", " ") for name in names.split()]
@@ -110,7 +108,7 @@ def _read(rows: str) -> None:
         PROGRAMS.update({name: replace(first, name=name) for name in own})
 
 
-_read(ROWS)
+_read_table()
 SHELLS = programs("shell")
 # They start the processes of a training themselves: srun would start each of them once for each task.
 STARTERS = programs("step", "mpi", "starter") | {name for name in programs("launcher") if " " not in name}

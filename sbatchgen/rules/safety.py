@@ -13,6 +13,7 @@ from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
+from sbatchgen.rules.names import VARIABLES
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.sbatch.header import READ
@@ -28,13 +29,8 @@ _LOADED = {
     "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
-_ALWAYS_SET = """
-EUID HOME HOSTNAME LOGNAME OLDPWD OSTYPE PPID PWD SECONDS SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NAME
-SLURM_SUBMIT_DIR UID USER
-"""
-_OF_SITES = "TMPDIR SCRATCH WORK SLURM_TMPDIR PROJECT LOCAL_SCRATCH TMP LSCRATCH SLURM_SCRATCH"
-OF_SITES = frozenset(_OF_SITES.split())
-ALWAYS_SET = frozenset(_ALWAYS_SET.split())
+OF_SITES = VARIABLES["of-sites"]
+ALWAYS_SET = VARIABLES["always-set"]
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
 WHOLE_GPUS = 8  # of a job that has its node alone, most likely
