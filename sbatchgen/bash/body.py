@@ -26,18 +26,12 @@ TOP = Context()
 
 @dataclass(eq=False, repr=False)
 class Body:
-    """The body of a script.
+    """The body of a script."""
 
-    Attributes:
-        source: The text; empty where the language is not a shell.
-        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
-        flags: The options of the first line.
-    """
-
-    source: ShellText
-    language: str
+    source: ShellText  # the text; empty where the language is not a shell
+    language: str  # the shell or the interpreter of the first line: "bash", "sh", "python3" and so on
     context: Context
-    flags: str
+    flags: str  # the options of the first line
 
     @property
     def faults(self) -> tuple[Fault, ...]:

@@ -31,19 +31,12 @@ _NAME = re.compile(r"--?[\w-]+=|-\w")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolOption:
-    """An option of a tool.
+    """An option of a tool."""
 
-    Attributes:
-        name: Its long name without dashes, with - for _ where the tool takes both; or its letter.
-        value: Its value; None if the text does not say it, "" without one.
-        word: The word that names it.
-        value_word: The word that holds the value; the same word if it is glued to the name.
-    """
-
-    name: str
-    value: str | None
-    word: Word
-    value_word: Word | None = None
+    name: str  # its long name without dashes, with - for _ where the tool takes both; or its letter
+    value: str | None  # its value; None if the text does not say it, "" without one
+    word: Word  # the word that names it
+    value_word: Word | None = None  # the word that holds the value; the same word if it is glued to the name
 
     def own_word(self, body: Body) -> Word | None:
         """The word of its value alone, also of --name=VALUE and -nVALUE."""
@@ -57,25 +50,15 @@ class ToolOption:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A tool of a chain.
+    """A tool of a chain."""
 
-    Attributes:
-        name: Its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's.
-        words: The words from its name on, arrays and variables followed.
-        given: Its own options, in order.
-        operands: The words between its options and what it starts, such as an image.
-        rest: The words of what it starts; of the last tool, its arguments.
-        body: The script that holds `rest`; of bash -c, that of the string.
-        module: Whether what it starts is a module, as of python -m and torchrun -m.
-    """
-
-    name: str
-    words: tuple[Word, ...]
-    given: tuple[ToolOption, ...] = ()
-    operands: tuple[Word, ...] = ()
-    rest: tuple[Word, ...] = ()
-    body: Body
-    module: bool = False
+    name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's
+    words: tuple[Word, ...]  # the words from its name on, arrays and variables followed
+    given: tuple[ToolOption, ...] = ()  # its own options, in order
+    operands: tuple[Word, ...] = ()  # the words between its options and what it starts, such as an image
+    rest: tuple[Word, ...] = ()  # the words of what it starts; of the last tool, its arguments
+    body: Body  # the script that holds `rest`; of bash -c, that of the string
+    module: bool = False  # whether what it starts is a module, as of python -m and torchrun -m
 
     @cached_property
     def options(self) -> dict[str, str | list[str | None] | None]:

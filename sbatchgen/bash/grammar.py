@@ -36,31 +36,19 @@ _LEAVES = names("simple_expansion word raw_string number comment variable_name")
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node of the syntax tree.
+    """A node of the syntax tree."""
 
-    Attributes:
-        kind: Its name in the grammar, such as "command" or "&&"; "ERROR" where the text is not bash.
-        start: Where it starts, in characters from 0.
-        end: Where it ends.
-        children: The nodes in it, in order.
-    """
-
-    kind: str
-    start: int
-    end: int
-    children: list[Node] = field(default_factory=list)
+    kind: str  # its name in the grammar, such as "command" or "&&"; "ERROR" where the text is not bash
+    start: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    children: list[Node] = field(default_factory=list)  # the nodes in it, in order
 
 
 class Tree(NamedTuple):
-    """The syntax tree of a text.
+    """The syntax tree of a text."""
 
-    Attributes:
-        nodes: Each node before those in it; the first is the whole text.
-        faults: What is not bash, and where it starts.
-    """
-
-    nodes: list[Node]
-    faults: list[tuple[str, int]]
+    nodes: list[Node]  # each node before those in it; the first is the whole text
+    faults: list[tuple[str, int]]  # what is not bash, and where it starts
 
 
 def parse(text: str) -> Tree | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from sbatchgen.word_table import rows
+from sbatchgen.executables.word_table import rows
 
 STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
 _OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
@@ -17,33 +17,22 @@ _OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
 
 @dataclass(kw_only=True, slots=True)
 class Program:
-    """A program that starts others.
+    """A program that starts others."""
 
-    Attributes:
-        name: Its name, with the verb after it: "nice", "uv run".
-        kinds: Its kinds, as in the table.
-        operands: How many words are between its options and what it starts, such as an image.
-        modules: The modules as which Python starts it.
-        values: The long names of its options that take a value.
-        flags: The long names of those that take none.
-        optional: Those of `values` whose value only follows an =.
-        letters: Letters -> long names.
-        counts: How many values an option takes, where that is not one.
-        last: Options whose value is the last word that the program reads itself.
-        roles: What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all
-            nodes), RANK (of the node), PORT and HOST (of the rendezvous).
-    """
-
-    name: str
-    kinds: frozenset[str]
-    operands: int = 0
-    modules: tuple[str, ...] = ()
-    values: set[str] = field(default_factory=set)
-    flags: set[str] = field(default_factory=set)
-    optional: set[str] = field(default_factory=set)
-    letters: dict[str, str] = field(default_factory=dict)
+    name: str  # its name, with the verb after it: "nice", "uv run"
+    kinds: frozenset[str]  # its kinds, as in the table
+    operands: int = 0  # how many words are between its options and what it starts, such as an image
+    modules: tuple[str, ...] = ()  # the modules as which Python starts it
+    values: set[str] = field(default_factory=set)  # the long names of its options that take a value
+    flags: set[str] = field(default_factory=set)  # the long names of those that take none
+    optional: set[str] = field(default_factory=set)  # those of `values` whose value only follows an =
+    letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
+    # How many values an option takes, where that is not one.
     counts: dict[str, int] = field(default_factory=dict)
+    # Options whose value is the last word that the program reads itself.
     last: set[str] = field(default_factory=set)
+    # What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all nodes),
+    # RANK (of the node), PORT and HOST (of the rendezvous).
     roles: dict[str, list[str]] = field(default_factory=dict)
 
     def role(self, role: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import cache
 
 from sbatchgen.errors import nearest
+from sbatchgen.executables.word_table import rows
 from sbatchgen.sbatch.option_table import HasArgument, Spec, specs
 from sbatchgen.units import RELEASES
-from sbatchgen.word_table import rows
 
 _NAMES = {kind: words.split() for kind, words in rows(__file__, "known_options.txt")}
 SRUN_ONLY = frozenset(_NAMES["srun"])

@@ -45,17 +45,11 @@ _ENVIRONMENT = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A command that starts programs.
+    """A command that starts programs."""
 
-    Attributes:
-        command: The command of the script.
-        tools: What starts what, from the command on; the last is the program.
-        resources: What the job asks for.
-    """
-
-    command: Command
-    tools: tuple[Tool, ...]
-    resources: ResourceRequest
+    command: Command  # the command of the script
+    tools: tuple[Tool, ...]  # what starts what, from the command on; the last is the program
+    resources: ResourceRequest  # what the job asks for
 
     @cached_property
     def step(self) -> Tool | None:

@@ -43,18 +43,13 @@ _OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job ha
 
 @record
 class JobScript(Job):
-    """A script, and what is known of where it will run.
+    """A script, and what is known of where it will run."""
 
-    Attributes:
-        file: Its name, for messages.
-        text: The script; bytes that are not UTF-8 are surrogates.
-        environment: That of the submission; empty where it is not submitted.
-        known_options: Options of plugins that the profile lacks; name= for one with a value.
-    """
-
-    file: str
-    text: str
+    file: str  # its name, for messages
+    text: str  # the script; bytes that are not UTF-8 are surrogates
+    # That of the submission; empty where it is not submitted.
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Options of plugins that the profile lacks; name= for one with a value.
     known_options: tuple[str, ...] = ()
 
     is_script = True

@@ -22,23 +22,14 @@ Use = tuple[str, str, Place]  # of an option: its name, its value and where
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """A container that a script starts.
+    """A container that a script starts."""
 
-    Attributes:
-        pyxis: Whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's.
-        image: The image; expansions that can't be followed stay as they are written. "" without one.
-        at: Where the image, or else the container's first option, is given.
-        uses: Its options: the name, the value and the place of each.
-        command: What starts it; None where a directive does.
-        inside: The tools that run in it.
-    """
-
-    pyxis: bool
-    image: str
-    at: Place
-    uses: Sequence[Use]
-    command: Command | None = None
-    inside: tuple[Tool, ...] = ()
+    pyxis: bool  # whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's
+    image: str  # the image; expansions that can't be followed stay as they are written. "" without one.
+    at: Place  # where the image, or else the container's first option, is given
+    uses: Sequence[Use]  # its options: the name, the value and the place of each
+    command: Command | None = None  # what starts it; None where a directive does
+    inside: tuple[Tool, ...] = ()  # the tools that run in it
 
     @cached_property
     def options(self) -> Mapping[str, tuple[str, Place]]:

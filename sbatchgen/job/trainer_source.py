@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.executables.word_table import rows
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
-from sbatchgen.word_table import rows
 
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files
@@ -51,21 +51,15 @@ _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_
 
 @dataclass(frozen=True)
 class TrainerSource:
-    """A trainer and the modules beside it.
+    """A trainer and the modules beside it."""
 
-    Attributes:
-        packages: What they import and is not beside them, by the first part of its name.
-        words: The names that they use, of calls with a "(" at the end, and their texts: a line for each.
-        spawns: Whether they start processes by torch.multiprocessing.spawn.
-        whole: Whether all of these modules could be read.
-        saved: The files of fixed names into which they save.
-    """
-
+    # What they import and is not beside them, by the first part of its name.
     packages: frozenset[str] = frozenset()
+    # The names that they use, of calls with a "(" at the end, and their texts: a line for each.
     words: str = ""
-    spawns: bool = False
-    whole: bool = True
-    saved: tuple[SavedFile, ...] = ()
+    spawns: bool = False  # whether they start processes by torch.multiprocessing.spawn
+    whole: bool = True  # whether all of these modules could be read
+    saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
 
     @cached_property
     def _is_plain(self) -> bool:

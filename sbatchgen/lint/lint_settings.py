@@ -30,35 +30,20 @@ LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What counts for all files of a call.
+    """What counts for all files of a call."""
 
-    Attributes:
-        profile: The cluster, if one is named.
-        places: Where each of its keys is written.
-        slurm: The release that reads the scripts.
-        assumed: Whether the release is a guess.
-        folder: Where they would be submitted.
-        selected: The starts of ids of the rules that are wanted; empty for all.
-        pedantic: Whether pedantic rules are wanted that no whole id asks for.
-        disabled: The starts of ids of those that are not.
-        severity: Other severities, by the starts of ids.
-        environment: That of the submission, where there is one.
-        makes_log_folders: Whether the folders of logs are made before a script is submitted.
-        removed: The rules that flags or files name and that were removed.
-    """
-
-    profile: Profile | None
-    slurm: str
-    folder: Path
-    places: Mapping[str, str] = field(default_factory=dict)
-    assumed: bool = False
-    selected: tuple[str, ...] = ()
-    pedantic: bool = False
-    disabled: tuple[str, ...] = ()
-    severity: Mapping[str, Severity] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    makes_log_folders: bool = False
-    removed: tuple[str, ...] = ()
+    profile: Profile | None  # the cluster, if one is named
+    slurm: str  # the release that reads the scripts
+    folder: Path  # where they would be submitted
+    places: Mapping[str, str] = field(default_factory=dict)  # where each key of the profile is written
+    assumed: bool = False  # whether the release is a guess
+    selected: tuple[str, ...] = ()  # the starts of ids of the rules that are wanted; empty for all
+    pedantic: bool = False  # whether pedantic rules are wanted that no whole id asks for
+    disabled: tuple[str, ...] = ()  # the starts of ids of those that are not wanted
+    severity: Mapping[str, Severity] = field(default_factory=dict)  # other severities, by the starts of ids
+    environment: Mapping[str, str] = field(default_factory=dict)  # that of the submission, where there is one
+    makes_log_folders: bool = False  # whether the folders of logs are made before a script is submitted
+    removed: tuple[str, ...] = ()  # the rules that flags or files name and that were removed
 
     def judged(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity that it has here; None if it is not wanted."""

@@ -30,21 +30,13 @@ MANY = 100  # files from which on it pays to start processes
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a call of `lint` gives.
+    """What a call of `lint` gives."""
 
-    Attributes:
-        report: For stdout.
-        change: What --fix has changed or --diff would, for stdout, before the report.
-        problems: Files that can't be read, for stderr.
-        summary: For stderr.
-        status: The exit status.
-    """
-
-    report: str
-    change: bytes
-    problems: tuple[Problem, ...]
-    summary: str
-    status: int
+    report: str  # for stdout
+    change: bytes  # what --fix has changed or --diff would, for stdout, before the report
+    problems: tuple[Problem, ...]  # files that can't be read, for stderr
+    summary: str  # for stderr
+    status: int  # the exit status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +52,12 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only.
-
-    Attributes:
-        plans: The user's environment, where scripts are run in a sandbox too; else None.
-    """
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
 
     settings: Settings
     mend: str = ""
     shellcheck: str = ""
+    # The user's environment, where scripts are run in a sandbox too; else None.
     plans: Mapping[str, str] | None = None
 
 

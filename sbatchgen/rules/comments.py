@@ -17,34 +17,21 @@ SHELLCHECK = re.compile(r"SC\d{1,4}")
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """A rule that a comment turns off.
+    """A rule that a comment turns off."""
 
-    Attributes:
-        rule: The rule's id, or the start of it; empty if the comment names no rule.
-        kind: The word before the equals sign.
-        lines: The first and the last line that it counts for.
-        at: Where the rule is named.
-    """
-
-    rule: str
-    kind: str
-    lines: tuple[int, int]
-    at: Place
+    rule: str  # the rule's id, or the start of it; empty if the comment names no rule
+    kind: str  # the word before the equals sign
+    lines: tuple[int, int]  # the first and the last line that it counts for
+    at: Place  # where the rule is named
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """The comments of a script and what they met.
+    """The comments of a script and what they met."""
 
-    Attributes:
-        comments: Each rule that one names.
-        idle: Those that turned nothing off, where that is certain.
-        rules: The ids of all rules.
-    """
-
-    comments: Sequence[Suppression]
-    idle: Sequence[Suppression]
-    rules: Sequence[str]
+    comments: Sequence[Suppression]  # each rule that one names
+    idle: Sequence[Suppression]  # those that turned nothing off, where that is certain
+    rules: Sequence[str]  # the ids of all rules
 
 
 RULES: Rules[Applied] = Rules(source="docs/how-to/lint-scripts.md")

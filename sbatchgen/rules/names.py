@@ -8,9 +8,9 @@ from functools import lru_cache
 from itertools import islice
 
 from sbatchgen.errors import nearest
+from sbatchgen.executables.word_table import rows
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.word_table import rows
 
 RULES: Rules[JobScript] = Rules()
 

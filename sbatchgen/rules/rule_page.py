@@ -36,22 +36,14 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that is said about a rule.
-
-    Attributes:
-        title: The rule's, as in its code.
-        text: The whole part, in Markdown.
-        examples: At least a bad and a good one.
-        profile: The YAML of the cluster of the examples; None for that of example.yaml.
-        trainer: The text of train.py; "" if the part does not show it.
-    """
+    """All that is said about a rule."""
 
     rule: str
-    title: str
-    text: str
-    examples: tuple[Example, ...]
-    profile: str | None
-    trainer: str
+    title: str  # the rule's, as in its code
+    text: str  # the whole part, in Markdown
+    examples: tuple[Example, ...]  # at least a bad and a good one
+    profile: str | None  # the YAML of the cluster of the examples; None for that of example.yaml
+    trainer: str  # the text of train.py; "" if the part does not show it
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:

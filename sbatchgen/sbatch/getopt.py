@@ -17,21 +17,14 @@ MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type ad
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option where it is given.
+    """An option where it is given."""
 
-    Attributes:
-        spec: Its row in the table of options.
-        word: The word that names it, such as -t10 or --part=gpu.
-        value: Its argument, or None.
-        value_word: The word that holds the argument; the same word where it is glued to the option.
-        value_start: Where in value_word's text it starts.
-    """
-
-    spec: Spec
-    word: Token
-    value: str | None = None
+    spec: Spec  # its row in the table of options
+    word: Token  # the word that names it, such as -t10 or --part=gpu
+    value: str | None = None  # its argument, or None
+    # The word that holds the argument; the same word where it is glued to the option.
     value_word: Token | None = None
-    value_start: int = 0
+    value_start: int = 0  # where in value_word's text it starts
 
     @property
     def name(self) -> str:

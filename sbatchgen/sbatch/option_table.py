@@ -22,21 +22,13 @@ class HasArgument(Enum):
 
 
 class Spec(NamedTuple):
-    """An option of sbatch in one release.
+    """An option of sbatch in one release."""
 
-    Attributes:
-        name: Its long name, without dashes.
-        short: Its letter, or "".
-        argument: Whether it takes one.
-        early: It counts on the command line only: a directive that holds it does nothing.
-        per_component: It does not carry over to the next component of a heterogeneous job.
-    """
-
-    name: str
-    short: str
-    argument: HasArgument
-    early: bool = False
-    per_component: bool = False
+    name: str  # its long name, without dashes
+    short: str  # its letter, or ""
+    argument: HasArgument  # whether it takes one
+    early: bool = False  # it counts on the command line only: a directive that holds it does nothing
+    per_component: bool = False  # it does not carry over to the next component of a heterogeneous job
 
 
 @cache
@@ -99,5 +91,5 @@ def _rows(line: str) -> Iterator[list[str]]:
 @cache
 def _table(name: str) -> list[list[str]]:
     """Return the cells of a file whose first lines say what they are."""
-    lines = Path(__file__).with_name(name).read_text(encoding="ascii").splitlines()
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     return [line.split() for line in lines if not line.startswith("#")]

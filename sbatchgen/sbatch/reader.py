@@ -29,32 +29,20 @@ MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no large
 
 @dataclass(kw_only=True, slots=True)
 class Component:
-    """A component of a heterogeneous job; the only one of other jobs.
+    """A component of a heterogeneous job; the only one of other jobs."""
 
-    Attributes:
-        options: The options that count, by long name.
-        given: Every use of an option that sbatch reached, in order.
-    """
-
-    options: dict[str, Option]
-    given: list[Option] = field(default_factory=list)
+    options: dict[str, Option]  # the options that count, by long name
+    given: list[Option] = field(default_factory=list)  # every use of an option that sbatch reached, in order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """A script as sbatch reads it.
+    """A script as sbatch reads it."""
 
-    Attributes:
-        directives: The lines that are directives, and those that look like some.
-        components: The components of the job; the last may be incomplete.
-        refusal: Why sbatch ends before it asks slurmctld; None if it does not.
-        has_foreign: Whether it takes options from #PBS or #BSUB lines, which are not read here.
-    """
-
-    directives: tuple[Directive, ...]
-    components: tuple[Component, ...]
-    refusal: Message | None
-    has_foreign: bool
+    directives: tuple[Directive, ...]  # the lines that are directives, and those that look like some
+    components: tuple[Component, ...]  # the components of the job; the last may be incomplete
+    refusal: Message | None  # why sbatch ends before it asks slurmctld; None if it does not
+    has_foreign: bool  # whether it takes options from #PBS or #BSUB lines, which are not read here
 
     @property
     def options(self) -> Mapping[str, Option]:

@@ -38,17 +38,11 @@ _PATTERNS = {
 
 
 class Message(NamedTuple):
-    """A message of sbatch that refuses a script.
+    """A message of sbatch that refuses a script."""
 
-    Attributes:
-        text: The most telling part of its message; "" where it only prints a help text.
-        line: The line that it is about; 0 for no single one.
-        column: Where in the line.
-    """
-
-    text: str = ""
-    line: int = 0
-    column: int = 0
+    text: str = ""  # the most telling part of its message; "" where it only prints a help text
+    line: int = 0  # the line that it is about; 0 for no single one
+    column: int = 0  # where in the line
 
 
 class RefusedError(Exception):

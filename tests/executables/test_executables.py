@@ -20,7 +20,7 @@ WRAPPER = "wrapper: acmewrap | o,opt= verbose"
 LAUNCHER = "launcher underscores: acmerun | nnodes=NODES workers=PROCESSES"
 WITH_ROW = """
 import sys
-from sbatchgen import word_table
+from sbatchgen.executables import word_table
 head, _, words = sys.argv.pop(1).partition(": ")
 rows = word_table.rows
 word_table.rows = lambda module, name: [*rows(module, name), *[(head, words)] * (name == "programs.txt")]
