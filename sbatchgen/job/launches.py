@@ -13,18 +13,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
+from sbatchgen.bash.statement import Command
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
 from sbatchgen.resolved.resource_request import Amounts, ResourceRequest
 from sbatchgen.runtimes import RUNTIMES
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command
-
 
 # Programs that start processes on the nodes of the job themselves, and are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")

@@ -22,6 +22,9 @@ from sbatchgen.units import Memory, Text, mebibytes
 RULES: Rules[Job] = Rules()
 Fits = Callable[[NodeFacts], bool]
 
+_MIG = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
+_LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
+
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
@@ -70,7 +73,7 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
         yield Hit("nodes", what, "set --ntasks-per-node instead of --ntasks")
 
 
-@RULES.add("SB207", "error", "more GPUs on a node than it has", about_fit=True, source="gres.conf(5)")
+@RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
 def _gpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, most = job.resources.spread(partition.nodes_max), partition.gpus_per_node
@@ -118,12 +121,7 @@ def _of_one_type(node: NodeFacts) -> int:
     return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
 
 
-@RULES.add(
-    "SB241",
-    "warning",
-    "several slices of a GPU",
-    source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
-)
+@RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG)
 def _slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
@@ -131,9 +129,7 @@ def _slices(job: Job) -> Iterator[Hit]:
         yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {kind}:1")
 
 
-@RULES.add(
-    "SB208", "error", "a type of GPU that the partition does not have", about_fit=True, source="gres.conf(5)"
-)
+@RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
 def _gpu_type_known(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition)
@@ -148,12 +144,7 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
                 yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
 
 
-@RULES.add(
-    "SB209",
-    "warning",
-    "no type of GPU is asked for, where there are several",
-    source="https://hpc.ncsu.edu/RunningJobs/Lifecycle.php",
-)
+@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition, job.resources.gpus_on_node)
@@ -169,13 +160,7 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             yield Hit(job.resources.gpu_option, what, fix, "error")
 
 
-@RULES.add(
-    "SB210",
-    "error",
-    "a generic resource that the cluster does not have",
-    about_fit=True,
-    source="gres.conf(5)",
-)
+@RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
 def _gres_known(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
     asked = [("gres", name) for name, _, _ in job.resources.gres]
@@ -193,13 +178,7 @@ def _gres_known(job: Job) -> Iterator[Hit]:
         yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
-@RULES.add(
-    "SB212",
-    "error",
-    "more shards than one GPU has",
-    about_fit=True,
-    source="https://slurm.schedmd.com/gres.html",
-)
+@RULES.add_fit("SB212", "error", "more shards than one GPU has", source="https://slurm.schedmd.com/gres.html")
 def _shards_within_gpu(job: Job) -> Iterator[Hit]:
     for partition in job.partitions.values():
         most = partition.shards_per_gpu
@@ -232,7 +211,7 @@ def _shards_share_memory(job: Job) -> Iterator[Hit]:
         yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
-@RULES.add("SB215", "error", "more CPUs on a node than it has", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, most = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
@@ -253,7 +232,7 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
-@RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB216", "error", "more memory on a node than it has")
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
@@ -335,13 +314,7 @@ def _memory_per_cpu(job: Job) -> Iterator[Hit]:
             yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {most} or less, or --cpus-per-task {cpus}")
 
 
-@RULES.add(
-    "SB237",
-    "error",
-    "GPUs, CPUs and memory that no node has together",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
@@ -394,9 +367,7 @@ def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
     return unknown if node.gres is None else node.gres.get(Text(name), 0)
 
 
-@RULES.add(
-    "SB239", "error", "local disk or other resources that no node has", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB239", "error", "local disk or other resources that no node has")
 def _disk_within_node(job: Job) -> Iterator[Hit]:
     disk = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
@@ -419,13 +390,7 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
                 yield Hit("gres", what, fix, why_not=f"{most} {resource} a node")
 
 
-@RULES.add(
-    "SB240",
-    "error",
-    "options that the cluster's SelectType does not know",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
 def _selected(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():

@@ -28,9 +28,7 @@ _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # how the script is called
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
-@RULES.add(
-    "SB101", "error", "the first line does not start with #!", applies=Applies.USUALLY & ~Applies.WRITERS
-)
+@RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.NOT_WRITERS)
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
         if script.text.startswith("\ufeff#!"):
@@ -164,9 +162,7 @@ def _template(script: JobScript) -> Iterator[Hit]:
         yield Hit(at, what, "lint the rendered script")
 
 
-@RULES.add(
-    "SB144", "info", "a script that writes job scripts", applies=Applies.USUALLY | Applies.PURE_WRITERS
-)
+@RULES.add("SB144", "info", "a script that writes job scripts", applies=Applies.AS_TEXT)
 def _writes_scripts(script: JobScript) -> Iterator[Hit]:
     for number in script.written_directives[:1]:
         what = "all #SBATCH lines are text that this script writes: it is not checked as a job script"

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment, Command
+from sbatchgen.bash.statement import VariableUse
 from sbatchgen.bash.word import Piece
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
@@ -20,10 +21,6 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
 from sbatchgen.rules.software import PREPARES
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Command
-    from sbatchgen.bash.statement import VariableUse
 
 RULES: Rules[JobScript] = Rules()
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.finding import Edit
+from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
@@ -18,12 +19,11 @@ from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.software import PREPARES
 from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Command, Word
-    from sbatchgen.job.launches import Launch
-
 RULES: Rules[JobScript] = Rules()
 
+_ROCM = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
+_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+_GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
 LONG_S = 3600  # from here on people wait for a program's output
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = {
@@ -52,9 +52,7 @@ _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 
 
-@RULES.add(
-    "SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.USUALLY & ~Applies.WRITERS
-)
+@RULES.add("SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.NOT_WRITERS)
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
@@ -102,12 +100,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
 
 
-@RULES.add(
-    "SB427",
-    "warning",
-    "two masks of GPUs",
-    source="https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html",
-)
+@RULES.add("SB427", "warning", "two masks of GPUs", source=_ROCM)
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}
     for setting in script.body.sets:
@@ -202,12 +195,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add(
-    "SB412",
-    "warning",
-    "results on a node's local disk",
-    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
-)
+@RULES.add("SB412", "warning", "results on a node's local disk", source=_LOCAL_DISK)
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
@@ -235,12 +223,7 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
-@RULES.add(
-    "SB417",
-    "warning",
-    "a GLOO_SOCKET_IFNAME that gloo can't use",
-    source="https://docs.pytorch.org/docs/stable/distributed.html",
-)
+@RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use", source=_GLOO)
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):

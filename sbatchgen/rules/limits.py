@@ -22,13 +22,14 @@ from sbatchgen.units import Duration, Text
 
 RULES: Rules[Job] = Rules()
 
+_LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
 USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
 
 
-@RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB201", "error", "the cluster has no such partition")
 def _partition_known(job: Job) -> Iterator[Hit]:
     profile, known = job.profile, job.profile.partitions
     for name in job.resources.partitions if known and "partition" not in profile.omit else ():
@@ -42,9 +43,7 @@ def _partition_known(job: Job) -> Iterator[Hit]:
                 yield Hit("partition", what, fix)
 
 
-@RULES.add(
-    "SB202", "error", "a partition that is down or takes no jobs", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB202", "error", "a partition that is down or takes no jobs")
 def _partition_up(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.state != "up":
@@ -61,13 +60,7 @@ def _partition_up(job: Job) -> Iterator[Hit]:
             yield Hit("partition", f"partition '{name}' has no nodes", fix, why_not="no nodes")
 
 
-@RULES.add(
-    "SB203",
-    "error",
-    "no partition is asked for, and the cluster has no default",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB203", "error", "no partition is asked for, and the cluster has no default")
 def _partition_given(job: Job) -> Iterator[Hit]:
     resolved = job.resolved if isinstance(job, JudgedJob) else None
     if resolved and resolved.fits_nowhere:
@@ -86,9 +79,7 @@ def _partition_given(job: Job) -> Iterator[Hit]:
         yield Hit("partition", what, f"add --partition, one of: {names}", why_not="no default one")
 
 
-@RULES.add(
-    "SB204", "error", "the time limit is longer than the partition's", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB204", "error", "the time limit is longer than the partition's")
 def _time_within_limit(job: Job) -> Iterator[Hit]:
     pends = "pending for ever (PartitionTimeLimit)"
     fate = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
@@ -154,9 +145,7 @@ def _names_time_in_vain(job: Job) -> bool:
     return isinstance(job, JobScript) and any(map(_NAMES_A_TIME.search, unread_lines(job)))
 
 
-@RULES.add(
-    "SB206", "error", "too many or too few nodes for the partition", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB206", "error", "too many or too few nodes for the partition")
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     tasks = job.resources.ntasks or job.resources.nodes
     nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
@@ -187,13 +176,7 @@ def _count_of_nodes(partition: Partition) -> int:
     return len(hosts(str(partition.nodes or "")))
 
 
-@RULES.add(
-    "SB250",
-    "error",
-    "the time limit is longer than that for so many nodes",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
 def _time_of_nodes(job: Job) -> Iterator[Hit]:
     nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
     for name, partition in job.partitions.items():
@@ -215,9 +198,7 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
 
 
-@RULES.add(
-    "SB251", "warning", "an option that does not work on this cluster", about_fit=True, source="sbatch(1)"
-)
+@RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
 def _options_work(job: Job) -> Iterator[Hit]:
     resources, limits = job.resources, job.profile.limits
     for option, kind in (("switches", "tree"), ("segment", "block")):
@@ -241,13 +222,7 @@ def _options_work(job: Job) -> Iterator[Hit]:
             yield Hit("oversubscribe", what, "remove --oversubscribe")
 
 
-@RULES.add(
-    "SB223",
-    "error",
-    "a required option is missing, or its value is not allowed",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB223", "error", "a required option is missing, or its value is not allowed")
 def _required_options(job: Job) -> Iterator[Hit]:
     for name in job.profile.required:
         option = name.replace("_", "-")
@@ -276,13 +251,7 @@ def _required_options(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, fix, why_not=why_not)
 
 
-@RULES.add(
-    "SB238",
-    "error",
-    "a partition, account or QOS that is not for this user",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB238", "error", "a partition, account or QOS that is not for this user")
 def _open_to_user(job: Job) -> Iterator[Hit]:
     enforced = job.profile.limits.enforce_part_limits
     for name, partition in job.partitions.items():
@@ -307,13 +276,7 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
             yield Hit("qos", what, f"use {' or '.join(allowed)}")
 
 
-@RULES.add(
-    "SB224",
-    "error",
-    "more than the QOS allows",
-    about_fit=True,
-    source="https://slurm.schedmd.com/resource_limits.html",
-)
+@RULES.add_fit("SB224", "error", "more than the QOS allows", source=_LIMITS_PAGE)
 def _within_qos(job: Job) -> Iterator[Hit]:
     known = _known_qos(job)
     for name in _asked_qos(job) if known else ():
@@ -378,7 +341,7 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
         yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
 
 
-@RULES.add("SB225", "error", "a feature that no node has", about_fit=True, source="sbatch(1)")
+@RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
 def _features_known(job: Job) -> Iterator[Hit]:
     every = [partition.features for partition in job.partitions.values()]
     if not every or None in every:
@@ -399,7 +362,7 @@ def _features_known(job: Job) -> Iterator[Hit]:
         )
 
 
-@RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True, source="sbatch(1)")
+@RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
 def _nodes_known(job: Job) -> Iterator[Hit]:
     lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
     if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
@@ -429,7 +392,7 @@ def _nodes_pinned(job: Job) -> Iterator[Hit]:
         yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
 
 
-@RULES.add("SB229", "error", "a partition that needs a reservation", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB229", "error", "a partition that needs a reservation")
 def _reservation_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.reservation_only and "reservation" not in job.resources:
@@ -438,12 +401,8 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, fix, why_not="only for jobs with a reservation")
 
 
-@RULES.add(
-    "SB252",
-    "warning",
-    "a reservation that has no nodes or no time for the job",
-    about_fit=True,
-    source="scontrol(1)",
+@RULES.add_fit(
+    "SB252", "warning", "a reservation that has no nodes or no time for the job", source="scontrol(1)"
 )
 def _reservation_fits(job: Job) -> Iterator[Hit]:
     known, name = job.profile.reservations, Text(job.option("reservation"))
@@ -474,7 +433,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             yield Hit("reservation", what, f"set --time {fitting} or less, {update}")
 
 
-@RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)
+@RULES.add_fit("SB232", "error", "an array that is too large for the cluster", pedantic=True, source="")
 def _array_within_limit(job: Job) -> Iterator[Hit]:
     limits = job.profile.limits
     most = limits.max_array_size or MAX_ARRAY_SIZE
@@ -498,7 +457,7 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
         yield Hit("array", what, f"limit them: --array={array}%50")
 
 
-@RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True, source="sbatch(1)")
+@RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
     for name, count in _licenses(job.option("licenses")) if known is not None else ():

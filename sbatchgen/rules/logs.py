@@ -14,6 +14,7 @@ from sbatchgen.units import VARIABLE
 
 RULES: Rules[Job] = Rules()
 
+_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
@@ -123,12 +124,7 @@ def _log_of_node(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
 
 
-@RULES.add(
-    "SB710",
-    "warning",
-    "a log on a node's local disk",
-    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
-)
+@RULES.add("SB710", "warning", "a log on a node's local disk", source=_LOCAL_DISK)
 def _log_is_shared(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         path = job.option(name)

@@ -7,17 +7,13 @@ torch 2.13; bash(1).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.job.launches import OTHER_LAUNCHERS
+from sbatchgen.job.launches import OTHER_LAUNCHERS, Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
 from sbatchgen.rules.rule import Applies, Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.job.launches import Launch
 
 RULES: Rules[JobScript] = Rules()
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment
+from sbatchgen.bash.chain import ToolOption
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment
-    from sbatchgen.bash.chain import ToolOption
 
 RULES: Rules[JobScript] = Rules()
 

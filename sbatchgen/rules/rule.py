@@ -25,6 +25,8 @@ class Applies(Flag):
     PURE_WRITERS = auto()  # those that have no other #SBATCH lines at all
     RENDERED = auto()  # scripts of sbatchgen's own jobs, which the rules of jobs judge as well
     USUALLY = EXAMPLES | PARTS | UNFILLED | WRITERS | RENDERED
+    NOT_WRITERS = USUALLY & ~WRITERS
+    AS_TEXT = USUALLY | PURE_WRITERS  # whatever writes the lines, they harm where they are run
 
 
 class Hit(NamedTuple):
@@ -40,6 +42,9 @@ class Hit(NamedTuple):
     why_not: str = ""
 
 
+Check = Callable[[J], Iterator[Hit]]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Rule(Generic[J]):
     """A rule."""
@@ -47,7 +52,7 @@ class Rule(Generic[J]):
     id: str
     severity: Severity
     title: str  # a phrase that starts with a small letter, without a full stop
-    check: Callable[[J], Iterator[Hit]]  # the function that judges a job
+    check: Check[J]  # the function that judges a job
     about_fit: bool = False  # whether it compares a job with its cluster
     pedantic: bool = False  # whether it is off by default: it is true, and mostly harmless
     applies: Applies = Applies.USUALLY  # the scripts and lines that it is true of
@@ -76,29 +81,25 @@ class Rules(list[Rule[J]]):
         self.source = source
 
     def add(
-        self,
-        rule_id: str,
-        severity: Severity,
-        title: str,
-        *,
-        about_fit: bool = False,
-        pedantic: bool = False,
-        applies: Applies = Applies.USUALLY,
-        marks_secret: bool = False,
-        source: str = "",
-    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
-        """Return a decorator that makes a function a rule; the arguments are attributes of `Rule`."""
+        self, rule_id: str, severity: Severity, title: str, *, source: str = "", **more: Any
+    ) -> Callable[[Check[J]], Check[J]]:
+        """Return a decorator that makes a function a rule; `more` are further attributes of `Rule`."""
 
-        def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
-            more = (about_fit, pedantic, applies, marks_secret, source or self.source)
-            self.append(Rule(rule_id, severity, title, check, *more))
+        def register(check: Check[J]) -> Check[J]:
+            self.append(Rule(rule_id, severity, title, check, source=source or self.source, **more))
             return check
 
         return register
 
+    def add_fit(
+        self, rule_id: str, severity: Severity, title: str, *, source: str = "slurm.conf(5)", **more: Any
+    ) -> Callable[[Check[J]], Check[J]]:
+        """Return the decorator of a rule that compares a job with its cluster."""
+        return self.add(rule_id, severity, title, source=source, about_fit=True, **more)
+
     def again(
         self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
-    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
+    ) -> Callable[[Check[J]], Check[J]]:
         """Return a decorator for a rule of others, which judges something else here, as `severity`."""
         rule = next(rule for rule in rules if rule.id == rule_id)
         return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

@@ -42,9 +42,7 @@ UNFILLED = re.compile(
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
 
 
-@RULES.add(
-    "SB802", "error", "an assignment that sets nothing", applies=Applies.USUALLY | Applies.PURE_WRITERS
-)
+@RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.AS_TEXT)
 def _named(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
@@ -149,12 +147,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, "write a directive")
 
 
-@RULES.add(
-    "SB804",
-    "warning",
-    "rm -r that may remove more than it should",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-)
+@RULES.add("SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT)
 def _removes(script: JobScript) -> Iterator[Hit]:
     is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
@@ -254,12 +247,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
             yield number, match
 
 
-@RULES.add(
-    "SB813",
-    "error",
-    "an option line that bash takes for a command",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-)
+@RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():

@@ -38,13 +38,7 @@ _PLACEHOLDER = re.compile(
 _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 
 
-@RULES.add(
-    "SB806",
-    "warning",
-    "a secret in the script",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-    marks_secret=True,
-)
+@RULES.add("SB806", "warning", "a secret in the script", applies=Applies.AS_TEXT, marks_secret=True)
 def _secrets(script: JobScript) -> Iterator[Hit]:
     seen: set[tuple[int, int]] = set()
     for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):

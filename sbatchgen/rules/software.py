@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Command
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command
 
 RULES: Rules[JobScript] = Rules()
 

@@ -20,6 +20,7 @@ from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[DryRun] = Rules()
 
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _CONTAINERS = commands("container")
 _NO_IMAGES = commands("launcher", "interpreter", "shell")
 _VALUES = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
@@ -91,12 +92,7 @@ def _several_lines(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, fix)
 
 
-@RULES.add(
-    "SB428",
-    "info",
-    "an interface with another name than in the profile",
-    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-)
+@RULES.add("SB428", "info", "an interface with another name than in the profile", source=_NCCL)
 def _interfaces(done: DryRun) -> Iterator[Hit]:
     settings = (done.profile, *done.profile.partitions.values())
     for step in done.steps:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.executables.program import programs
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.job.launches import HELPERS
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Applies, Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Command, Word
-    from sbatchgen.job.launches import Launch
 
 RULES: Rules[JobScript] = Rules()
 
@@ -150,9 +146,7 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
             return
 
 
-@RULES.add(
-    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.USUALLY & ~Applies.WRITERS
-)
+@RULES.add("SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS)
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
     seen: set[int] = set()
@@ -191,12 +185,7 @@ def _is_aside(script: JobScript, command: Command) -> bool:
     return context.branch and not context.loop and any(each.loop or not each.branch for each in work)
 
 
-@RULES.add(
-    "SB312",
-    "warning",
-    "a last command that hides a failed program",
-    applies=Applies.USUALLY & ~Applies.WRITERS,
-)
+@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
 def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):

@@ -19,6 +19,7 @@ from sbatchgen.sbatch.values import read_signal
 
 RULES: Rules[JobScript] = Rules()
 
+_AGENT = "torch/distributed/elastic/multiprocessing/api.py"
 LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
@@ -171,12 +172,7 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
 _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
-@RULES.add(
-    "SB611",
-    "warning",
-    "a dependency that may keep the job pending for ever",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-)
+@RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever", applies=Applies.AS_TEXT)
 def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
@@ -192,12 +188,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-@RULES.add(
-    "SB614",
-    "warning",
-    "a signal that kills torchrun",
-    source="torch/distributed/elastic/multiprocessing/api.py",
-)
+@RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT)
 def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):

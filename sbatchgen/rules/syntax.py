@@ -56,13 +56,7 @@ def _mend(message: str) -> str:
     return "close what is open before it: a quote, if, do, { or ("
 
 
-@RULES.add(
-    "SB815",
-    "warning",
-    "an unterminated here-document",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-    source="bash(1)",
-)
+@RULES.add("SB815", "warning", "an unterminated here-document", applies=Applies.AS_TEXT, source="bash(1)")
 def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         match = _HERE.search(message)
