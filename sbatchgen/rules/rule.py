@@ -24,8 +24,8 @@ class Applies(Flag):
     WRITERS = auto()  # scripts without directives that write a job script
     PURE_WRITERS = auto()  # those that have no other #SBATCH lines at all
     RENDERED = auto()  # scripts of sbatchgen's own jobs, which the rules of jobs judge as well
-    USUALLY = EXAMPLES | PARTS | UNFILLED | WRITERS | RENDERED
-    NOT_WRITERS = USUALLY & ~WRITERS
+    NOT_WRITERS = EXAMPLES | PARTS | UNFILLED | RENDERED
+    USUALLY = NOT_WRITERS | WRITERS
     AS_TEXT = USUALLY | PURE_WRITERS  # whatever writes the lines, they harm where they are run
 
 
