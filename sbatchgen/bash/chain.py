@@ -149,7 +149,6 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
 
 
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
-    """The tool that words start, its options, and what is left for what it starts."""
     name, at = program_name(words, PROGRAMS, body.text_of)
     name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
     program = PROGRAMS.get(name)
@@ -182,7 +181,6 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
 
 
 def _option(words: Sequence[Word], body: Body, given: Given) -> ToolOption:
-    """An option with the words that name it and hold its value."""
     name, value, at, value_at = given
     if value_at is None:
         return ToolOption(name=name, value="", word=words[at])

@@ -125,7 +125,6 @@ class Variables:
 
 
 def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
-    """All assignments, in any order."""
     source = walk.source
     yield from walk.assignments
     for loop, context in walk.loops:

@@ -233,7 +233,6 @@ def _is_opaque(program: Tool) -> bool:
 
 
 def _is_unseen(command: Command, body: Body) -> bool:
-    """Whether it runs another script."""
     name = command.name
     if name == "eval" and len(command.words) == 2:
         return not any(word.kind == "command" for word in command.words[1].pieces) and any(

@@ -225,7 +225,6 @@ def _variables_set(tree: ast.AST) -> Iterator[int]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """Yield the names and the texts in a node."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):

@@ -125,7 +125,6 @@ def settings_of(
 
 
 def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
-    """Return what sbatchgen.yaml says, and where its keys are."""
     if places.project is None:
         return JobSpec(), {}
     from sbatchgen.inputs.document import read_document  # YAML's reader is slow to load
@@ -135,7 +134,6 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
 
 
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
-    """Return the cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = beside(places.project, project.profile)

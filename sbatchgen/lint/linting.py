@@ -168,7 +168,6 @@ def run(
 
 
 def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
-    """Raise CommandLineError if the change can't be made or shown."""
     if mend and form != "text":
         raise CommandLineError.of(
             f"--{mend} shows a change, which is text", at="--format", fix="--format text"
@@ -236,7 +235,6 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
 
 
 def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
-    """Return what is wrong with what a script of bash would start."""
     from sbatchgen.plan.planning import is_planned, plan_of, script_of
     from sbatchgen.rules.judge import check_started
 
@@ -268,7 +266,6 @@ def _pages(checked: Sequence[Checked]) -> list[str]:
 
 
 def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
-    """How many findings there are, in how many scripts."""
     scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"
@@ -278,7 +275,6 @@ def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> 
 
 
 def _counts(located: Sequence[formats.Located]) -> str:
-    """How many findings there are of each severity."""
     severities = [each.finding.severity for each in located]
     counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
     counts += [f"{severities.count('info')} info"] if "info" in severities else []

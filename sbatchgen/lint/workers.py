@@ -41,7 +41,6 @@ def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> li
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Let SIGINT wait until this is over."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

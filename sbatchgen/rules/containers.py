@@ -70,7 +70,6 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
 
 
 def _image_made(script: JobScript) -> bool:
-    """Whether the script brings or builds images itself."""
     makes = {"apptainer", "singularity", "enroot", "cp", "rsync", "sbcast", "wget", "curl"}
     verbs = ("pull", "build", "import")
     started = {tool.name for launch in script.launches for tool in launch.tools}

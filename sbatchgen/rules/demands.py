@@ -260,7 +260,6 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
 
 
 def _takes_whole_nodes(job: Job) -> bool:
-    """Whether the job gets all CPUs and GPUs of its nodes."""
     return job.resources.options.get("exclusive") in ("", "exclusive")
 
 
@@ -422,5 +421,4 @@ def _types(partition: Partition, gpus: Amounts = ()) -> tuple[str, ...]:
 
 
 def _memory_option(job: Job) -> str:
-    """The option that asks for memory, or ""."""
     return next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in job.resources), "")

@@ -214,5 +214,4 @@ def _launcher_bound(script: JobScript) -> Iterator[Hit]:
 
 
 def _head(launch: Launch) -> str:
-    """Return the first words of a launch, to show what follows srun."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

@@ -161,7 +161,6 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
 
 
 def _addresses(script: JobScript) -> list[Assignment]:
-    """Return the assignments of a rendezvous address."""
     return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
 
 

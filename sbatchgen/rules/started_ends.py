@@ -53,7 +53,6 @@ _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
 
 
 def _line(done: DryRun) -> int:
-    """The line at which the script ended."""
     return last_line(done.trace, functions_of(done.script.body))
 
 

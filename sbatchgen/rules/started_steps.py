@@ -89,7 +89,6 @@ def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[st
 
 
 def _takes_memory(done: DryRun, step: Step) -> bool:
-    """Whether a step gets all the memory of the job on a node."""
     asks = any(name.startswith("mem") for name in srun_options(step) if name != "mem-bind")
     return bool(done.script.resources.mem) and not asks
 

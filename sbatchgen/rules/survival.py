@@ -63,7 +63,6 @@ def _speaks_of(script: JobScript, words: tuple[str, ...]) -> bool:
 
 
 def _shown(launch: Launch) -> str:
-    """A launch in messages."""
     return f"{(launch.step or launch.program).name} in line {launch.command.line}"
 
 

@@ -48,7 +48,6 @@ def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
 
 
 def _mend(message: str) -> str:
-    """Return what to do about a message of bash."""
     if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
         return "remove it, or add the for, while, if, case, { or ( that it belongs to"
     if "unexpected token `newline'" in message:

@@ -49,7 +49,6 @@ def _starters(job: TrainerJob) -> Iterator[Hit]:
 
 
 def _starts(resolved: ResolvedJob) -> int:
-    """Return how often the job starts the trainer."""
     each = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
     return resolved.nodes * each if resolved.mode.several_processes else 1
 

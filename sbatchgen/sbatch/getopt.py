@@ -119,7 +119,6 @@ def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -
 def _option(
     spec: Spec, word: Token, following: Token | None, glued: str | None, lacking: str
 ) -> Option | Stop:
-    """Return an option with its argument, which is glued to it or the next word."""
     if glued is not None:
         start = len(word.text) - len(glued)
         return Option(spec=spec, word=word, value=glued, value_word=word, value_start=start)

@@ -80,7 +80,6 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
 def _read_options(
     component: Component, lines: Sequence[Directive], table: Mapping[str, Spec], slurm: str
 ) -> None:
-    """Read the options of a component, and check their values."""
     for option in _options(lines, table):
         component.given.append(option)
         if option.spec.early:
@@ -102,7 +101,6 @@ def _check(option: Option, slurm: str) -> None:
 
 
 def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
-    """Return the directives that sbatch reads, by component."""
     read = [line for line in lines if line.kind in READ]
     count = 1 + max((line.component for line in read), default=0)
     numbers = range(min(count, MAX_COMPONENTS))
