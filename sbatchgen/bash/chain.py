@@ -161,22 +161,14 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     operands, rest = words[at : at + program.operands], words[at + program.operands :]
     if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
         rest = (module, *rest)
-    if (
-        name in SHELLS
-        and rest
-        and (command := next((each for each in given if each.name == "command"), None))
-    ):
+    command = next((each for each in given if each.name == "command"), None)
+    if name in SHELLS and rest and command:
         given.remove(command)  # the string of -c is the first word that is not an option
         given.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
         rest = rest[1:]
+    is_module = any(option.name in ("m", "module") for option in given)
     return Tool(
-        name=name,
-        words=words,
-        given=tuple(given),
-        operands=operands,
-        rest=rest,
-        body=body,
-        module=any(option.name in ("m", "module") for option in given),
+        name=name, words=words, given=tuple(given), operands=operands, rest=rest, body=body, module=is_module
     )
 
 

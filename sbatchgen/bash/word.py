@@ -109,9 +109,8 @@ def word(source: ShellText, at: int, end: int) -> Word:
     pieces: list[Piece] = []
     for _, alike in groupby(_pieces(source, at, end), key=_likeness):
         first, *others = alike
-        pieces.append(
-            first._replace(text=first.text + "".join(each.text for each in others)) if others else first
-        )
+        text = first.text + "".join(each.text for each in others)
+        pieces.append(first._replace(text=text) if others else first)
     return Word(tuple(pieces), at, end, source)
 
 
@@ -162,19 +161,14 @@ def _unescaped(match: re.Match[str]) -> str:
 def expansion(text: str, at: int, *, quoted: bool) -> Piece:
     """Return the piece that is an expansion."""
     if text.startswith("${"):
-        before, name, subscript, after = (
-            match.groups() if (match := _EXPANSION.fullmatch(text)) else ("", "", "", "?")
-        )
+        match = _EXPANSION.fullmatch(text)
+        before, name, subscript, after = match.groups() if match else ("", "", "", "?")
         return Piece("variable", text, quoted, at, name, subscript or "", before + after)
     if text.startswith("$") and text[1:2] not in ("(", "["):
         return Piece("variable", text, quoted, at, text[1:])
     if text.startswith("$"):
-        kind = (
-            "command"
-            if text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
-            else "arithmetic"
-        )
-        return Piece(kind, text, quoted, at)
+        is_command = text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
+        return Piece("command" if is_command else "arithmetic", text, quoted, at)
     return Piece(_KINDS.get(text[0], "text"), text, quoted, at)
 
 

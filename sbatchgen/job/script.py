@@ -67,11 +67,10 @@ class JobScript(Job):
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
         """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
-        named = self.profile.plugin_options
-        known = (
-            () if named is not None else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
-        )
-        return (*known, *of_plugins((*(named or ()), *self.known_options)))
+        if (named := self.profile.plugin_options) is not None:
+            return of_plugins((*named, *self.known_options))
+        known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        return (*known, *of_plugins(self.known_options))
 
     @cached_property
     def directive_lines(self) -> frozenset[int]:

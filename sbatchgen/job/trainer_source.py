@@ -136,15 +136,9 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
     while reader.waiting and len(reader.seen) <= MOST:
         if not reader.read(reader.waiting.pop()):
             reader.whole = False
-    return TrainerSource(
-        packages=frozenset(reader.packages),
-        words="\n".join(reader.words),
-        spawns=reader.spawns,
-        whole=reader.whole and not reader.waiting,
-        saved=()
-        if re.search(r"(?m)^chdir\($", "\n".join(reader.words))
-        else tuple(dict.fromkeys(reader.saved)),
-    )
+    words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
+    saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
+    return TrainerSource(frozenset(reader.packages), words, reader.spawns, whole, saved)
 
 
 def _module(folder: Path, parts: list[str]) -> Path | None:
@@ -255,13 +249,8 @@ def _may_write(node: ast.Call) -> bool:
 
 def _is_spawn(node: ast.AST) -> bool:
     """Whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
-    if (
-        not isinstance(node, ast.Call)
-        or not isinstance(node.func, ast.Attribute)
-        or node.func.attr != "spawn"
-    ):
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    value = node.func.value
-    return (isinstance(value, ast.Name) and value.id == "mp") or (
-        isinstance(value, ast.Attribute) and value.attr == "multiprocessing"
-    )
+    module = node.func.value
+    is_module = getattr(module, "id", "") == "mp" or getattr(module, "attr", "") == "multiprocessing"
+    return node.func.attr == "spawn" and is_module

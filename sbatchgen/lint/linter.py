@@ -143,9 +143,8 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
 def _refused_lines(findings: Iterable[Finding]) -> set[int]:
     """Return the lines with errors of rules about directives and options."""
     about = {rule.id for rule in judge.rules(_ABOUT_OPTIONS)}
-    return {
-        finding.place.line for finding in findings if finding.severity == "error" and finding.rule in about
-    }
+    errors = (finding for finding in findings if finding.severity == "error")
+    return {finding.place.line for finding in errors if finding.rule in about}
 
 
 def _dated_finding(finding: Finding, release: str) -> Finding:

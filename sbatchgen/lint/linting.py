@@ -98,16 +98,17 @@ def _named(names: Sequence[str]) -> list[str]:
 
 def rule_texts(names: Sequence[str]) -> list[RuleText]:
     """Return rules with their pages: those that --explain names, or all."""
-    known, texts = [rules()[name] for name in _named(names) or rules()], pages()
+    wanted, texts = [rules()[name] for name in _named(names) or rules()], pages()
     return [
-        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, texts[rule.id].text) for rule in known
+        RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].text) for each in wanted
     ]
 
 
 def table() -> str:
     """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    every = rules().values()
     return tables.table(
-        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
+        (each.id, each.severity, each.title + " (pedantic)" * each.pedantic) for each in every
     )
 
 
@@ -169,9 +170,8 @@ def run(
 
 def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
     if mend and form != "text":
-        raise CommandLineError.of(
-            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
-        )
+        what = f"--{mend} shows a change, which is text"
+        raise CommandLineError.of(what, at="--format", fix="--format text")
     if mend == "fix" and STDIN in names:
         raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
 
@@ -196,12 +196,8 @@ def check(name: str, task: Task) -> Checked:
         if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
             scripts, change = _mend(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
-        return Checked(
-            located=located,
-            change=change,
-            scripts=len(scripts),
-            is_document=any(source.indents for source in scripts),
-        )
+        is_document = any(source.indents for source in scripts)
+        return Checked(located=located, change=change, scripts=len(scripts), is_document=is_document)
     except DocumentError as error:
         return Checked(problems=error.problems)
 
@@ -229,9 +225,8 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
             line, start = shown[finding.place.line], finding.place.column - 1
             end = finding.place.end - 1 if finding.place.end else len(line)
             shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
-    yield from (
-        formats.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
-    )
+    for finding in findings:
+        yield formats.Located(source.file, finding, shown.get(finding.place.line, ""))
 
 
 def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:

@@ -66,12 +66,9 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of shell that bash can't parse; they are not run."""
     records: dict[str, JobSettings] = {"": profile.value}
     records |= {f"partitions.{name}.": each for name, each in profile.value.partitions.items()}
-    texts = {
-        f"{below}{key}": getattr(settings, key)
-        for below, settings in records.items()
-        for key in (*SETUPS, "master_addr")
-    }
-    for key, value in texts.items():
+    keys = [(below, settings, key) for below, settings in records.items() for key in (*SETUPS, "master_addr")]
+    for below, settings, name in keys:
+        key, value = f"{below}{name}", getattr(settings, name)
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
             what = f"{key}: bash can't read it: line {line}: {message}"
@@ -97,9 +94,8 @@ def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
 def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> ResolvedJob:
     """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
     texts = required(profile.value) | ({} if partition is None else {"partition": partition})
-    values = {
-        f"options.{name}": parse_scalar(text, key_type(f"options.{name}")) for name, text in texts.items()
-    }
+    keys = {f"options.{name}": text for name, text in texts.items()}
+    values = {key: parse_scalar(text, key_type(key)) for key, text in keys.items()}
     values |= {"launcher": launcher} if launcher else {}
 
     def resolved_here() -> ResolvedJob:
@@ -131,10 +127,9 @@ def required(profile: Profile) -> dict[str, str]:
 
 def _of_script(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
+    request = Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
     try:
-        script = render_request(
-            Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
-        )
+        script = render_request(request)
     except SbatchgenError as error:
         yield from (Finding("error", problem) for problem in error.problems)
         return

@@ -132,9 +132,7 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
             while before != plain:  # ${DATA:-/data} and the like would divide the list
                 before, plain = plain, _EXPANSION.sub("$X", plain)
             at = container.options[name][1]
-            is_unset = "$" in script.lines[at.line - 1] and value.startswith(
-                ":"
-            )  # a variable to be filled in
+            is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # by a variable
             for item in plain.split(",") if not is_unset else ():
                 if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"

@@ -33,9 +33,8 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
     pairs = [*rivals(resources)]
     names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
     if "gpus-per-node" in resources and "gpu" in names:  # since 26.05 sbatch compares only the start
-        pairs.append(
-            Rivals("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored", "")
-        )
+        before = "--gres counts and --gpus-per-node is ignored"
+        pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
     for first, second, since, before, _ in pairs:
         refused = job.slurm >= since
         what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
@@ -93,10 +92,8 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
         alike = max((_of_one_type(node) for node in partition.kinds()), default=0)
         untyped = _untyped(resources)
         if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
-            what = (
-                f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names no "
-            )
-            what += f"type gets no more: Slurm refuses {untyped}"
+            what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names "
+            what += f"no type gets no more: Slurm refuses {untyped}"
             fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
             yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
             continue
@@ -241,21 +238,15 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
         if not all(most and asked > most for most, asked in wanted):
             continue
         most, asked = max(wanted)
-        what = (
-            f"a node of partition '{name}' has {Memory(most)} of memory, but the job asks for {Memory(asked)}"
-        )
-        each = resources.mem_per_cpu or resources.mem_per_gpu
-        if each:
-            what += (
-                f": {asked // each} {'CPUs' if resources.mem_per_cpu else 'GPUs'} with {Memory(each)} each"
-            )
+        what = f"a node of partition '{name}' has {Memory(most)} of memory, but the job asks for "
+        what += str(Memory(asked))
+        if each := resources.mem_per_cpu or resources.mem_per_gpu:
+            units = "CPUs" if resources.mem_per_cpu else "GPUs"
+            what += f": {asked // each} {units} with {Memory(each)} each"
         elif resources.mem is None:
             what += ", the partition's default"
-        fix = (
-            f"set --mem {Memory(most)} or less"
-            if most > 1
-            else "ask for no memory: slurm.conf has no RealMemory"
-        )
+        fix = f"set --mem {Memory(most)} or less"
+        fix = "ask for no memory: slurm.conf has no RealMemory" if most <= 1 else fix
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(most)} of memory a node")
 
 
@@ -343,12 +334,11 @@ def _wishes(job: Job, asked: ResourceRequest, partition: Partition) -> Iterator[
         having = [node for node in having if _untyped(asked) <= (_of_one_type(node) or math.inf)]
     yield having.__contains__, counted(asked.gpu_count, "GPU")
     yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
-    yield (
-        lambda node: (
-            _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
-        ),
-        f"{Memory(memory)} of memory" * bool(memory),
-    )
+
+    def has_memory(node: NodeFacts) -> bool:
+        return _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
+
+    yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
     if features:
         from sbatchgen.sbatch.lists import matches  # only jobs that name features need it
 
@@ -371,20 +361,16 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
     disk = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
         if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
-            what = (
-                f"nodes of partition '{name}' have {partition.tmp_per_node} of local disk (TmpDisk), but the "
-            )
-            what += f"job asks for {Memory(disk)}"
-            fix = f"set --tmp {partition.tmp_per_node} or less" if partition.tmp_per_node else "remove --tmp"
-            yield Hit("tmp", what, fix, why_not=f"{partition.tmp_per_node} of local disk")
+            size = partition.tmp_per_node
+            what = f"nodes of partition '{name}' have {size} of local disk (TmpDisk), but the job asks for "
+            fix = f"set --tmp {size} or less" if size else "remove --tmp"
+            yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
             most = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
-            if (
-                count > most and resource != "gpu" and not (most and resource == "shard")
-            ):  # which SB212 judges
-                what = (
-                    f"a node of partition '{name}' has {most or 'no'} {resource}, but {count} were asked for"
-                )
+            is_judged = resource == "gpu" or (most and resource == "shard")  # by SB207 and SB212
+            if count > most and not is_judged:
+                has = f"{most or 'no'} {resource}"
+                what = f"a node of partition '{name}' has {has}, but {count} were asked for"
                 fix = f"ask for at most {most}" if most else f"leave out {resource}"
                 yield Hit("gres", what, fix, why_not=f"{most} {resource} a node")
 
@@ -394,9 +380,8 @@ def _selected(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():
         if option in job.resources:
-            what = (
-                f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: Slurm refuses it"
-            )
+            has = f"this cluster has select/{plugin}"
+            what = f"--{option} needs select/cons_tres, and {has}: Slurm refuses it"
             fix = "ask for GPUs by --gres=gpu:N" if option.startswith("gpus") else f"remove --{option}"
             yield Hit(option, what, fix)
 

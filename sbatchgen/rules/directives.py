@@ -69,9 +69,8 @@ def _late(script: JobScript) -> Iterator[Hit]:
         if len(late) > 1:
             what = f"this directive and {len(late) - 1} more come after the first command: "
             what += "Slurm silently ignores them"
-        commands = (
-            number for number, line in enumerate(script.lines, 1) if line.strip() and line.strip()[0] != "#"
-        )
+        lines = enumerate(map(str.strip, script.lines), start=1)
+        commands = (number for number, line in lines if line and line[0] != "#")
         it = "it" if len(late) == 1 else "them"
         yield Hit(script.at(late[0]), what, f"move {it} above line {next(commands, 2)}, the first command")
 
@@ -89,12 +88,9 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
-        if (
-            match
-            and match[1].upper() not in _NO_DIRECTIVES
-            and not _SWITCHED_OFF.fullmatch(match[1])
-            and nearest(match[1].upper(), ("SBATCH",), 0.8)
-        ):
+        if not match or match[1].upper() in _NO_DIRECTIVES or _SWITCHED_OFF.fullmatch(match[1]):
+            continue
+        if nearest(match[1].upper(), ("SBATCH",), 0.8):
             what = f"#{match[1]} is a comment to Slurm"
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 
@@ -110,11 +106,8 @@ def unread_lines(script: JobScript) -> Iterator[str]:
 def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED:
-            yield Hit(
-                script.at(line.line, line.column),
-                "##SBATCH is a comment to Slurm",
-                "remove one # to use the option, or remove the line",
-            )
+            fix = "remove one # to use the option, or remove the line"
+            yield Hit(script.at(line.line, line.column), "##SBATCH is a comment to Slurm", fix)
 
 
 @RULES.add("SB108", "error", "an unclosed quote, or a colon that starts a word")

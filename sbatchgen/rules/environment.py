@@ -90,13 +90,9 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         what = f"srun inherits --export={export}: what the script sets, even PATH, does not reach the tasks"
         if not sets:
             what = f"--export={export} leaves out PATH and all else: srun may not find the program"
-        edits = line_before(script, launch.command, "export SLURM_EXPORT_ENV=ALL")
-        yield Hit(
-            script.at_word(launch.step.words[0]),
-            what,
-            "export SLURM_EXPORT_ENV=ALL on a line before it",
-            edits=edits,
-        )
+        line = "export SLURM_EXPORT_ENV=ALL"
+        edits = line_before(script, launch.command, line)
+        yield Hit(script.at_word(launch.step.words[0]), what, f"{line} on a line before it", edits=edits)
         return
 
 
@@ -124,11 +120,8 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
-        settings = [
-            assignment
-            for assignment in script.body.sets
-            if assignment.name == "OMP_NUM_THREADS" and assignment.at < launch.command.end
-        ]
+        before = (made for made in script.body.sets if made.at < launch.command.end)
+        settings = [made for made in before if made.name == "OMP_NUM_THREADS"]
         count = launch.workers or 1
         threads = _small((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
@@ -156,7 +149,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
         fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
         uses = [each.at for each in script.body.uses if each.name == use.name]
-        only_shown = all(any(said.at <= at < said.end for said in shows) for at in uses)
+        only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
         often = "info" if only_shown or script.is_wrapped or not script.is_sized else None
         yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
 

@@ -23,6 +23,7 @@ from sbatchgen.units import Duration, Text
 RULES: Rules[Job] = Rules()
 
 _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
+_UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
 USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
@@ -34,13 +35,10 @@ def _partition_known(job: Job) -> Iterator[Hit]:
     profile, known = job.profile, job.profile.partitions
     for name in job.resources.partitions if known and "partition" not in profile.omit else ():
         if name not in known:
-            what, fix = f"cluster '{profile.name}' has no partition '{name}'", did_you_mean(name, known)
+            what, severity = f"cluster '{profile.name}' has no partition '{name}'", None
             if profile.sources and profile.user is None:  # documentation names the partitions that matter
-                yield Hit(
-                    "partition", f"profile '{profile.name}' lists no partition '{name}'", fix, "warning"
-                )
-            else:
-                yield Hit("partition", what, fix)
+                what, severity = f"profile '{profile.name}' lists no partition '{name}'", "warning"
+            yield Hit("partition", what, did_you_mean(name, known), severity)  # type: ignore[arg-type]
 
 
 @RULES.add_fit("SB202", "error", "a partition that is down or takes no jobs")
@@ -54,9 +52,7 @@ def _partition_up(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' is {partition.state}: it {takes}"
             yield Hit("partition", what, fix, severity, why_not=partition.state)  # type: ignore[arg-type]
         elif partition.nodes == "":
-            fix = (
-                "use another partition, or bring the profile up to date: sbatchgen profile discover --update"
-            )
+            fix = f"use another partition, {_UPDATE}"
             yield Hit("partition", f"partition '{name}' has no nodes", fix, why_not="no nodes")
 
 
@@ -128,21 +124,16 @@ def _time_given(job: Job) -> Iterator[Hit]:
     empty = job.is_script and not job.resources.options
     if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
         return  # a script without directives has its options elsewhere, or writes another
-    if job.is_script and _names_time_in_vain(job):
-        return
+    if job.is_script:
+        from sbatchgen.rules.directives import unread_lines  # plans need it not
+
+        if any(map(_NAMES_A_TIME.search, unread_lines(job))):  # type: ignore[arg-type]
+            return
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     given = f", {limits[0]}," if limits and limits[0] else ""
     what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
     often = "info" if job.is_brief or job.is_wrapped else None
     yield Hit("time", what, "add --time=HH:MM:SS", often)  # type: ignore[arg-type]
-
-
-def _names_time_in_vain(job: Job) -> bool:
-    """Whether a line of a script that sbatch does not read was meant to set the time limit."""
-    from sbatchgen.job.script import JobScript
-    from sbatchgen.rules.directives import unread_lines  # plans need neither
-
-    return isinstance(job, JobScript) and any(map(_NAMES_A_TIME.search, unread_lines(job)))
 
 
 @RULES.add_fit("SB206", "error", "too many or too few nodes for the partition")
@@ -152,7 +143,9 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if partition.nodes_max is None and nodes > 1:
-            limit = _count_of_nodes(partition) or None
+            from sbatchgen.sbatch.hostlist import hosts  # only jobs of several nodes need it
+
+            limit = len(hosts(str(partition.nodes or ""))) or None
         if limit is not None and nodes > limit:
             what = f"partition '{name}' has {limit} nodes, but the job asks for {nodes}"
             if job.profile.limits.enforce_part_limits == "no":
@@ -169,13 +162,6 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
 
 
-def _count_of_nodes(partition: Partition) -> int:
-    """How many nodes a partition has; 0 if that is not known."""
-    from sbatchgen.sbatch.hostlist import hosts  # only jobs of several nodes need it
-
-    return len(hosts(str(partition.nodes or "")))
-
-
 @RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
 def _time_of_nodes(job: Job) -> Iterator[Hit]:
     nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
@@ -184,17 +170,16 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         most = partition.time_limit(nodes) if nodes and (most or not partition.time_max) else None
         if most is None or time <= most or (partition.time_max and time > partition.time_max):
             continue
-        what = (
-            f"{counted(nodes, 'node')} of partition '{name}' may run for {most}, not for {time_limit(time)}"
-        )
+        asked = counted(nodes, "node")
+        what = f"{asked} of partition '{name}' may run for {most}, not for {time_limit(time)}"
         if partition.node_minutes_max and nodes * time > partition.node_minutes_max * 60:
             what += f": a job may have {partition.node_minutes_max} node-minutes"
-        others = [some.first for some in partition.time_by_nodes]
+        others = [step.first for step in partition.time_by_nodes]
         others += [partition.node_minutes_max * 60 // time] if partition.node_minutes_max else []
         fitting = [other for other in others if other and time <= (partition.time_limit(other) or 0)]
         ways = [f"--time {most} or less"] if most else []
         ways += [f"--nodes {fitting[0]}"] if fitting else []
-        why_not = f"{most} at most for {counted(nodes, 'node')}"
+        why_not = f"{most} at most for {asked}"
         yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
 
 
@@ -357,9 +342,8 @@ def _features_known(job: Job) -> Iterator[Hit]:
     kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
     if text and known.issuperset(_features(text)) and not any(_matches(text, having) for having in kinds):
         what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
-        yield Hit(
-            "constraint", what, "name features of one kind of node", why_not="no node with all features"
-        )
+        fix = "name features of one kind of node"
+        yield Hit("constraint", what, fix, why_not="no node with all features")
 
 
 @RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
@@ -414,10 +398,9 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             yield Hit("reservation", what, f"did you mean '{near}'?")
         return
     left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
-    update = "or bring the profile up to date: sbatchgen profile discover --update"
     if left <= 0:
         what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
-        yield Hit("reservation", what, f"remove --reservation, {update}")
+        yield Hit("reservation", what, f"remove --reservation, {_UPDATE}")
         return
     for where, partition in job.partitions.items():
         if reservation.partitions and where not in reservation.partitions:
@@ -430,7 +413,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
             what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
             fitting = Duration(max(left // 60, 1) * 60)
-            yield Hit("reservation", what, f"set --time {fitting} or less, {update}")
+            yield Hit("reservation", what, f"set --time {fitting} or less, {_UPDATE}")
 
 
 @RULES.add_fit("SB232", "error", "an array that is too large for the cluster", pedantic=True, source="")
@@ -466,10 +449,8 @@ def _licenses_known(job: Job) -> Iterator[Hit]:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known or {}))
         elif count > most:
-            what = (
-                f"cluster '{job.profile.name}' has {most} licences '{name}', but the job asks for {count}: "
-            )
-            yield Hit("licenses", f"{what}Slurm refuses it", f"ask for at most {most}")
+            what = f"cluster '{job.profile.name}' has {most} licences '{name}', but the job asks for "
+            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {most}")
 
 
 def _features(text: str) -> tuple[str, ...]:

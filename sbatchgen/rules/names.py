@@ -35,12 +35,8 @@ def _misnamed(script: JobScript) -> Iterator[Hit]:
 @lru_cache(maxsize=1024)
 def _meant(name: str) -> str:
     """What to write instead of a name that Slurm does not have; "" if Slurm has it, or a site may have."""
-    if (
-        len(name) > LONGEST
-        or name in OF_SLURM
-        or name.replace("_", "") in OF_SITES
-        or _GROUPED.sub("", name) in OF_SLURM
-    ):
+    is_known = not OF_SLURM.isdisjoint((name, _GROUPED.sub("", name))) or name.replace("_", "") in OF_SITES
+    if is_known or len(name) > LONGEST:
         return ""
     for end in range(len(name) - 1, len("SLURM_"), -1):
         if name[end] == "_" and name[:end] in OF_SLURM:
@@ -61,36 +57,20 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     exported = {assignment.name for assignment in body.sets if assignment.exported}
     exported |= {word for command in script.named("export", "declare") for word in command.arguments}
     used = {use.name for use in body.uses}
-    if not re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text) or any(
-        each.launcher for each in script.launches
-    ):
+    has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
+    if not has_python or any(each.launcher for each in script.launches):
         used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # which MPI does not read, and launchers set
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
-        silent = (
-            assignment.exported
-            or assignment.prefix
-            or assignment.by
-            or assignment.context.function
-            or assignment.context.substitution
-        )
-        if (
-            assignment.name not in READ_BY_CHILDREN
-            or silent
-            or assignment.name in exported
-            or assignment.name in used
-        ):
+        name, context = assignment.name, assignment.context
+        is_plain = not (assignment.prefix or assignment.by or context.function or context.substitution)
+        if not is_plain or name in exported | used or name not in READ_BY_CHILDREN:
             continue
         if started and started[-1] > assignment.at:
-            exported.add(assignment.name)
-            what = f"{assignment.name} is not exported: the programs that the script starts do not see it"
-            yield Hit(
-                script.at_start(assignment), what, f"export {assignment.name}={_shown(assignment.value)}"
-            )
-
-
-def _shown(value: str | None) -> str:
-    return value if value and re.fullmatch(r"[\w./:-]{1,40}", value) else "..."
+            exported.add(name)
+            shown = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
+            what = f"{name} is not exported: the programs that the script starts do not see it"
+            yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
 
 
 @RULES.add("SB424", "warning", "a variable of another scheduler")

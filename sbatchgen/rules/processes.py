@@ -68,12 +68,9 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     nodes = script.resources.nodes
     if nodes < 2 or script.named(*OTHER_LAUNCHERS):
         return
-    launches = script.launches
-    if any(
-        launch.step and (launch.launcher or launch.program.name.startswith(("$", '"'))) for launch in launches
-    ):
+    if any(step.launcher or step.program.name.startswith(("$", '"')) for step in script.steps):
         return
-    for launch in launches:
+    for launch in script.launches:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue

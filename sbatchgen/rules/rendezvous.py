@@ -47,9 +47,8 @@ def _port_of_root(script: JobScript) -> Iterator[Hit]:
     fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
     for place, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
-            yield Hit(
-                place, f"port {port} is below 1024, where only root may listen: no process gets it", fix
-            )
+            what = f"port {port} is below 1024, where only root may listen: no process gets it"
+            yield Hit(place, what, fix)
     for made in script.body.sets:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
@@ -105,9 +104,8 @@ def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
             what = f"the quotes make all {script.resources.nodes} nodes one element of {made.name}: "
             what += f"${{{made.name}[1]}} is empty, and ${{{made.name}[0]}} names no host"
             bare = word.text.replace('"', "") if piece.kind == "variable" else word.text[1:-1]
-            edits = (
-                (Edit(word.line, word.column, word.end_column, bare),) if word.line == word.end_line else ()
-            )
+            edit = Edit(word.line, word.column, word.end_column, bare)
+            edits = (edit,) if word.line == word.end_line else ()
             yield Hit(script.at_word(word), what, f"{made.name}=({bare})", edits=edits)
 
 

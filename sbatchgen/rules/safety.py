@@ -60,12 +60,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
             if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
                 what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
                 yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
-        elif (
-            len(words) > 1
-            and words[1].source.text.startswith("=", words[1].at)
-            and _NAME.fullmatch(command.path)
-            and _is_assignment(script, command)
-        ):
+        elif len(words) > 1 and _NAME.fullmatch(command.path) and _is_assignment(script, command):
             what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
 
@@ -85,7 +80,7 @@ def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
 def _is_assignment(script: JobScript, command: Command) -> bool:
     """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
     second = command.words[1].text
-    if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
+    if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
     used = any(use.name == command.path for use in script.body.uses)
     return used or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
@@ -112,10 +107,8 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
                 continue
             fate = "-rf removes nothing" if command.name == "rm" else f"{command.name} finds no such file"
             what = f"{word.text} is one name with a *, not a pattern, as the * is in quotes: {fate}"
-            fix = (
-                re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text) if "$" in word.text else word.text[1:-1]
-            )
-            yield Hit(script.at_word(word), what, f"write {fix}")
+            bare = re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text)
+            yield Hit(script.at_word(word), what, f"write {bare if '$' in word.text else word.text[1:-1]}")
 
 
 _OF_FILES = programs("files")
@@ -133,15 +126,10 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             severity = "info" if made.name.startswith("LD_") else None
             fix = f"set it for one command alone: {made.name}=... python train.py"
             yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
-        elif (
-            made.name == "PATH"
-            and made.value
-            and not made.append
-            and made.context.top
-            and not {"/usr/bin", "/bin"} & set(made.value.split(":"))
-        ):
-            what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
-            yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
+        elif made.name == "PATH" and made.value and not made.append and made.context.top:
+            if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
+                what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
+                yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
@@ -156,10 +144,9 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             continue
         for word in command.words[1:]:
             if (shared := _SHARED.fullmatch(word.text)) and not is_whole:
-                what = (
-                    f"{shared[1]} belongs to all jobs on the node: this removes the files of your other jobs"
-                )
-                yield Hit(script.at_word(word), what, f"rm -rf {shared[1]}/NAME, or --exclusive")
+                folder = shared[1]
+                what = f"{folder} belongs to all jobs on the node: this removes the files of your other jobs"
+                yield Hit(script.at_word(word), what, f"rm -rf {folder}/NAME, or --exclusive")
                 continue
             piece = word.pieces[0]
             rest = word.pieces[1:]
@@ -215,19 +202,12 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
         return
     first = next(iter(script.unfilled if script.refused_unfilled else of_bash or lines))
     match, others = lines[first], [str(number) for number in lines if number != first]
-    what = f"'{match[0]}' is a placeholder"
-    what += (
-        ": sbatch refuses the script"
-        if script.refused_unfilled
-        else ": bash can't parse the line" * bool(of_bash)
-    )
-    fix = (
-        f"fill it in, also in line{'s' * (len(others) > 1)} {first_names(others, 5)}"
-        if others
-        else "fill it in"
-    )
+    fate = ": bash can't parse the line" if of_bash else ""
+    fate = ": sbatch refuses the script" if script.refused_unfilled else fate
+    what = f"'{match[0]}' is a placeholder{fate}"
+    also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
-    yield Hit(place, what, fix, "info" if script.refused_unfilled or of_bash else None)
+    yield Hit(place, what, f"fill it in{also}", "info" if fate else None)
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:

@@ -65,14 +65,10 @@ def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
 
 def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for made in script.body.sets:
-        if (
-            not made.name.upper().endswith(_ENDINGS)
-            or made.word is None
-            or not _SECRET_NAME.fullmatch(made.name)
-        ):
-            continue
         value = made.value
-        if value is not None and _is_secret(made.name, value) and not _has_shape(value):
+        if value is None or made.word is None or not made.name.upper().endswith(_ENDINGS):
+            continue
+        if _SECRET_NAME.fullmatch(made.name) and _is_secret(made.name, value) and not _has_shape(value):
             yield f"the value of {made.name}", value, script.at_word(made.word), made.name
     for name in ("export", "comment", "wckey"):
         for match in _SECRET_PAIR.finditer(script.option(name)):

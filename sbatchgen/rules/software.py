@@ -16,9 +16,7 @@ from sbatchgen.rules.rule import Hit, Rules
 RULES: Rules[JobScript] = Rules()
 
 PREPARES = ("source", ".", "module", "ml", "eval")
-_ML_VERBS = frozenset(
-    ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
-)
+_ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
 
 
 @RULES.add("SB402", "info", "modules loaded on top of the login shell's", pedantic=True)

@@ -25,9 +25,8 @@ RULES: Rules[DryRun] = Rules()
 def _refused(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
         if step.refusal and not any(nodes_of(done, step)):
-            yield Hit(
-                done.at(step.line), f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
-            )
+            what = f"Slurm refuses this step: {step.refusal}"
+            yield Hit(done.at(step.line), what, "see -n, -N and -c of srun")
 
 
 @RULES.add(*SAME_GPU, source=NCCL)

@@ -40,12 +40,8 @@ def _not_set_by_slurm(done: DryRun) -> Iterator[Hit]:
         if option in done.script.options:
             what = f"{name} has no value: {variable} is empty, because Slurm {done.script.slurm} "
             what += "does not set it"
-            fix = (
-                f"{name} $SLURM_GPUS_ON_NODE"
-                if "GPUS" in variable
-                else f"{name} with the value of --{option}"
-            )
-            yield Hit(done.at(step.line), what, fix)
+            value = "$SLURM_GPUS_ON_NODE" if "GPUS" in variable else f"with the value of --{option}"
+            yield Hit(done.at(step.line), what, f"{name} {value}")
         elif option:
             what = f"{name} has no value: {variable} is empty, because the job has no --{option}"
             yield Hit(done.at(step.line), what, f"add #SBATCH --{option}=...")

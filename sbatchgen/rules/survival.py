@@ -76,10 +76,8 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
-        fix = (
-            f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background (see SB602)"
-        )
-        yield Hit("signal", what, fix)
+        fix = f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background "
+        yield Hit("signal", what, fix + "(see SB602)")
 
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)")
@@ -125,10 +123,8 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
             others = script.text.replace(script.body.source.text[command.at : command.end], "")
             if signal in others or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", others):
                 continue  # which may send it
-            what = (
-                f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not run"
-            )
-            yield Hit(script.at_word(word), what, f"#SBATCH --signal=B:{signal}@300")
+            what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
+            yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)

@@ -39,13 +39,7 @@ def specs(release: str) -> dict[str, Spec]:
         ValueError: The release is not in RELEASES; a point release counts as its line.
     """
     return {
-        name: Spec(
-            name=name,
-            short=short.removeprefix("."),
-            argument=HasArgument(argument[0]),
-            early="!" in argument,
-            per_component="*" in argument,
-        )
+        name: Spec(name, short.removeprefix("."), HasArgument(argument[0]), "!" in argument, "*" in argument)
         for name, short, argument, _ in _rows(line_of(release))
     }
 
@@ -54,11 +48,8 @@ def specs(release: str) -> dict[str, Spec]:
 def variables(release: str) -> tuple[tuple[str, str], ...]:
     """Return the variables that sbatch of this release reads, each with the option that it sets."""
     line = line_of(release)
-    regular = (
-        (f"SBATCH_{name.upper().replace('-', '_')}", name)
-        for name, _, argument, _ in _rows(line)
-        if "$" in argument
-    )
+    named = (name for name, _, argument, _ in _rows(line) if "$" in argument)
+    regular = ((f"SBATCH_{name.upper().replace('-', '_')}", name) for name in named)
     others = ((variable, name) for variable, name, since in _table("variables.txt") if line >= since)
     return (*regular, *others)
 
