@@ -137,7 +137,15 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
         newest |= dict.fromkeys(lines, release)
         if not lines:
             break
-    return [_dated_finding(finding, newest.get(finding.place.line, "")) for finding in findings]
+    dated = []
+    for finding in findings:
+        release = newest.get(finding.place.line, "")
+        if release and finding.severity == "error":
+            what = f"{finding.problem.what} (Slurm {release} and older take it)"
+            problem = finding.problem._replace(what=what)
+            finding = finding._replace(severity="warning", problem=problem)  # noqa: PLW2901
+        dated.append(finding)
+    return dated
 
 
 def _refused_lines(findings: Iterable[Finding]) -> set[int]:
@@ -145,13 +153,6 @@ def _refused_lines(findings: Iterable[Finding]) -> set[int]:
     about = {rule.id for rule in judge.rules(_ABOUT_OPTIONS)}
     errors = (finding for finding in findings if finding.severity == "error")
     return {finding.place.line for finding in errors if finding.rule in about}
-
-
-def _dated_finding(finding: Finding, release: str) -> Finding:
-    if not release or finding.severity != "error":
-        return finding
-    what = f"{finding.problem.what} (Slurm {release} and older take it)"
-    return finding._replace(severity="warning", problem=finding.problem._replace(what=what))
 
 
 def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:

@@ -15,6 +15,7 @@ from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
+from sbatchgen.rules.names import values_of
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.software import PREPARES
 from sbatchgen.sbatch.option_table import HasArgument, specs, variables
@@ -26,24 +27,9 @@ _LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
 LONG_S = 3600  # from here on people wait for a program's output
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
-_NEEDED = {
-    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
-    "SLURM_CPUS_PER_GPU": ("cpus-per-gpu",),
-    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
-    "SLURM_NTASKS": ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"),
-    "SLURM_GPUS": ("gpus",),
-    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
-    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
-}  # fmt: skip
-_OLD = {"SLURM_NPROCS": "SLURM_NTASKS", "SLURM_JOBID": "SLURM_JOB_ID", "SLURM_NODELIST": "SLURM_JOB_NODELIST"}
-_SLOW = {
-    "NCCL_DEBUG": ("TRACE",),
-    "NCCL_P2P_DISABLE": ("1",),
-    "NCCL_IB_DISABLE": ("1",),
-    "NCCL_SHM_DISABLE": ("1",),
-    "CUDA_LAUNCH_BLOCKING": ("1",),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
-}
+_NEEDED = values_of("needed")
+_OLD = {old: new for old, (new,) in values_of("old").items()}
+_SLOW = values_of("slow")
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
 _IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
@@ -339,8 +339,12 @@ def _features_known(job: Job) -> Iterator[Hit]:
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 yield Hit(option, what, did_you_mean(feature, known), why_not=f"no feature '{feature}'")
     text = job.option("constraint")
+    if not text or not known.issuperset(_features(text)):
+        return
+    from sbatchgen.sbatch.lists import matches
+
     kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
-    if text and known.issuperset(_features(text)) and not any(_matches(text, having) for having in kinds):
+    if not any(matches(text, having) for having in kinds):
         what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
         fix = "name features of one kind of node"
         yield Hit("constraint", what, fix, why_not="no node with all features")
@@ -463,12 +467,6 @@ def _features(text: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(features(text)))
     except ValueError:
         return ()
-
-
-def _matches(text: str, having: Sequence[str]) -> bool:
-    from sbatchgen.sbatch.lists import matches
-
-    return matches(text, having)
 
 
 def _licenses(text: str) -> tuple[tuple[str, int], ...]:

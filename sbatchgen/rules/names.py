@@ -14,14 +14,22 @@ from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
 
-VARIABLES = {kind: frozenset(words.split()) for kind, words in rows(__file__, "variables.txt")}
+VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}
+
+
+def values_of(kind: str) -> dict[str, list[str]]:
+    """Return the variables of a kind, each with its values."""
+    pairs = (item.split("=") for item in VARIABLES[kind])
+    return {name: values.split(",") for name, values in pairs}
+
+
 OF_SLURM = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
 NAMES_MAX = 200  # of a script, which are compared with Slurm's
 LONGEST = 60
 OF_SITES = frozenset(("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR"))
 _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
-OF_OTHERS = dict(pair.split("=") for pair in VARIABLES["others"])
-READ_BY_CHILDREN = VARIABLES["read-by-children"]
+OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
+READ_BY_CHILDREN = frozenset(VARIABLES["read-by-children"])
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets")

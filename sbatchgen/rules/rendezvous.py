@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment
-from sbatchgen.bash.chain import ToolOption
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
@@ -73,12 +72,13 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         if launcher is None:
             continue
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
-            value = launcher.text_of(option)
+            value, source = launcher.text_of(option), option.word.source
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
                 what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
-            elif "$(hostname" in value and _is_of_task(option, script):
+            elif "$(hostname" in value and not (source is script.body.source or source.fixed):
+                # It is in single quotes after bash -c, so that the shell of each task expands it.
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
     for assignment in _addresses(script):
@@ -124,12 +124,6 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
             what += "same model alone"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
-
-
-def _is_of_task(option: ToolOption, script: JobScript) -> bool:
-    """Whether it is in single quotes after bash -c, so that the shell of each task expands it."""
-    source = option.word.source
-    return source is not script.body.source and not source.fixed
 
 
 def _has_whole_nodes(script: JobScript) -> bool:

@@ -29,8 +29,8 @@ _LOADED = {
     "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
-OF_SITES = VARIABLES["of-sites"]
-ALWAYS_SET = VARIABLES["always-set"]
+OF_SITES = frozenset(VARIABLES["of-sites"])
+ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
 WHOLE_GPUS = 8  # of a job that has its node alone, most likely

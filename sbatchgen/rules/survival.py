@@ -12,7 +12,6 @@ from signal import Signals
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
@@ -57,15 +56,6 @@ def _is_whole(script: JobScript) -> bool:
     return not script.sources_commands
 
 
-def _speaks_of(script: JobScript, words: tuple[str, ...]) -> bool:
-    text = script.text.lower()
-    return any(word in text for word in words)
-
-
-def _shown(launch: Launch) -> str:
-    return f"{(launch.step or launch.program).name} in line {launch.command.line}"
-
-
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script")
 def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = _signal(script, batch=True)
@@ -88,10 +78,12 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     trainings, commands = script.trainings, script.body.commands
     if not trainings or script.named("wait", "coproc") or any(command.background for command in commands):
         return
-    what = f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the "
-    what += "training is over, or was killed at the time limit"
+    last = trainings[-1]
+    program = f"{(last.step or last.program).name} in line {last.command.line}"
+    what = f"bash runs the trap for {signal} only when {program} has ended: by then the training is over, or "
+    what += "was killed at the time limit"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
-    yield Hit(script.at_word(trainings[-1].command), what, fix)
+    yield Hit(script.at_word(last.command), what, fix)
 
 
 @RULES.add("SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)")
@@ -131,7 +123,7 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
 def _resumes(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
         return
-    if not _speaks_of(script, RESUMES):
+    if not any(word in script.text.lower() for word in RESUMES):
         what = "--requeue starts the script again from its first line, but nothing in it looks for a "
         what += "checkpoint: training starts from scratch, and may overwrite what it has saved"
         yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
@@ -142,7 +134,7 @@ def _saves(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
     if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
         return
-    if "signal" not in script.options and not _speaks_of(script, SAVES):
+    if "signal" not in script.options and not any(word in script.text.lower() for word in SAVES):
         what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "
         what += "failure loses all of it"
         yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
