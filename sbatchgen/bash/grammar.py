@@ -28,9 +28,8 @@ def names(text: str) -> frozenset[str]:
 
 # The tokens without a name of their own that are nodes here.
 _TOKENS = names("then && || | |& & $ == =~ unset export declare local readonly typeset")
-EXPANSIONS = names(
-    "simple_expansion expansion command_substitution process_substitution arithmetic_expansion"
-)
+_SUBSTITUTIONS = names("command_substitution process_substitution arithmetic_expansion")
+EXPANSIONS = _SUBSTITUTIONS | {"simple_expansion", "expansion"}
 _LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS  # read no further
 
 
@@ -174,9 +173,8 @@ def _prepared(text: str) -> bytes:
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     data = _ended_once(data) if b"<<" in data else data
     end = data.rstrip()
-    return (
-        end[:-1] + b" " + data[len(end) :] if end.endswith(b"\\") else data
-    )  # a line that nothing continues
+    is_open = end.endswith(b"\\")  # a line that nothing continues
+    return end[:-1] + b" " + data[len(end) :] if is_open else data
 
 
 def _ended_once(data: bytes) -> bytes:

@@ -35,12 +35,7 @@ class LauncherCall:
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
-        """Return the launcher that a process is, also by a module of Python; None for another program.
-
-        Args:
-            argv: The words of the process.
-            more: The other attributes.
-        """
+        """Return the launcher that a process is, also by a module of Python; None for another program."""
         words = list(argv)
         name, at = program_name(words, PROGRAMS)
         if name == "python":

@@ -180,7 +180,6 @@ def _result(each: Located, index: int) -> dict[str, Any]:
 
 def _replacement(edit: Edit) -> dict[str, Any]:
     """An edit; without an end column a region goes to the end of the line, without its line break."""
-    region = {"startLine": edit.line, "startColumn": edit.column} | (
-        {"endColumn": edit.end} if edit.end else {}
-    )
+    region = {"startLine": edit.line, "startColumn": edit.column}
+    region |= {"endColumn": edit.end} if edit.end else {}
     return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}

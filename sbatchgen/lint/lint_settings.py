@@ -16,8 +16,7 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import applies, lint, rules
 from sbatchgen.lint.source import Source
-from sbatchgen.rules.comments import is_known
-from sbatchgen.rules.retired import RETIRED
+from sbatchgen.rules.comments import RETIRED, is_known
 from sbatchgen.rules.rule import Applies
 from sbatchgen.sbatch.option_table import line_of
 from sbatchgen.units import RELEASES
@@ -156,11 +155,7 @@ def checked(file: Path, text: str | None = None) -> Document[Profile]:
 
 
 def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """Return the starts of ids in the values of a flag.
-
-    Raises:
-        CommandLineError: No rule's id starts so.
-    """
+    """Return the starts of ids in the values of a flag; raises CommandLineError if no rule's id starts so."""
     ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
     for start in ids:
         if not is_known(start, rules()):

@@ -53,16 +53,14 @@ def marks_secret(rule_id: str) -> bool:
 def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that no comment in it turns off, in the order of its lines.
 
-    Args:
-        script: The script.
-        others: Findings of other tools in it, which comments turn off as well. Those of a rule that finds
-            something itself are left out: a plan finds the same mistake as the text does.
+    So are findings of other tools. Those of a rule that finds something itself are left out: a plan finds the
+    same mistake as the text does.
     """
     failures: _Failures = {}
     findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
     findings = _dated(script, _applying(script, findings))
-    said = {finding.rule for finding in findings}
-    findings += [finding for finding in others if finding.rule not in said]
+    reported = {finding.rule for finding in findings}
+    findings += [finding for finding in others if finding.rule not in reported]
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
             findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)

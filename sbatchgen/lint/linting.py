@@ -19,8 +19,7 @@ from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
 from sbatchgen.lint.linter import marks_secret, rules
 from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.quoting import counted
-from sbatchgen.rules.comments import SHELLCHECK
-from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.rules.rule_page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
@@ -50,7 +49,7 @@ class Checked:
     is_document: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
     """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
 
@@ -72,11 +71,7 @@ class RuleText(NamedTuple):
 
 
 def explanation(names: Sequence[str]) -> str:
-    """Return the pages of rules, in Markdown.
-
-    Raises:
-        CommandLineError: There is no such rule.
-    """
+    """Return the pages of rules, in Markdown; raises CommandLineError if there is no such rule."""
     known = pages()
     return "\n".join(known[rule].text for rule in _named(names))
 
@@ -145,12 +140,8 @@ def run(
     )
     problems: list[Problem] = []
     named = list(files(names, problems.append))
-    task = Task(
-        settings=settings,
-        mend=mend,
-        shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck),
-        plans={**environment} if plan else None,
-    )
+    program = shellcheck.program(len(named), wanted=ask_shellcheck)
+    task = Task(settings, mend, program, plans={**environment} if plan else None)
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]

@@ -25,8 +25,8 @@ from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.rules.comments import RETIRED, removal
 from sbatchgen.rules.judge import check
-from sbatchgen.rules.retired import RETIRED, removal
 from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Text
 

@@ -95,9 +95,8 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
             if name.startswith("."):
                 continue
             is_document = suffix.lower() in DOCUMENTS
-            if suffix in SCRIPTS or (
-                (suffix in PERHAPS or is_document) and _has_directives(path, is_document)
-            ):
+            is_likely = suffix in PERHAPS or is_document
+            if suffix in SCRIPTS or (is_likely and _has_directives(path, is_document)):
                 yield path
 
 

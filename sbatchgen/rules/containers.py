@@ -20,9 +20,7 @@ from sbatchgen.runtimes.edf import IN_CONTAINER
 RULES: Rules[JobScript] = Rules()
 
 GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
-GPU_VARIABLES = frozenset(
-    f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
-)
+GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
 _DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 # A driver that is mounted by hand, and a flag in a variable.

@@ -57,20 +57,16 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
 )
 def _late(script: JobScript) -> Iterator[Hit]:
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
-    late = [
-        line.line
-        for line in script.sbatch.directives
-        if line.kind is Kind.LATE
-        and (comments is None or line.line in comments)  # else a script writes it
-        and not line.text.startswith("#SLURM_")  # a variable
-    ]
+    lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)
+    late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # a variable
+    late = [line for line in late if comments is None or line in comments]  # else a script writes it
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"
         if len(late) > 1:
             what = f"this directive and {len(late) - 1} more come after the first command: "
             what += "Slurm silently ignores them"
-        lines = enumerate(map(str.strip, script.lines), start=1)
-        commands = (number for number, line in lines if line and line[0] != "#")
+        stripped = enumerate(map(str.strip, script.lines), start=1)
+        commands = (number for number, line in stripped if line and line[0] != "#")
         it = "it" if len(late) == 1 else "them"
         yield Hit(script.at(late[0]), what, f"move {it} above line {next(commands, 2)}, the first command")
 

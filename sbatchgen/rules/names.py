@@ -103,13 +103,9 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks
         if not launch.is_native or not tasks:
             continue
-        sizes = [
-            assignment
-            for assignment in script.body.sets
-            if assignment.name == "WORLD_SIZE"
-            and (assignment in launch.command.prefix if assignment.prefix else assignment.exported)
-            and assignment.at < launch.command.end
-        ]
+        before = [made for made in script.body.sets if made.at < launch.command.end]
+        sets = [made for made in before if made.name == "WORLD_SIZE"]
+        sizes = [made for made in sets if (made in launch.command.prefix if made.prefix else made.exported)]
         value = (sizes[-1].value or "") if sizes else ""
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"

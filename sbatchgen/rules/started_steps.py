@@ -32,12 +32,8 @@ def _refused(done: DryRun) -> Iterator[Hit]:
 @RULES.add(*SAME_GPU, source=NCCL)
 def _same_gpu(done: DryRun) -> Iterator[Hit]:
     """Programs that the script puts on the same GPU while another of its node is idle."""
-    chosen = [
-        (step, process.gpus)
-        for step in done.steps
-        for process in step.processes
-        if not step.is_srun and process.gpus and "CUDA_VISIBLE_DEVICES" in process.env
-    ]
+    started = [(step, process) for step in done.steps if not step.is_srun for process in step.processes]
+    chosen = [(step, each.gpus) for step, each in started if each.gpus and "CUDA_VISIBLE_DEVICES" in each.env]
     for (first, gpus), (second, others) in combinations(chosen, 2):
         used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
         idle = {*range(done.grant.gpus)} - used

@@ -28,11 +28,7 @@ Requests = dict[tuple[str, str], dict[str, int]]  # how much by name and type, t
 
 
 def check_options(options: Mapping[str, str], *, slurm: str) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        RefusedError: sbatch refuses the job.
-    """
+    """Raise RefusedError for options that sbatch refuses together."""
     for pair in rivals(options):
         if slurm >= pair.since:
             raise RefusedError(pair.words)

@@ -75,11 +75,7 @@ class Directive:
 
 
 def check_file(script: bytes) -> None:
-    """Refuse a file that is not a script for sbatch.
-
-    Raises:
-        RefusedError: It is not one.
-    """
+    """Raise RefusedError for a file that is not a script for sbatch."""
     if not script:
         raise RefusedError("Batch script is empty!", 1, 1)
     if not script.partition(b"\0")[0].strip(BLANKS.encode()):

@@ -33,11 +33,7 @@ class Spec(NamedTuple):
 
 @cache
 def specs(release: str) -> dict[str, Spec]:
-    """Return the options of a release, by long name.
-
-    Raises:
-        ValueError: The release is not in RELEASES; a point release counts as its line.
-    """
+    """Return the options of a release, by long name; raises ValueError as `line_of` does."""
     return {
         name: Spec(name, short.removeprefix("."), HasArgument(argument[0]), "!" in argument, "*" in argument)
         for name, short, argument, _ in _rows(line_of(release))
@@ -61,11 +57,7 @@ def value_kinds() -> dict[str, str]:
 
 
 def line_of(release: str) -> str:
-    """Return the release line: 22.05 of 22.05.8.
-
-    Raises:
-        ValueError: It is not known here.
-    """
+    """Return the release line, 22.05 of 22.05.8; raises ValueError for one that is not in RELEASES."""
     line = ".".join(release.split(".")[:2])
     if line not in RELEASES:
         raise ValueError(f"Slurm {release} is not known; known are {', '.join(RELEASES)}")

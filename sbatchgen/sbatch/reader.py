@@ -51,11 +51,7 @@ class Script:
 
 
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
-    """Read a script as this release of sbatch does, with the options that the site's plugins add.
-
-    Raises:
-        ValueError: The release is not known here.
-    """
+    """Read a script as this sbatch and the site's plugins do; raises ValueError as `line_of` does."""
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     lines = tuple(directives(script.decode("utf-8", "surrogateescape"), slurm=slurm))
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
