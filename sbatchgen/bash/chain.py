@@ -126,10 +126,10 @@ def _launcher(tool: Tool) -> Sequence[Word]:
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
     """The tools that the string of bash -c starts at its end, or with the parameters that it is given."""
     inner = string_body(tool.body, script)
-    own = [command for command in inner.commands if not command.test and not command.context.substitution]
-    passing = [command for command in own if any("@" in word.variables for word in command.words)]
-    launching = [command for command in own if command.name in _MAIN]
-    chosen = (passing or launching or own)[-1:]
+    commands = [each for each in inner.commands if not each.test and not each.context.substitution]
+    passing = [command for command in commands if any("@" in word.variables for word in command.words)]
+    launching = [command for command in commands if command.name in _MAIN]
+    chosen = (passing or launching or commands)[-1:]
     for command in chosen:
         words = [word for written in command.words for word in inner.expand(written)]
         yield from _chain(words, inner, [tool.body.followed(word) for word in tool.rest], depth - 1)

@@ -83,18 +83,18 @@ def _read_table() -> None:
         names, _, options = rest.partition(" | ")
         kinds = frozenset(word for word in heads.split() if not word.isdecimal())
         all_names = [name.replace("/", " ") for name in names.split()]
-        own = [name for name in all_names if not name.startswith("-m ")]
+        called = [name for name in all_names if not name.startswith("-m ")]
         for kind in kinds:
-            _NAMES.setdefault(kind, set()).update(own)
+            _NAMES.setdefault(kind, set()).update(called)
         modules = tuple(name[3:] for name in all_names if name.startswith("-m "))
-        MODULES.update(dict.fromkeys(modules, own[0]))
+        MODULES.update(dict.fromkeys(modules, called[0]))
         if not kinds & STARTING:
             continue
         operands = next((int(word) for word in heads.split() if word.isdecimal()), 0)
-        first = Program(name=own[0], kinds=kinds, operands=operands, modules=modules)
+        first = Program(name=called[0], kinds=kinds, operands=operands, modules=modules)
         for option in options.split():
             first.add_option(option)
-        PROGRAMS.update({name: replace(first, name=name) for name in own})
+        PROGRAMS.update({name: replace(first, name=name) for name in called})
 
 
 _read_table()

@@ -25,7 +25,7 @@ def resources(
 ) -> ResourceRequest:
     """The resources of a script, from the use that counts of each option."""
     text = {name: use.value or "" for name, use in options.items()}
-    least, most = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
+    nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
 
     def counted(name: str) -> int | None:
         return _read(partial(count, name, slurm=slurm), text.get(name))
@@ -34,8 +34,8 @@ def resources(
         options=text,
         places={name: at(use) for name, use in options.items()},
         nowhere=nowhere,
-        nodes_min=least,
-        nodes_max=most,
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
         ntasks=counted("ntasks"),
         ntasks_per_node=counted("ntasks-per-node"),
         cpus_per_task=counted("cpus-per-task"),

@@ -78,8 +78,8 @@ def _of_pyxis(
     uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
 ) -> Iterator[Container]:
     """Yield the container of sbatch or of an srun, if it has an option of pyxis."""
-    own = [use for use in uses if use[0] in PYXIS_NAMES]
-    if own:
-        images = [use for use in own if use[0] == "container-image"]
-        _, image, at = images[-1] if images else ("", "", own[0][2])
-        yield Container(image, at, own, command, inside, pyxis=True)
+    used = [use for use in uses if use[0] in PYXIS_NAMES]
+    if used:
+        images = [use for use in used if use[0] == "container-image"]
+        _, image, at = images[-1] if images else ("", "", used[0][2])
+        yield Container(image, at, used, command, inside, pyxis=True)

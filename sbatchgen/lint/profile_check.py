@@ -56,8 +56,9 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
 
 def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
     """Warn if it has the name of a bundled profile, which reviews would show."""
-    name, own = profile.value.name, bundled("profiles")
-    if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
+    name, folder = profile.value.name, bundled("profiles")
+    is_bundled = file.stem == name or file.resolve().parent == folder.resolve()
+    if (folder / f"{name}.yaml").is_file() and not is_bundled:
         what = f"name: '{name}' is the name of a bundled profile"
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
 
@@ -103,9 +104,9 @@ def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher
         return resolve(profile, [flags], mode_name=mode, name=mode)
 
     resolved = resolved_here()
-    own = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
-    values |= own
-    return resolved_here() if own else resolved
+    missing = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
+    values |= missing
+    return resolved_here() if missing else resolved
 
 
 def of_user(resolved: ResolvedJob) -> dict[str, str]:

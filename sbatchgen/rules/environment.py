@@ -189,11 +189,10 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB414", "info", "the old name of a variable")
 def _old_names(script: JobScript) -> Iterator[Hit]:
-    own = script.assigned
     for use in script.body.uses:
         new = _OLD.get(use.name)
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
-        if new is None or use.name in own:
+        if new is None or use.name in script.assigned:
             continue
         start = line.find(use.name, use.column - 1) + 1
         at = (use.line, start, start + len(use.name))

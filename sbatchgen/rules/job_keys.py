@@ -145,8 +145,8 @@ def _runtime_complete(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB043", "error", "an option of another runtime")
 def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    own = {key.name for key in resolved.runtime.keys}
-    for key in resolved.software.keys() - own:
+    keys = {key.name for key in resolved.runtime.keys}
+    for key in resolved.software.keys() - keys:
         origin, by = resolved.origin(key), resolved.origin("runtime")
         if origin.level < max(by.level, Level.PROJECT if key in CHOOSING else Level.JOB):
             continue  # a higher layer has chosen another runtime

@@ -80,15 +80,15 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
     pends = "pending for ever (PartitionTimeLimit)"
     fate = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
     for name, partition in job.partitions.items():
-        most, doubt = _limit(job, partition, "time_max")
+        limit, doubt = _limit(job, partition, "time_max")
         for option, asked, then in (
             ("time", job.resources.time, fate.get(job.profile.limits.enforce_part_limits, _REFUSED)),
             ("time-min", job.resources.time_min, _REFUSED),
         ):
-            if asked is not None and most and asked > most:
-                what = f"--{option} {time_limit(asked)} is over the limit {most} of partition '{name}'"
-                why_not = f"time limit {most} is less than {time_limit(asked)}"
-                fix = f"set --{option} {most} or less"
+            if asked is not None and limit and asked > limit:
+                what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
+                why_not = f"time limit {limit} is less than {time_limit(asked)}"
+                fix = f"set --{option} {limit} or less"
                 yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
 
 
@@ -153,11 +153,11 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             what += doubt
             why_not = f"{counted(limit, 'node')} at most"
             yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
-        most = job.resources.nodes_max or nodes
+        nodes_max = job.resources.nodes_max or nodes
         least, doubt = _limit(job, partition, "nodes_min")
-        if least is not None and "nodes" in job.resources and most < least:
+        if least is not None and "nodes" in job.resources and nodes_max < least:
             what = f"partition '{name}' is for jobs of {least} nodes or more, "
-            what += f"but {most} were asked for{doubt}"
+            what += f"but {nodes_max} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
 
@@ -166,20 +166,20 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
 def _time_of_nodes(job: Job) -> Iterator[Hit]:
     nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
     for name, partition in job.partitions.items():
-        most, doubt = _limit(job, partition, "time_max")
-        most = partition.time_limit(nodes) if nodes and (most or not partition.time_max) else None
-        if most is None or time <= most or (partition.time_max and time > partition.time_max):
+        limit, doubt = _limit(job, partition, "time_max")
+        limit = partition.time_limit(nodes) if nodes and (limit or not partition.time_max) else None
+        if limit is None or time <= limit or (partition.time_max and time > partition.time_max):
             continue
         asked = counted(nodes, "node")
-        what = f"{asked} of partition '{name}' may run for {most}, not for {time_limit(time)}"
+        what = f"{asked} of partition '{name}' may run for {limit}, not for {time_limit(time)}"
         if partition.node_minutes_max and nodes * time > partition.node_minutes_max * 60:
             what += f": a job may have {partition.node_minutes_max} node-minutes"
         others = [step.first for step in partition.time_by_nodes]
         others += [partition.node_minutes_max * 60 // time] if partition.node_minutes_max else []
         fitting = [other for other in others if other and time <= (partition.time_limit(other) or 0)]
-        ways = [f"--time {most} or less"] if most else []
+        ways = [f"--time {limit} or less"] if limit else []
         ways += [f"--nodes {fitting[0]}"] if fitting else []
-        why_not = f"{most} at most for {asked}"
+        why_not = f"{limit} at most for {asked}"
         yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
 
 
@@ -191,9 +191,9 @@ def _options_work(job: Job) -> Iterator[Hit]:
             what = f"Slurm ignores --{option}: this cluster has no topology/{kind}"
             yield Hit(option, what, f"remove --{option}")
     switches = job.option("switches").partition("@")[0]
-    most = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
-    if most and limits.topology == "tree" and resources.nodes > most:
-        what = f"--switches={switches}: so many leaf switches have {most} nodes at most, and the job "
+    reached = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
+    if reached and limits.topology == "tree" and resources.nodes > reached:
+        what = f"--switches={switches}: so many leaf switches have {reached} nodes at most, and the job "
         what += f"asks for {resources.nodes}: it waits in vain, 5 minutes or as long as the option says"
         fitting = -(-resources.nodes // (limits.switch_nodes or 1))
         yield Hit("switches", what, f"remove it, or set --switches={fitting}")
@@ -281,10 +281,10 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 
 def _beyond_qos(job: Job, partition: Partition) -> Iterator[tuple[str, Hit]]:
     """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
-    known, own = _known_qos(job), str(partition.partition_qos or "").lower()
+    known, first = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
-    in_force = [*dict.fromkeys(name for name in (own, *(_asked_qos(job) or [default])) if name in known)]
-    if any("partition_qos" in known[name].overrides for name in in_force if name != own):
+    in_force = [*dict.fromkeys(name for name in (first, *(_asked_qos(job) or [default])) if name in known)]
+    if any("partition_qos" in known[name].overrides for name in in_force if name != first):
         in_force.reverse()
     denies = any(known[name].deny_on_limit for name in in_force)
     seen: set[str] = set()
@@ -423,13 +423,13 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB232", "error", "an array that is too large for the cluster", pedantic=True, source="")
 def _array_within_limit(job: Job) -> Iterator[Hit]:
     limits = job.profile.limits
-    most = limits.max_array_size or MAX_ARRAY_SIZE
+    size = limits.max_array_size or MAX_ARRAY_SIZE
     largest = max((max(each[-1], each.step) for each in job.array), default=-1)
-    if largest >= most:
+    if largest >= size:
         known = limits.max_array_size is not None
         whose = "on this cluster" if known else "unless the site changed it"
-        what = f"array index {largest} is not below MaxArraySize ({most} {whose}): Slurm refuses the job"
-        fix = f"use indices from 0 to {most - 1}, and add an offset in the script"
+        what = f"array index {largest} is not below MaxArraySize ({size} {whose}): Slurm refuses the job"
+        fix = f"use indices from 0 to {size - 1}, and add an offset in the script"
         yield Hit("array", what, fix, None if known else "warning")
     if limits.max_array_tasks is not None and job.array_tasks > limits.max_array_tasks:
         what = f"the array has {job.array_tasks} tasks, and this cluster allows {limits.max_array_tasks}"
@@ -448,13 +448,13 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
     for name, count in _licenses(job.option("licenses")) if known is not None else ():
-        most = (known or {}).get(Text(name))
-        if most is None:
+        available = (known or {}).get(Text(name))
+        if available is None:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known or {}))
-        elif count > most:
-            what = f"cluster '{job.profile.name}' has {most} licences '{name}', but the job asks for "
-            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {most}")
+        elif count > available:
+            what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
+            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
 
 
 def _features(text: str) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the time limit, "
         what += "give or take the minute in which Slurm looks"
-        most = max(lead, min(300, time // 4 if time else 300))
-        fix = f"leave time to save: {to}@{most}" if most > lead else "leave time to save: a longer time limit"
+        safe = max(lead, min(300, time // 4 if time else 300))
+        fix = f"leave time to save: {to}@{safe}" if safe > lead else "leave time to save: a longer time limit"
         yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
 
 

@@ -78,8 +78,8 @@ def _minutes(job: Job) -> Iterator[Hit]:
 def _megabytes(job: Job) -> Iterator[Hit]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         value = job.written(name)
-        most = FEW_MIB if name == "mem" else FEW_MIB // 4
-        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= most:
+        largest = FEW_MIB if name == "mem" else FEW_MIB // 4
+        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= largest:
             what = f"--{name}={value} is {value} megabytes"
             yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
 

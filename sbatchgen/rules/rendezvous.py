@@ -161,8 +161,8 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
     addresses = _addresses(script)
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
-        own = command.context.substitution and not command.context.trap
-        if not own or not any(address.at <= command.at < address.end for address in addresses):
+        is_substituted = command.context.substitution and not command.context.trap
+        if not is_substituted or not any(address.at <= command.at < address.end for address in addresses):
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""

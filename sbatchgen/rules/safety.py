@@ -236,13 +236,13 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
             continue  # to the grammar --name=value is an assignment
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
-        kept = before.rstrip(" \t")
+        stripped = before.rstrip(" \t")
         is_comment = before.lstrip().startswith("#")
         what = f"bash takes '{line.split()[0]}' for a command: the previous line "
         place = script.at(number, column)
-        if kept.endswith("\\") and kept != before and not is_comment:
+        if stripped.endswith("\\") and stripped != before and not is_comment:
             what += "has a space after its backslash, so it does not continue"
-            edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
+            edits = (Edit(number - 1, len(stripped) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
         elif (is_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.test}

@@ -142,7 +142,7 @@ def _saves(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB610", "warning", "a script that submits itself")
 def _own_successor(script: JobScript) -> Iterator[Hit]:
-    own = script.file.rpartition("/")[2]
+    file_name = script.file.rpartition("/")[2]
     for command in script.named("sbatch"):
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
@@ -151,7 +151,7 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
                 what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
                 what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
-            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
+            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == file_name:
                 what = "each job submits the next one, even if it failed: only scancel stops this"
                 yield Hit(script.at_word(command), what, _SUCCESSOR)
 
@@ -204,11 +204,11 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
         for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
-            own = [command for command in tool.body.commands if not command.context.substitution]
-            if len(own) < 2:
+            commands = [command for command in tool.body.commands if not command.context.substitution]
+            if len(commands) < 2:
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
-            last = own[-1]  # which newer bash versions run in their own place
+            last = commands[-1]  # which newer bash versions run in their own place
             replaced = shell.name == "bash" and last.context.top and not last.pipe
             replaced = replaced and last.at == tool.words[0].at
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced

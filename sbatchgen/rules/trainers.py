@@ -136,8 +136,8 @@ def _prefix(
         path = ShellPath(name or "")
         return folder / path.filled(environment) if name and not path.unset(environment) else None
     prefix = Path(shutil.which("python3", path=environment.get("PATH")) or "/").parent.parent
-    own = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
-    is_own = any(base and prefix.is_relative_to(base) for base in own)
+    bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
+    is_own = any(base and prefix.is_relative_to(base) for base in bases)
     is_same = not resolved.slurm or "export" not in resolved.directives  # the job gets the PATH of this shell
     return prefix if is_own and is_same and "PYTHONPATH" not in environment else None
 

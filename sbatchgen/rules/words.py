@@ -255,7 +255,7 @@ def _long_name(text: str) -> str:
 
 def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
     """What sbatch says of an option alone, if it ends there, and a fix."""
-    own = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
-    if use.value is None or not own or any(char in use.value for char in "\n\r\0"):
+    is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
+    if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):
         return None
     return refused(use.spec.name, use.value, script.slurm)
