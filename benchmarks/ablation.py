@@ -6,7 +6,7 @@
     python benchmarks/ablation.py FOLDER --unused          # the parts that change no script and no request
 
 Each part is switched off in turn: a rule about scripts, the check of a kind of value (see
-sbatchgen/sbatch/option_table.py), and the checks of options together. A line of the table says in how many
+sbatchgen/sbatch/options.txt), and the checks of options together. A line of the table says in how many
 scripts the findings change without it, in how many of the recorded requests of people, one half of them with
 a slip of the keyboard (benchmarks/values.py), and how many of these lint then judges otherwise than
 slurmctld did.

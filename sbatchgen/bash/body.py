@@ -26,18 +26,12 @@ TOP = Context()
 
 @dataclass(eq=False, repr=False)
 class Body:
-    """The body of a script.
+    """The body of a script."""
 
-    Attributes:
-        source: The text; empty where the language is not a shell.
-        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
-        flags: The options of the first line.
-    """
-
-    source: ShellText
-    language: str
+    source: ShellText  # the text; empty where the language is not a shell
+    language: str  # the shell or the interpreter of the first line: "bash", "sh", "python3" and so on
     context: Context
-    flags: str
+    flags: str  # the options of the first line
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -219,9 +213,9 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
     """
     text = body.text_of(word)
     at = word.at + 1
-    kept = len(word.pieces) == 1 and word.quoted and word.source.text[at : word.end - 1] == text
-    line, column = word.source.position(at if kept else word.at)
-    return _read_string(text, (line, column), context or TOP, fixed=not kept)
+    is_literal = len(word.pieces) == 1 and word.quoted and word.source.text[at : word.end - 1] == text
+    line, column = word.source.position(at if is_literal else word.at)
+    return _read_string(text, (line, column), context or TOP, fixed=not is_literal)
 
 
 _LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # those that rules ask for

@@ -31,19 +31,12 @@ _NAME = re.compile(r"--?[\w-]+=|-\w")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolOption:
-    """An option of a tool.
+    """An option of a tool."""
 
-    Attributes:
-        name: Its long name without dashes, with - for _ where the tool takes both; or its letter.
-        value: Its value; None if the text does not say it, "" without one.
-        word: The word that names it.
-        value_word: The word that holds the value; the same word if it is glued to the name.
-    """
-
-    name: str
-    value: str | None
-    word: Word
-    value_word: Word | None = None
+    name: str  # its long name without dashes, with - for _ where the tool takes both; or its letter
+    value: str | None  # its value; None if the text does not say it, "" without one
+    word: Word  # the word that names it
+    value_word: Word | None = None  # the word that holds the value; the same word if it is glued to the name
 
     def own_word(self, body: Body) -> Word | None:
         """The word of its value alone, also of --name=VALUE and -nVALUE."""
@@ -57,25 +50,15 @@ class ToolOption:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A tool of a chain.
+    """A tool of a chain."""
 
-    Attributes:
-        name: Its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's.
-        words: The words from its name on, arrays and variables followed.
-        given: Its own options, in order.
-        operands: The words between its options and what it starts, such as an image.
-        rest: The words of what it starts; of the last tool, its arguments.
-        body: The script that holds `rest`; of bash -c, that of the string.
-        module: Whether what it starts is a module, as of python -m and torchrun -m.
-    """
-
-    name: str
-    words: tuple[Word, ...]
-    given: tuple[ToolOption, ...] = ()
-    operands: tuple[Word, ...] = ()
-    rest: tuple[Word, ...] = ()
-    body: Body
-    module: bool = False
+    name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's
+    words: tuple[Word, ...]  # the words from its name on, arrays and variables followed
+    given: tuple[ToolOption, ...] = ()  # its own options, in order
+    operands: tuple[Word, ...] = ()  # the words between its options and what it starts, such as an image
+    rest: tuple[Word, ...] = ()  # the words of what it starts; of the last tool, its arguments
+    body: Body  # the script that holds `rest`; of bash -c, that of the string
+    module: bool = False  # whether what it starts is a module, as of python -m and torchrun -m
 
     @cached_property
     def options(self) -> dict[str, str | list[str | None] | None]:
@@ -143,10 +126,10 @@ def _launcher(tool: Tool) -> Sequence[Word]:
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
     """The tools that the string of bash -c starts at its end, or with the parameters that it is given."""
     inner = string_body(tool.body, script)
-    own = [command for command in inner.commands if not command.test and not command.context.substitution]
-    passing = [command for command in own if any("@" in word.variables for word in command.words)]
-    launching = [command for command in own if command.name in _MAIN]
-    chosen = (passing or launching or own)[-1:]
+    commands = [each for each in inner.commands if not each.test and not each.context.substitution]
+    passing = [command for command in commands if any("@" in word.variables for word in command.words)]
+    launching = [command for command in commands if command.name in _MAIN]
+    chosen = (passing or launching or commands)[-1:]
     for command in chosen:
         words = [word for written in command.words for word in inner.expand(written)]
         yield from _chain(words, inner, [tool.body.followed(word) for word in tool.rest], depth - 1)
@@ -166,7 +149,6 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
 
 
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
-    """The tool that words start, its options, and what is left for what it starts."""
     name, at = program_name(words, PROGRAMS, body.text_of)
     name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
     program = PROGRAMS.get(name)
@@ -179,27 +161,18 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     operands, rest = words[at : at + program.operands], words[at + program.operands :]
     if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
         rest = (module, *rest)
-    if (
-        name in SHELLS
-        and rest
-        and (command := next((each for each in given if each.name == "command"), None))
-    ):
+    command = next((each for each in given if each.name == "command"), None)
+    if name in SHELLS and rest and command:
         given.remove(command)  # the string of -c is the first word that is not an option
         given.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
         rest = rest[1:]
+    is_module = any(option.name in ("m", "module") for option in given)
     return Tool(
-        name=name,
-        words=words,
-        given=tuple(given),
-        operands=operands,
-        rest=rest,
-        body=body,
-        module=any(option.name in ("m", "module") for option in given),
+        name=name, words=words, given=tuple(given), operands=operands, rest=rest, body=body, module=is_module
     )
 
 
 def _option(words: Sequence[Word], body: Body, given: Given) -> ToolOption:
-    """An option with the words that name it and hold its value."""
     name, value, at, value_at = given
     if value_at is None:
         return ToolOption(name=name, value="", word=words[at])

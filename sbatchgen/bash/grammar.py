@@ -28,39 +28,26 @@ def names(text: str) -> frozenset[str]:
 
 # The tokens without a name of their own that are nodes here.
 _TOKENS = names("then && || | |& & $ == =~ unset export declare local readonly typeset")
-EXPANSIONS = names(
-    "simple_expansion expansion command_substitution process_substitution arithmetic_expansion"
-)
+_SUBSTITUTIONS = names("command_substitution process_substitution arithmetic_expansion")
+EXPANSIONS = _SUBSTITUTIONS | {"simple_expansion", "expansion"}
 _LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS  # read no further
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node of the syntax tree.
+    """A node of the syntax tree."""
 
-    Attributes:
-        kind: Its name in the grammar, such as "command" or "&&"; "ERROR" where the text is not bash.
-        start: Where it starts, in characters from 0.
-        end: Where it ends.
-        children: The nodes in it, in order.
-    """
-
-    kind: str
-    start: int
-    end: int
-    children: list[Node] = field(default_factory=list)
+    kind: str  # its name in the grammar, such as "command" or "&&"; "ERROR" where the text is not bash
+    start: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    children: list[Node] = field(default_factory=list)  # the nodes in it, in order
 
 
 class Tree(NamedTuple):
-    """The syntax tree of a text.
+    """The syntax tree of a text."""
 
-    Attributes:
-        nodes: Each node before those in it; the first is the whole text.
-        faults: What is not bash, and where it starts.
-    """
-
-    nodes: list[Node]
-    faults: list[tuple[str, int]]
+    nodes: list[Node]  # each node before those in it; the first is the whole text
+    faults: list[tuple[str, int]]  # what is not bash, and where it starts
 
 
 def parse(text: str) -> Tree | None:
@@ -186,9 +173,8 @@ def _prepared(text: str) -> bytes:
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     data = _ended_once(data) if b"<<" in data else data
     end = data.rstrip()
-    return (
-        end[:-1] + b" " + data[len(end) :] if end.endswith(b"\\") else data
-    )  # a line that nothing continues
+    is_open = end.endswith(b"\\")  # a line that nothing continues
+    return end[:-1] + b" " + data[len(end) :] if is_open else data
 
 
 def _ended_once(data: bytes) -> bytes:

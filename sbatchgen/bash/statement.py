@@ -29,27 +29,18 @@ _WORDS = (
 
 
 class Context(NamedTuple):
-    """What surrounds a command.
+    """What surrounds a command."""
 
-    Attributes:
-        function: The function's name; "" outside of functions.
-        loop: Whether it is in a loop.
-        branch: Whether it is run only sometimes: in an if, a case, a loop, or on the right of && or ||.
-        condition: Whether its status is tested: in the test of if or while, after !, on the left of && or ||.
-        subshell: Whether it is in ( ).
-        substitution: Whether it is in $( ), backquotes or <( ).
-        trap: The signals of the trap whose string holds it.
-        background: Whether it is started with &, alone or with what surrounds it.
-    """
-
-    function: str = ""
-    loop: bool = False
+    function: str = ""  # the function's name; "" outside of functions
+    loop: bool = False  # whether it is in a loop
+    # Whether it is run only sometimes: in an if, a case, a loop, or on the right of && or ||.
     branch: bool = False
+    # Whether its status is tested: in the test of if or while, after !, on the left of && or ||.
     condition: bool = False
-    subshell: bool = False
-    substitution: bool = False
-    trap: tuple[str, ...] = ()
-    background: bool = False
+    subshell: bool = False  # whether it is in ( )
+    substitution: bool = False  # whether it is in $( ), backquotes or <( )
+    trap: tuple[str, ...] = ()  # the signals of the trap whose string holds it
+    background: bool = False  # whether it is started with &, alone or with what surrounds it
 
     @property
     def top(self) -> bool:
@@ -71,47 +62,29 @@ class Pipe:
 
 
 class Redirect(NamedTuple):
-    """A redirection.
+    """A redirection."""
 
-    Attributes:
-        operator: Such as ">", "<<" or "2>&1"'s ">&".
-        target: The file, the descriptor, the string of <<< or the delimiter of <<.
-    """
-
-    operator: str
-    target: Word | None
+    operator: str  # such as ">", "<<" or "2>&1"'s ">&"
+    target: Word | None  # the file, the descriptor, the string of <<< or the delimiter of <<
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment(Placed):
-    """A variable that gets a value. Lines and columns count from 1.
+    """A variable that gets a value. Lines and columns count from 1."""
 
-    Attributes:
-        name: The variable's.
-        word: The value as it is written; None for an array, and if a command sets the value.
-        items: The words of an array's value; None if it is not an array.
-        append: Whether it is +=.
-        subscript: The text in brackets after the name.
-        by: The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.
-        exported: Whether this makes it a variable of the environment.
-        prefix: Whether it holds for one command only.
-        at: Where it starts, in characters from 0.
-        end: Where it ends.
-        source: The script that holds it.
-    """
-
-    name: str
-    word: Word | None = None
-    items: tuple[Word, ...] | None = None
-    append: bool = False
-    subscript: str = ""
+    name: str  # the variable's
+    word: Word | None = None  # the value as it is written; None for an array, and if a command sets the value
+    items: tuple[Word, ...] | None = None  # the words of an array's value; None if it is not an array
+    append: bool = False  # whether it is +=
+    subscript: str = ""  # the text in brackets after the name
+    # The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.
     by: str = ""
-    exported: bool = False
-    prefix: bool = False
+    exported: bool = False  # whether this makes it a variable of the environment
+    prefix: bool = False  # whether it holds for one command only
     context: Context
-    at: int
-    end: int
-    source: ShellText
+    at: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    source: ShellText  # the script that holds it
 
     @property
     def value(self) -> str | None:
@@ -121,36 +94,22 @@ class Assignment(Placed):
 
 @dataclass(frozen=True, slots=True)
 class VariableUse(Placed):
-    """An expansion of a variable. Lines and columns count from 1.
+    """An expansion of a variable. Lines and columns count from 1."""
 
-    Attributes:
-        name: The variable's, or 1, @, ? and the like.
-        operator: "#" and "!" before the name; ":-", ":?", "##" and the like after it.
-        at: Where it starts, in characters from 0.
-        end: Where it ends.
-        source: The script that holds it.
-    """
-
-    name: str
-    operator: str
-    at: int
-    end: int
-    source: ShellText
+    name: str  # the variable's, or 1, @, ? and the like
+    operator: str  # "#" and "!" before the name; ":-", ":?", "##" and the like after it
+    at: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    source: ShellText  # the script that holds it
 
 
 class ShellOption(NamedTuple):
-    """An option of the shell that is set or unset, by `set` or the first line.
+    """An option of the shell that is set or unset, by `set` or the first line."""
 
-    Attributes:
-        name: Its long name, such as "errexit".
-        on: Whether it is set.
-        context: What surrounds the command.
-    """
-
-    name: str
-    on: bool
+    name: str  # its long name, such as "errexit"
+    on: bool  # whether it is set
     line: int
-    context: Context
+    context: Context  # what surrounds the command
 
 
 class _Parts(NamedTuple):

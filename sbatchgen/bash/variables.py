@@ -115,17 +115,15 @@ class Variables:
         for each in known:
             if each.context.function:
                 continue
-            if each.end <= at and each.context.top and not each.append and not each.subscript:
+            is_before = each.end <= at and not (each.context.subshell or each.context.substitution)
+            if is_before and each.context.top and not each.append and not each.subscript:
                 last, later = each, []
-            elif at <= each.at < loop_end or (
-                each.end <= at and not each.context.subshell and not each.context.substitution
-            ):
+            elif is_before or at <= each.at < loop_end:
                 later.append(each)
         return last, later + always
 
 
 def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
-    """All assignments, in any order."""
     source = walk.source
     yield from walk.assignments
     for loop, context in walk.loops:

@@ -16,21 +16,15 @@ from sbatchgen.bash.word import ASSIGNED
 
 @dataclass
 class Walk:
-    """What a pass over the tree finds, in the order of the text.
+    """What a pass over the tree finds, in the order of the text."""
 
-    Attributes:
-        source: The text.
-        assignments: The assignments that are not part of a command.
-        loops: The loops, and what surrounds each.
-        end: Where the script ends, if that is before its text does.
-    """
-
-    source: ShellText
+    source: ShellText  # the text
     commands: list[Command] = field(default_factory=list)
+    # The assignments that are not part of a command.
     assignments: list[Assignment] = field(default_factory=list)
-    loops: list[tuple[Node, Context]] = field(default_factory=list)
+    loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, and what surrounds each
     functions: list[Node] = field(default_factory=list)
-    end: int = sys.maxsize
+    end: int = sys.maxsize  # where the script ends, if that is before its text does
 
 
 class _Place(NamedTuple):

@@ -16,43 +16,27 @@ from sbatchgen.bash.text import Placed, ShellText
 
 
 class Piece(NamedTuple):
-    """A part of a word.
+    """A part of a word."""
 
-    Attributes:
-        kind: "text", "glob" (* ? and [), "variable", "command" ($( ) and backquotes), "process" (<( )),
-            "arithmetic", "array" (of NAME=( )), "brace" ({a,b}) or "tilde".
-        text: The characters that a text or a glob means, without quotes; of others the source.
-        quoted: Whether it is in quotes.
-        at: Where it starts in the script.
-        name: The variable's name.
-        subscript: The text in the variable's brackets, such as @.
-        operator: Of ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after it.
-    """
-
+    # "text", "glob" (* ? and [), "variable", "command" ($( ) and backquotes), "process" (<( )), "arithmetic",
+    # "array" (of NAME=( )), "brace" ({a,b}) or "tilde".
     kind: str
-    text: str
-    quoted: bool
-    at: int
-    name: str = ""
-    subscript: str = ""
-    operator: str = ""
+    text: str  # the characters that a text or a glob means, without quotes; of others the source
+    quoted: bool  # whether it is in quotes
+    at: int  # where it starts in the script
+    name: str = ""  # the variable's name
+    subscript: str = ""  # the text in the variable's brackets, such as @
+    operator: str = ""  # of ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after it
 
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: that takes twice the time, for each word
 class Word(Placed):
-    """A word as bash splits a command, never changed. Lines and columns count from 1.
+    """A word as bash splits a command, never changed. Lines and columns count from 1."""
 
-    Attributes:
-        pieces: Its parts.
-        at: Where it starts, in characters from 0.
-        end: Where it ends.
-        source: The script that holds it.
-    """
-
-    pieces: tuple[Piece, ...]
-    at: int
-    end: int
-    source: ShellText
+    pieces: tuple[Piece, ...]  # its parts
+    at: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    source: ShellText  # the script that holds it
 
     @property
     def text(self) -> str:
@@ -125,9 +109,8 @@ def word(source: ShellText, at: int, end: int) -> Word:
     pieces: list[Piece] = []
     for _, alike in groupby(_pieces(source, at, end), key=_likeness):
         first, *others = alike
-        pieces.append(
-            first._replace(text=first.text + "".join(each.text for each in others)) if others else first
-        )
+        text = first.text + "".join(each.text for each in others)
+        pieces.append(first._replace(text=text) if others else first)
     return Word(tuple(pieces), at, end, source)
 
 
@@ -178,19 +161,14 @@ def _unescaped(match: re.Match[str]) -> str:
 def expansion(text: str, at: int, *, quoted: bool) -> Piece:
     """Return the piece that is an expansion."""
     if text.startswith("${"):
-        before, name, subscript, after = (
-            match.groups() if (match := _EXPANSION.fullmatch(text)) else ("", "", "", "?")
-        )
+        match = _EXPANSION.fullmatch(text)
+        before, name, subscript, after = match.groups() if match else ("", "", "", "?")
         return Piece("variable", text, quoted, at, name, subscript or "", before + after)
     if text.startswith("$") and text[1:2] not in ("(", "["):
         return Piece("variable", text, quoted, at, text[1:])
     if text.startswith("$"):
-        kind = (
-            "command"
-            if text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
-            else "arithmetic"
-        )
-        return Piece(kind, text, quoted, at)
+        is_command = text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
+        return Piece("command" if is_command else "arithmetic", text, quoted, at)
     return Piece(_KINDS.get(text[0], "text"), text, quoted, at)
 
 

@@ -21,10 +21,7 @@ def program_name(
 ) -> tuple[str, int]:
     """Return the name of what words start, such as "uv run", and where its options begin.
 
-    Args:
-        words: The words of a command.
-        known: The names of programs, with their verbs.
-        text: Returns the text of a word.
+    `known` has the names of programs, with their verbs; `text` returns the text of a word.
     """
     name = text(words[0]).rpartition("/")[2]
     if name.startswith("python") and name[6:].replace(".", "").isdigit():
@@ -41,14 +38,7 @@ def program_name(
 def read_options(
     words: Sequence[Any], at: int, program: Program, text: Callable[[Any], str] = str
 ) -> tuple[list[Given], int]:
-    """Return the options of a command, and where the first word is that is not one.
-
-    Args:
-        words: The words of the command.
-        at: Where its options begin.
-        program: What reads them.
-        text: Returns the text of a word.
-    """
+    """Return the options of a command, which begin `at` a word, and where the first is that is not one."""
     given: list[Given] = []
     while at < len(words) and not (given and given[-1][0] in program.last):
         word, place = text(words[at]), at
@@ -76,9 +66,8 @@ def _long(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
     """Yield the option that a word with its long name is, and the value that is glued to it."""
     name, equals, value = word.lstrip("-").partition("=")
     name = name.replace("_", "-") if "underscores" in program.kinds else name
-    if (
-        word[1] != "-" and name not in program.values and name[:1] in program.values
-    ):  # -W, -X and -m of python
+    # -W, -X and -m of python.
+    if word[1] != "-" and name not in program.values and name[:1] in program.values:
         yield name[0], word[2:]
     else:
         yield program.letters.get(name, name), value if equals else None

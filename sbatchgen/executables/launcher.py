@@ -25,28 +25,17 @@ _DEFAULT_PORT = "29500"  # of torchrun and deepspeed
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherCall:
-    """A call of a launcher, in a script or as it was started.
+    """A call of a launcher, in a script or as it was started."""
 
-    Attributes:
-        name: The launcher.
-        options: Its options by their long names; None for a value that the script does not say.
-        job_nodes: The nodes of the job; None if they are not known.
-        has_program: Whether a program follows its options.
-    """
-
-    name: str
+    name: str  # the launcher
+    # Its options by their long names; None for a value that the script does not say.
     options: Mapping[str, str | None]
-    job_nodes: int | None = 1
-    has_program: bool = True
+    job_nodes: int | None = 1  # the nodes of the job; None if they are not known
+    has_program: bool = True  # whether a program follows its options
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
-        """Return the launcher that a process is, also by a module of Python; None for another program.
-
-        Args:
-            argv: The words of the process.
-            more: The other attributes.
-        """
+        """Return the launcher that a process is, also by a module of Python; None for another program."""
         words = list(argv)
         name, at = program_name(words, PROGRAMS)
         if name == "python":

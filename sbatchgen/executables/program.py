@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from sbatchgen.executables.table import ROWS
+from sbatchgen.executables.word_table import rows
 
 STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
 _OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
@@ -17,33 +17,22 @@ _OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
 
 @dataclass(kw_only=True, slots=True)
 class Program:
-    """A program that starts others.
+    """A program that starts others."""
 
-    Attributes:
-        name: Its name, with the verb after it: "nice", "uv run".
-        kinds: Its kinds, as in the table.
-        operands: How many words are between its options and what it starts, such as an image.
-        modules: The modules as which Python starts it.
-        values: The long names of its options that take a value.
-        flags: The long names of those that take none.
-        optional: Those of `values` whose value only follows an =.
-        letters: Letters -> long names.
-        counts: How many values an option takes, where that is not one.
-        last: Options whose value is the last word that the program reads itself.
-        roles: What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all
-            nodes), RANK (of the node), PORT and HOST (of the rendezvous).
-    """
-
-    name: str
-    kinds: frozenset[str]
-    operands: int = 0
-    modules: tuple[str, ...] = ()
-    values: set[str] = field(default_factory=set)
-    flags: set[str] = field(default_factory=set)
-    optional: set[str] = field(default_factory=set)
-    letters: dict[str, str] = field(default_factory=dict)
+    name: str  # its name, with the verb after it: "nice", "uv run"
+    kinds: frozenset[str]  # its kinds, as in the table
+    operands: int = 0  # how many words are between its options and what it starts, such as an image
+    modules: tuple[str, ...] = ()  # the modules as which Python starts it
+    values: set[str] = field(default_factory=set)  # the long names of its options that take a value
+    flags: set[str] = field(default_factory=set)  # the long names of those that take none
+    optional: set[str] = field(default_factory=set)  # those of `values` whose value only follows an =
+    letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
+    # How many values an option takes, where that is not one.
     counts: dict[str, int] = field(default_factory=dict)
+    # Options whose value is the last word that the program reads itself.
     last: set[str] = field(default_factory=set)
+    # What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all nodes),
+    # RANK (of the node), PORT and HOST (of the rendezvous).
     roles: dict[str, list[str]] = field(default_factory=dict)
 
     def role(self, role: str) -> str:
@@ -89,28 +78,26 @@ def commands(*kinds: str) -> frozenset[str]:
     return frozenset(name.partition(" ")[0] for name in programs(*kinds))
 
 
-def _read(rows: str) -> None:
-    """Read the rows of the table."""
-    for row in re.sub(r"\n +", " ", rows.strip()).splitlines():
-        heads, _, rest = row.partition(": ")
+def _read_table() -> None:
+    for heads, rest in rows(__file__, "programs.txt"):
         names, _, options = rest.partition(" | ")
         kinds = frozenset(word for word in heads.split() if not word.isdecimal())
         all_names = [name.replace("/", " ") for name in names.split()]
-        own = [name for name in all_names if not name.startswith("-m ")]
+        called = [name for name in all_names if not name.startswith("-m ")]
         for kind in kinds:
-            _NAMES.setdefault(kind, set()).update(own)
+            _NAMES.setdefault(kind, set()).update(called)
         modules = tuple(name[3:] for name in all_names if name.startswith("-m "))
-        MODULES.update(dict.fromkeys(modules, own[0]))
+        MODULES.update(dict.fromkeys(modules, called[0]))
         if not kinds & STARTING:
             continue
         operands = next((int(word) for word in heads.split() if word.isdecimal()), 0)
-        first = Program(name=own[0], kinds=kinds, operands=operands, modules=modules)
+        first = Program(name=called[0], kinds=kinds, operands=operands, modules=modules)
         for option in options.split():
             first.add_option(option)
-        PROGRAMS.update({name: replace(first, name=name) for name in own})
+        PROGRAMS.update({name: replace(first, name=name) for name in called})
 
 
-_read(ROWS)
+_read_table()
 SHELLS = programs("shell")
 # They start the processes of a training themselves: srun would start each of them once for each task.
 STARTERS = programs("step", "mpi", "starter") | {name for name in programs("launcher") if " " not in name}

@@ -21,21 +21,13 @@ NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 @record
 class Job:
-    """A job and what is known of its cluster.
+    """A job and what is known of its cluster."""
 
-    Attributes:
-        profile: Its cluster.
-        slurm: The release of Slurm that reads the script.
-        assumed: Whether no release is named: what this one alone refuses is a warning then.
-        makes_log_folders: Whether the folders of its logs are made before it is submitted.
-        folder: Where it would be submitted; None if unknown.
-    """
-
-    profile: Profile = NO_CLUSTER
-    slurm: str = DEFAULT_SLURM
-    assumed: bool = False
-    makes_log_folders: bool = False
-    folder: Path | None = None
+    profile: Profile = NO_CLUSTER  # its cluster
+    slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
+    assumed: bool = False  # whether no release is named: what this one alone refuses is a warning then
+    makes_log_folders: bool = False  # whether the folders of its logs are made before it is submitted
+    folder: Path | None = None  # where it would be submitted; None if unknown
 
     is_script = False
 

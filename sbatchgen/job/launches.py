@@ -13,18 +13,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
+from sbatchgen.bash.statement import Command
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
 from sbatchgen.resolved.resource_request import Amounts, ResourceRequest
 from sbatchgen.runtimes import RUNTIMES
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command
-
 
 # Programs that start processes on the nodes of the job themselves, and are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
@@ -45,17 +41,11 @@ _ENVIRONMENT = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A command that starts programs.
+    """A command that starts programs."""
 
-    Attributes:
-        command: The command of the script.
-        tools: What starts what, from the command on; the last is the program.
-        resources: What the job asks for.
-    """
-
-    command: Command
-    tools: tuple[Tool, ...]
-    resources: ResourceRequest
+    command: Command  # the command of the script
+    tools: tuple[Tool, ...]  # what starts what, from the command on; the last is the program
+    resources: ResourceRequest  # what the job asks for
 
     @cached_property
     def step(self) -> Tool | None:
@@ -87,9 +77,8 @@ class Launch:
         """Whether the program is a small one, such as hostname, that no training depends on."""
         name = self.program.name.rpartition("/")[2]
         words = (*self.program.rest, *(option.word for option in self.program.given))
-        return name in HELPERS or (
-            self.launcher is None and any(word.text in ("--version", "-V") for word in words)
-        )
+        asks = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
+        return asks or name in HELPERS
 
     @cached_property
     def is_training(self) -> bool:
@@ -138,9 +127,9 @@ class Launch:
                 return asked
             # srun ignores it for SLURM_NTASKS; 26.05, and not 22.05, obeys it beside --nodes.
             return None if "nodes" in self.step.options else job
-        return resources.ntasks or (
-            self.nodes * (resources.ntasks_per_node or 1) if self.nodes is not None else None
-        )
+        if resources.ntasks or self.nodes is None:
+            return resources.ntasks
+        return self.nodes * (resources.ntasks_per_node or 1)
 
     @cached_property
     def tasks_per_node(self) -> int | None:
@@ -201,11 +190,10 @@ def sourcing(body: Body) -> Iterator[Command]:
 
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
-    if any(sourcing(body)):
+    if any(sourcing(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True
-    return any(_is_unseen(command, body) for command in body.commands) or any(
-        _is_opaque(launch.program) for launch in launches if not launch.command.context.substitution
-    )
+    started = (launch.program for launch in launches if not launch.command.context.substitution)
+    return any(map(_is_opaque, started))
 
 
 def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
@@ -225,13 +213,11 @@ def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
 
 def _starts(tools: tuple[Tool, ...]) -> bool:
     """Whether tools start a program, and are not a word about one, a command of conda or the text of $( )."""
-    if "describe" in tools[0].options:
+    first = tools[0]
+    if "describe" in first.options:
         return False
-    return (
-        len(tools) > 1
-        or tools[0].name == "python"
-        or (_is_opaque(tools[0]) and not tools[0].name.startswith(("$(", "`")))
-    )
+    is_text = first.name.startswith(("$(", "`"))
+    return len(tools) > 1 or first.name == "python" or (_is_opaque(first) and not is_text)
 
 
 def _is_opaque(program: Tool) -> bool:
@@ -243,12 +229,11 @@ def _is_opaque(program: Tool) -> bool:
 
 
 def _is_unseen(command: Command, body: Body) -> bool:
-    """Whether it runs another script."""
     name = command.name
     if name == "eval" and len(command.words) == 2:
-        return not any(word.kind == "command" for word in command.words[1].pieces) and any(
-            piece.kind == "variable" for piece in body.followed(command.words[1]).pieces
-        )
+        written, followed = command.words[1].pieces, body.followed(command.words[1]).pieces
+        is_variable = any(piece.kind == "variable" for piece in followed)
+        return is_variable and not any(piece.kind == "command" for piece in written)
     return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
 
 

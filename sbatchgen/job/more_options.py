@@ -21,9 +21,8 @@ def with_options(text: str, options: Sequence[str]) -> str:
     pairs = (option.removeprefix("--").partition("=") for option in options)
     added = " ".join(quoting.directive(name, value) for name, _, value in pairs)
     lines = text.split("\n")
-    read = [
-        each for each in directives(text, slurm=_OLDEST) if each.kind is Kind.SBATCH and not each.component
-    ]
+    first = (each for each in directives(text, slurm=_OLDEST) if not each.component)
+    read = [each for each in first if each.kind is Kind.SBATCH]
     if not read:
         return "\n".join([*lines[:1], f"#SBATCH {added}", *lines[1:]])
     last = read[-1]

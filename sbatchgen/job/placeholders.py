@@ -88,8 +88,7 @@ def _is_empty(use: Option | Stop) -> bool:
     """Whether an option has no value, or takes its value from the next line."""
     if isinstance(use, Stop):
         return "requires an argument" in use.complaint
-    is_next = use.value_word is not None and use.value_word.line != use.word.line
-    return use.value == "" or is_next or (use.name == "gres" and (use.value or "").endswith(":"))
+    return use.value == "" or use.takes_next_line or (use.name == "gres" and (use.value or "").endswith(":"))
 
 
 def _is_refused(use: Option | Stop, slurm: str) -> bool:

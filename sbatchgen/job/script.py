@@ -43,18 +43,13 @@ _OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job ha
 
 @record
 class JobScript(Job):
-    """A script, and what is known of where it will run.
+    """A script, and what is known of where it will run."""
 
-    Attributes:
-        file: Its name, for messages.
-        text: The script; bytes that are not UTF-8 are surrogates.
-        environment: That of the submission; empty where it is not submitted.
-        known_options: Options of plugins that the profile lacks; name= for one with a value.
-    """
-
-    file: str
-    text: str
+    file: str  # its name, for messages
+    text: str  # the script; bytes that are not UTF-8 are surrogates
+    # That of the submission; empty where it is not submitted.
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Options of plugins that the profile lacks; name= for one with a value.
     known_options: tuple[str, ...] = ()
 
     is_script = True
@@ -72,11 +67,10 @@ class JobScript(Job):
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
         """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
-        named = self.profile.plugin_options
-        known = (
-            () if named is not None else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
-        )
-        return (*known, *of_plugins((*(named or ()), *self.known_options)))
+        if (named := self.profile.plugin_options) is not None:
+            return of_plugins((*named, *self.known_options))
+        known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        return (*known, *of_plugins(self.known_options))
 
     @cached_property
     def directive_lines(self) -> frozenset[int]:

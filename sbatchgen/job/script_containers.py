@@ -20,25 +20,16 @@ PULLED = re.compile(r"(?:docker|oras|library|shub)://")
 Use = tuple[str, str, Place]  # of an option: its name, its value and where
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Container:
-    """A container that a script starts.
+    """A container that a script starts."""
 
-    Attributes:
-        pyxis: Whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's.
-        image: The image; expansions that can't be followed stay as they are written. "" without one.
-        at: Where the image, or else the container's first option, is given.
-        uses: Its options: the name, the value and the place of each.
-        command: What starts it; None where a directive does.
-        inside: The tools that run in it.
-    """
-
-    pyxis: bool
-    image: str
-    at: Place
-    uses: Sequence[Use]
-    command: Command | None = None
-    inside: tuple[Tool, ...] = ()
+    image: str  # the image; expansions that can't be followed stay as they are written. "" without one.
+    at: Place  # where the image, or else the container's first option, is given
+    uses: Sequence[Use]  # its options: the name, the value and the place of each
+    command: Command | None = None  # what starts it; None where a directive does
+    inside: tuple[Tool, ...] = ()  # the tools that run in it
+    pyxis: bool = False  # whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's
 
     @cached_property
     def options(self) -> Mapping[str, tuple[str, Place]]:
@@ -75,14 +66,8 @@ def containers(
                 yield from _of_pyxis(_uses(tool, place), launch.command, inside)
             elif tool.name in apptainer and tool.operands:
                 image = tool.operands[0]
-                yield Container(
-                    pyxis=False,
-                    image=tool.body.text_of(image),
-                    at=place(image),
-                    uses=_uses(tool, place),
-                    command=launch.command,
-                    inside=inside,
-                )
+                name, uses = tool.body.text_of(image), _uses(tool, place)
+                yield Container(name, place(image), uses, command=launch.command, inside=inside)
 
 
 def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
@@ -93,8 +78,8 @@ def _of_pyxis(
     uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
 ) -> Iterator[Container]:
     """Yield the container of sbatch or of an srun, if it has an option of pyxis."""
-    own = [use for use in uses if use[0] in PYXIS_NAMES]
-    if own:
-        images = [use for use in own if use[0] == "container-image"]
-        _, image, at = images[-1] if images else ("", "", own[0][2])
-        yield Container(pyxis=True, image=image, at=at, uses=own, command=command, inside=inside)
+    used = [use for use in uses if use[0] in PYXIS_NAMES]
+    if used:
+        images = [use for use in used if use[0] == "container-image"]
+        _, image, at = images[-1] if images else ("", "", used[0][2])
+        yield Container(image, at, used, command, inside, pyxis=True)

@@ -51,12 +51,11 @@ class TrainerJob(JudgedJob):
     @property
     def starts_again(self) -> bool:
         """Whether it is started again whatever the trainer says, or continues what another job has saved."""
-        source, saved = self.source, self.source.saved if self.source else ()
-        is_there = not saved or any(
-            (self.working or self.here).joinpath(file.name).exists() for file in saved
-        )
-        continues = self.earlier and self.resolved.stoppable and is_there and source is not None
-        return promises_restarts(self.resolved) or continues
+        if promises_restarts(self.resolved) or self.source is None:
+            return promises_restarts(self.resolved)
+        folder, saved = self.working or self.here, self.source.saved
+        is_there = not saved or any((folder / file.name).exists() for file in saved)
+        return self.earlier and self.resolved.stoppable and is_there
 
     @property
     def shared_file(self) -> SavedFile | None:

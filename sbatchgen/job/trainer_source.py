@@ -15,27 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.executables.word_table import rows
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
 
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files
 
-# Packages that start no processes of a training and that save nothing by themselves.
-_PLAIN_NAMES = """
-torch torchvision torchaudio torchtext numpy scipy pandas PIL matplotlib seaborn tqdm sklearn skimage cv2 yaml
-tensorboard einops rich click requests psutil tiktoken tokenizers sentencepiece regex
-"""
-_PLAIN = frozenset(_PLAIN_NAMES.split())
-# Packages whose processes form a group, and which save; they know nothing of the files of a job script.
-_FRAMEWORK_NAMES = """
-accelerate apex composer datasets deepspeed detectron2 diffusers evaluate fairscale fastai flax horovod hydra
-ignite jax keras lightning lightning_fabric megatron mmcv mmengine omegaconf open_clip peft pytorch_lightning
-ray sentence_transformers tensorflow timm torchmetrics transformers trl ultralytics wandb
-"""
-_FRAMEWORKS = frozenset(_FRAMEWORK_NAMES.split())
-# Modules of Python that start other programs or load code by names that are made at run time.
-_HIDDEN = {"subprocess", "multiprocessing", "concurrent", "importlib", "runpy", "pkgutil", "ctypes", "socket"}
+_PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
+_STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
 _DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
 _GROUP = re.compile(
     r"(?i)distribut|ddp|fsdp|rank|world_?size|slurm|process_group|nccl|gloo|\bmpi|pmi_|multiprocessing"
@@ -57,39 +45,27 @@ _MAY_LOAD = re.compile(
 _READS = re.compile(r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained")  # a model, or data
 _STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict nothing takes these
 _FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # of Lightning and transformers
-# Frameworks whose ways to load are in _LOADS.
-_KNOWN_NAMES = """
-accelerate bitsandbytes datasets evaluate lightning peft pytorch_lightning safetensors torchmetrics
-transformers trl wandb
-"""
-_KNOWN = frozenset(_KNOWN_NAMES.split())
 _CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
 _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
 
 
 @dataclass(frozen=True)
 class TrainerSource:
-    """A trainer and the modules beside it.
+    """A trainer and the modules beside it."""
 
-    Attributes:
-        packages: What they import and is not beside them, by the first part of its name.
-        words: The names that they use, of calls with a "(" at the end, and their texts: a line for each.
-        spawns: Whether they start processes by torch.multiprocessing.spawn.
-        whole: Whether all of these modules could be read.
-        saved: The files of fixed names into which they save.
-    """
-
+    # What they import and is not beside them, by the first part of its name.
     packages: frozenset[str] = frozenset()
+    # The names that they use, of calls with a "(" at the end, and their texts: a line for each.
     words: str = ""
-    spawns: bool = False
-    whole: bool = True
-    saved: tuple[SavedFile, ...] = ()
+    spawns: bool = False  # whether they start processes by torch.multiprocessing.spawn
+    whole: bool = True  # whether all of these modules could be read
+    saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
 
     @cached_property
     def _is_plain(self) -> bool:
         """Whether nothing but this text decides what it does."""
-        stdlib = self.packages & (sys.stdlib_module_names - _HIDDEN)
-        return self.whole and self.packages - stdlib <= _PLAIN and not _DYNAMIC.search(self.words)
+        is_known = self.packages <= _PACKAGES["plain"] | _STDLIB
+        return self.whole and is_known and not _DYNAMIC.search(self.words)
 
     @property
     def trains_alone(self) -> bool:
@@ -111,11 +87,11 @@ class TrainerSource:
         """Whether it loads what an earlier start has saved; None where that is not known."""
         if _LOADS.search(self.words):
             return True
-        known = _PLAIN | _KNOWN | (sys.stdlib_module_names - _HIDDEN)
+        known = _PACKAGES["plain"] | _PACKAGES["loading"] | _STDLIB
         hidden = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
         if hidden or _MAY_LOAD.search(self.words):
             return None
-        fits = self.packages & _KNOWN and _FIT.search(self.words)
+        fits = self.packages & _PACKAGES["loading"] and _FIT.search(self.words)
         return False if fits or _STATES.search(self.words) or not _READS.search(self.words) else None
 
     @property
@@ -137,7 +113,7 @@ class TrainerSource:
     @property
     def never_asks(self) -> bool:
         """Whether it certainly never asks for a restart by the files of the script."""
-        known = _PLAIN | _FRAMEWORKS | (sys.stdlib_module_names - _HIDDEN) | {"multiprocessing"}
+        known = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _STDLIB | {"multiprocessing"}
         is_known = self.whole and self.packages <= known and not _DYNAMIC.search(self.words)
         return is_known and not _CONTRACT.search(self.words)
 
@@ -160,15 +136,9 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
     while reader.waiting and len(reader.seen) <= MOST:
         if not reader.read(reader.waiting.pop()):
             reader.whole = False
-    return TrainerSource(
-        packages=frozenset(reader.packages),
-        words="\n".join(reader.words),
-        spawns=reader.spawns,
-        whole=reader.whole and not reader.waiting,
-        saved=()
-        if re.search(r"(?m)^chdir\($", "\n".join(reader.words))
-        else tuple(dict.fromkeys(reader.saved)),
-    )
+    words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
+    saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
+    return TrainerSource(frozenset(reader.packages), words, reader.spawns, whole, saved)
 
 
 def _module(folder: Path, parts: list[str]) -> Path | None:
@@ -249,7 +219,6 @@ def _variables_set(tree: ast.AST) -> Iterator[int]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """Yield the names and the texts in a node."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):
@@ -280,13 +249,8 @@ def _may_write(node: ast.Call) -> bool:
 
 def _is_spawn(node: ast.AST) -> bool:
     """Whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
-    if (
-        not isinstance(node, ast.Call)
-        or not isinstance(node.func, ast.Attribute)
-        or node.func.attr != "spawn"
-    ):
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    value = node.func.value
-    return (isinstance(value, ast.Name) and value.id == "mp") or (
-        isinstance(value, ast.Attribute) and value.attr == "multiprocessing"
-    )
+    module = node.func.value
+    is_module = getattr(module, "id", "") == "mp" or getattr(module, "attr", "") == "multiprocessing"
+    return node.func.attr == "spawn" and is_module

@@ -32,17 +32,12 @@ _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text"
 
 
 class CodeBlock(NamedTuple):
-    """A block of a document.
+    """A block of a document."""
 
-    Attributes:
-        text: Its lines.
-        line: The line of the document in which it starts, from 1.
-        indents: How many characters of the document are before each of its lines. Columns of HTML are those
-            of the text that people see.
-    """
-
-    text: str
-    line: int
+    text: str  # its lines
+    line: int  # the line of the document in which it starts, from 1
+    # How many characters of the document are before each of its lines. Columns of HTML are those of the text
+    # that people see.
     indents: tuple[int, ...]
 
 

@@ -144,11 +144,10 @@ def as_sarif(
     """SARIF 2.1.0, for code scanning; `problems` are of files that can't be read."""
     used = sorted({each.finding.rule for each in located})
     texts = {"shortDescription": titles, "help": pages}
-    rules = [
-        {"id": rule}
-        | {key: {"text": of[rule], "markdown": of[rule]} for key, of in texts.items() if rule in of}
-        for rule in used
-    ]
+    rules: list[dict[str, Any]] = [{"id": rule} for rule in used]
+    for rule in rules:
+        known = {key: about[rule["id"]] for key, about in texts.items() if rule["id"] in about}
+        rule.update((key, {"text": text, "markdown": text}) for key, text in known.items())
     notifications = [{"level": "error", "message": {"text": _sound(problem.what)}} for problem in problems]
     run = {
         "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
@@ -181,7 +180,6 @@ def _result(each: Located, index: int) -> dict[str, Any]:
 
 def _replacement(edit: Edit) -> dict[str, Any]:
     """An edit; without an end column a region goes to the end of the line, without its line break."""
-    region = {"startLine": edit.line, "startColumn": edit.column} | (
-        {"endColumn": edit.end} if edit.end else {}
-    )
+    region = {"startLine": edit.line, "startColumn": edit.column}
+    region |= {"endColumn": edit.end} if edit.end else {}
     return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}

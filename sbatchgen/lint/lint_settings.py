@@ -16,8 +16,7 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import applies, lint, rules
 from sbatchgen.lint.source import Source
-from sbatchgen.rules.comments import is_known
-from sbatchgen.rules.retired import RETIRED
+from sbatchgen.rules.comments import RETIRED, is_known
 from sbatchgen.rules.rule import Applies
 from sbatchgen.sbatch.option_table import line_of
 from sbatchgen.units import RELEASES
@@ -30,35 +29,20 @@ LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What counts for all files of a call.
+    """What counts for all files of a call."""
 
-    Attributes:
-        profile: The cluster, if one is named.
-        places: Where each of its keys is written.
-        slurm: The release that reads the scripts.
-        assumed: Whether the release is a guess.
-        folder: Where they would be submitted.
-        selected: The starts of ids of the rules that are wanted; empty for all.
-        pedantic: Whether pedantic rules are wanted that no whole id asks for.
-        disabled: The starts of ids of those that are not.
-        severity: Other severities, by the starts of ids.
-        environment: That of the submission, where there is one.
-        makes_log_folders: Whether the folders of logs are made before a script is submitted.
-        removed: The rules that flags or files name and that were removed.
-    """
-
-    profile: Profile | None
-    slurm: str
-    folder: Path
-    places: Mapping[str, str] = field(default_factory=dict)
-    assumed: bool = False
-    selected: tuple[str, ...] = ()
-    pedantic: bool = False
-    disabled: tuple[str, ...] = ()
-    severity: Mapping[str, Severity] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    makes_log_folders: bool = False
-    removed: tuple[str, ...] = ()
+    profile: Profile | None  # the cluster, if one is named
+    slurm: str  # the release that reads the scripts
+    folder: Path  # where they would be submitted
+    places: Mapping[str, str] = field(default_factory=dict)  # where each key of the profile is written
+    assumed: bool = False  # whether the release is a guess
+    selected: tuple[str, ...] = ()  # the starts of ids of the rules that are wanted; empty for all
+    pedantic: bool = False  # whether pedantic rules are wanted that no whole id asks for
+    disabled: tuple[str, ...] = ()  # the starts of ids of those that are not wanted
+    severity: Mapping[str, Severity] = field(default_factory=dict)  # other severities, by the starts of ids
+    environment: Mapping[str, str] = field(default_factory=dict)  # that of the submission, where there is one
+    makes_log_folders: bool = False  # whether the folders of logs are made before a script is submitted
+    removed: tuple[str, ...] = ()  # the rules that flags or files name and that were removed
 
     def judged(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity that it has here; None if it is not wanted."""
@@ -140,7 +124,6 @@ def settings_of(
 
 
 def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
-    """Return what sbatchgen.yaml says, and where its keys are."""
     if places.project is None:
         return JobSpec(), {}
     from sbatchgen.inputs.document import read_document  # YAML's reader is slow to load
@@ -150,7 +133,6 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
 
 
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
-    """Return the cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = beside(places.project, project.profile)
@@ -173,11 +155,7 @@ def checked(file: Path, text: str | None = None) -> Document[Profile]:
 
 
 def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """Return the starts of ids in the values of a flag.
-
-    Raises:
-        CommandLineError: No rule's id starts so.
-    """
+    """Return the starts of ids in the values of a flag; raises CommandLineError if no rule's id starts so."""
     ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
     for start in ids:
         if not is_known(start, rules()):

@@ -53,16 +53,14 @@ def marks_secret(rule_id: str) -> bool:
 def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that no comment in it turns off, in the order of its lines.
 
-    Args:
-        script: The script.
-        others: Findings of other tools in it, which comments turn off as well. Those of a rule that finds
-            something itself are left out: a plan finds the same mistake as the text does.
+    So are findings of other tools. Those of a rule that finds something itself are left out: a plan finds the
+    same mistake as the text does.
     """
     failures: _Failures = {}
     findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
     findings = _dated(script, _applying(script, findings))
-    said = {finding.rule for finding in findings}
-    findings += [finding for finding in others if finding.rule not in said]
+    reported = {finding.rule for finding in findings}
+    findings += [finding for finding in others if finding.rule not in reported]
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
             findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
@@ -137,22 +135,22 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
         newest |= dict.fromkeys(lines, release)
         if not lines:
             break
-    return [_dated_finding(finding, newest.get(finding.place.line, "")) for finding in findings]
+    dated = []
+    for finding in findings:
+        release = newest.get(finding.place.line, "")
+        if release and finding.severity == "error":
+            what = f"{finding.problem.what} (Slurm {release} and older take it)"
+            problem = finding.problem._replace(what=what)
+            finding = finding._replace(severity="warning", problem=problem)  # noqa: PLW2901
+        dated.append(finding)
+    return dated
 
 
 def _refused_lines(findings: Iterable[Finding]) -> set[int]:
     """Return the lines with errors of rules about directives and options."""
     about = {rule.id for rule in judge.rules(_ABOUT_OPTIONS)}
-    return {
-        finding.place.line for finding in findings if finding.severity == "error" and finding.rule in about
-    }
-
-
-def _dated_finding(finding: Finding, release: str) -> Finding:
-    if not release or finding.severity != "error":
-        return finding
-    what = f"{finding.problem.what} (Slurm {release} and older take it)"
-    return finding._replace(severity="warning", problem=finding.problem._replace(what=what))
+    errors = (finding for finding in findings if finding.severity == "error")
+    return {finding.place.line for finding in errors if finding.rule in about}
 
 
 def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:

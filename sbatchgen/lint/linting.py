@@ -19,8 +19,7 @@ from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
 from sbatchgen.lint.linter import marks_secret, rules
 from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.quoting import counted
-from sbatchgen.rules.comments import SHELLCHECK
-from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.rules.rule_page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
@@ -30,21 +29,13 @@ MANY = 100  # files from which on it pays to start processes
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a call of `lint` gives.
+    """What a call of `lint` gives."""
 
-    Attributes:
-        report: For stdout.
-        change: What --fix has changed or --diff would, for stdout, before the report.
-        problems: Files that can't be read, for stderr.
-        summary: For stderr.
-        status: The exit status.
-    """
-
-    report: str
-    change: bytes
-    problems: tuple[Problem, ...]
-    summary: str
-    status: int
+    report: str  # for stdout
+    change: bytes  # what --fix has changed or --diff would, for stdout, before the report
+    problems: tuple[Problem, ...]  # files that can't be read, for stderr
+    summary: str  # for stderr
+    status: int  # the exit status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +49,14 @@ class Checked:
     is_document: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
-    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only.
-
-    Attributes:
-        plans: The user's environment, where scripts are run in a sandbox too; else None.
-    """
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
 
     settings: Settings
     mend: str = ""
     shellcheck: str = ""
+    # The user's environment, where scripts are run in a sandbox too; else None.
     plans: Mapping[str, str] | None = None
 
 
@@ -83,11 +71,7 @@ class RuleText(NamedTuple):
 
 
 def explanation(names: Sequence[str]) -> str:
-    """Return the pages of rules, in Markdown.
-
-    Raises:
-        CommandLineError: There is no such rule.
-    """
+    """Return the pages of rules, in Markdown; raises CommandLineError if there is no such rule."""
     known = pages()
     return "\n".join(known[rule].text for rule in _named(names))
 
@@ -109,16 +93,17 @@ def _named(names: Sequence[str]) -> list[str]:
 
 def rule_texts(names: Sequence[str]) -> list[RuleText]:
     """Return rules with their pages: those that --explain names, or all."""
-    known, texts = [rules()[name] for name in _named(names) or rules()], pages()
+    wanted, texts = [rules()[name] for name in _named(names) or rules()], pages()
     return [
-        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, texts[rule.id].text) for rule in known
+        RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].text) for each in wanted
     ]
 
 
 def table() -> str:
     """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    every = rules().values()
     return tables.table(
-        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
+        (each.id, each.severity, each.title + " (pedantic)" * each.pedantic) for each in every
     )
 
 
@@ -155,12 +140,8 @@ def run(
     )
     problems: list[Problem] = []
     named = list(files(names, problems.append))
-    task = Task(
-        settings=settings,
-        mend=mend,
-        shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck),
-        plans={**environment} if plan else None,
-    )
+    program = shellcheck.program(len(named), wanted=ask_shellcheck)
+    task = Task(settings, mend, program, plans={**environment} if plan else None)
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
@@ -179,11 +160,9 @@ def run(
 
 
 def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
-    """Raise CommandLineError if the change can't be made or shown."""
     if mend and form != "text":
-        raise CommandLineError.of(
-            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
-        )
+        what = f"--{mend} shows a change, which is text"
+        raise CommandLineError.of(what, at="--format", fix="--format text")
     if mend == "fix" and STDIN in names:
         raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
 
@@ -208,12 +187,8 @@ def check(name: str, task: Task) -> Checked:
         if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
             scripts, change = _mend(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
-        return Checked(
-            located=located,
-            change=change,
-            scripts=len(scripts),
-            is_document=any(source.indents for source in scripts),
-        )
+        is_document = any(source.indents for source in scripts)
+        return Checked(located=located, change=change, scripts=len(scripts), is_document=is_document)
     except DocumentError as error:
         return Checked(problems=error.problems)
 
@@ -241,13 +216,11 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
             line, start = shown[finding.place.line], finding.place.column - 1
             end = finding.place.end - 1 if finding.place.end else len(line)
             shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
-    yield from (
-        formats.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
-    )
+    for finding in findings:
+        yield formats.Located(source.file, finding, shown.get(finding.place.line, ""))
 
 
 def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
-    """Return what is wrong with what a script of bash would start."""
     from sbatchgen.plan.planning import is_planned, plan_of, script_of
     from sbatchgen.rules.judge import check_started
 
@@ -279,7 +252,6 @@ def _pages(checked: Sequence[Checked]) -> list[str]:
 
 
 def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
-    """How many findings there are, in how many scripts."""
     scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"
@@ -289,7 +261,6 @@ def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> 
 
 
 def _counts(located: Sequence[formats.Located]) -> str:
-    """How many findings there are of each severity."""
     severities = [each.finding.severity for each in located]
     counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
     counts += [f"{severities.count('info')} info"] if "info" in severities else []

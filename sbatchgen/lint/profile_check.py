@@ -25,8 +25,8 @@ from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.rules.comments import RETIRED, removal
 from sbatchgen.rules.judge import check
-from sbatchgen.rules.retired import RETIRED, removal
 from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Text
 
@@ -56,8 +56,9 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
 
 def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
     """Warn if it has the name of a bundled profile, which reviews would show."""
-    name, own = profile.value.name, bundled("profiles")
-    if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
+    name, folder = profile.value.name, bundled("profiles")
+    is_bundled = file.stem == name or file.resolve().parent == folder.resolve()
+    if (folder / f"{name}.yaml").is_file() and not is_bundled:
         what = f"name: '{name}' is the name of a bundled profile"
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
 
@@ -66,12 +67,9 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of shell that bash can't parse; they are not run."""
     records: dict[str, JobSettings] = {"": profile.value}
     records |= {f"partitions.{name}.": each for name, each in profile.value.partitions.items()}
-    texts = {
-        f"{below}{key}": getattr(settings, key)
-        for below, settings in records.items()
-        for key in (*SETUPS, "master_addr")
-    }
-    for key, value in texts.items():
+    keys = [(below, settings, key) for below, settings in records.items() for key in (*SETUPS, "master_addr")]
+    for below, settings, name in keys:
+        key, value = f"{below}{name}", getattr(settings, name)
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
             what = f"{key}: bash can't read it: line {line}: {message}"
@@ -97,9 +95,8 @@ def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
 def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> ResolvedJob:
     """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
     texts = required(profile.value) | ({} if partition is None else {"partition": partition})
-    values = {
-        f"options.{name}": parse_scalar(text, key_type(f"options.{name}")) for name, text in texts.items()
-    }
+    keys = {f"options.{name}": text for name, text in texts.items()}
+    values = {key: parse_scalar(text, key_type(key)) for key, text in keys.items()}
     values |= {"launcher": launcher} if launcher else {}
 
     def resolved_here() -> ResolvedJob:
@@ -107,9 +104,9 @@ def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher
         return resolve(profile, [flags], mode_name=mode, name=mode)
 
     resolved = resolved_here()
-    own = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
-    values |= own
-    return resolved_here() if own else resolved
+    missing = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
+    values |= missing
+    return resolved_here() if missing else resolved
 
 
 def of_user(resolved: ResolvedJob) -> dict[str, str]:
@@ -131,10 +128,9 @@ def required(profile: Profile) -> dict[str, str]:
 
 def _of_script(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
+    request = Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
     try:
-        script = render_request(
-            Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
-        )
+        script = render_request(request)
     except SbatchgenError as error:
         yield from (Finding("error", problem) for problem in error.problems)
         return

@@ -64,10 +64,10 @@ def _holds_words(finding: Finding, text: str) -> bool:
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False
     name = re.match(r"\$\{?(\w+)", lines[place.line - 1][place.column - 1 :])
-    made = (
-        rf"^[ \t]*(?:export |readonly |local )?{name[1]}\+?=(?:\"[^\"\n]*[ \\]|'[^'\n]*[ \\])" if name else ""
-    )
-    return bool(made) and re.search(made, text, re.MULTILINE) is not None
+    if name is None:
+        return False
+    made = rf"^[ \t]*(?:export |readonly |local )?{name[1]}\+?=(?:\"[^\"\n]*[ \\]|'[^'\n]*[ \\])"
+    return re.search(made, text, re.MULTILINE) is not None
 
 
 def _read_answer(file: str, answer: bytes) -> Iterator[Finding]:

@@ -32,21 +32,13 @@ _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A script and where it is.
+    """A script and where it is."""
 
-    Attributes:
-        file: The file's name, as the user wrote it.
-        data: The script.
-        line: The line of the file in which it starts, from 1.
-        indents: Of an example of a document, the characters before each of its lines.
-        is_part: Whether it is an example that shows a part of a script: it has no `#!`.
-    """
-
-    file: str
-    data: bytes
-    line: int = 1
-    indents: tuple[int, ...] = ()
-    is_part: bool = False
+    file: str  # the file's name, as the user wrote it
+    data: bytes  # the script
+    line: int = 1  # the line of the file in which it starts, from 1
+    indents: tuple[int, ...] = ()  # of an example of a document, the characters before each of its lines
+    is_part: bool = False  # whether it is an example that shows a part of a script: it has no `#!`
 
     @property
     def text(self) -> str:
@@ -103,9 +95,8 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
             if name.startswith("."):
                 continue
             is_document = suffix.lower() in DOCUMENTS
-            if suffix in SCRIPTS or (
-                (suffix in PERHAPS or is_document) and _has_directives(path, is_document)
-            ):
+            is_likely = suffix in PERHAPS or is_document
+            if suffix in SCRIPTS or (is_likely and _has_directives(path, is_document)):
                 yield path
 
 

@@ -84,12 +84,7 @@ def apply_suppressions(
 ) -> list[Finding]:
     """Return the findings that no comment turns off, and what is wrong with the comments.
 
-    Args:
-        findings: All findings of a script.
-        file: Its name.
-        lines: Its lines.
-        rules: The ids of all rules.
-        certain: The ids of those for which a comment that turns nothing off has no use.
+    `certain` are the ids of rules for which a comment that turns nothing off has no use.
     """
     comments = list(find_suppressions(file, lines))
     left, used = not_suppressed(findings, comments)

@@ -20,11 +20,7 @@ _CHUNK = 8  # names a process gets at once: after Ctrl-C it finishes these
 
 
 def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> list[T]:
-    """Return what `work` makes of each name, in their order.
-
-    Raises:
-        DocumentError: A process was killed.
-    """
+    """Return what `work` makes of each name, in their order; raises DocumentError if a process was killed."""
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_with_parent)
     try:
         with _no_interrupts():  # which the processes inherit
@@ -41,7 +37,6 @@ def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> li
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Let SIGINT wait until this is over."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

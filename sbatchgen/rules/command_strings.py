@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment
 
 RULES: Rules[JobScript] = Rules()
 

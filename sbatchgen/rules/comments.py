@@ -8,43 +8,36 @@ from dataclasses import dataclass
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Place
-from sbatchgen.rules.retired import RETIRED, removal
 from sbatchgen.rules.rule import Hit, Rules
 
 KINDS = ("disable", "disable-file")
 SHELLCHECK = re.compile(r"SC\d{1,4}")
+# Rules that were removed: people may still name them in comments, settings and profiles.
+_IDS = """
+SB103 SB109 SB116 SB118 SB120 SB121 SB123 SB124 SB128 SB134 SB139 SB141 SB211 SB217 SB219 SB221 SB228 SB235
+SB236 SB313 SB320 SB323 SB325 SB326 SB409 SB413 SB415 SB416 SB418 SB420 SB501 SB503 SB509 SB510 SB512 SB514
+SB516 SB517 SB607 SB613 SB616 SB618 SB703 SB706 SB707 SB708 SB801 SB807 SB808 SB809 SB811 SB816 SB902 SB910
+"""
+RETIRED = frozenset(_IDS.split())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """A rule that a comment turns off.
+    """A rule that a comment turns off."""
 
-    Attributes:
-        rule: The rule's id, or the start of it; empty if the comment names no rule.
-        kind: The word before the equals sign.
-        lines: The first and the last line that it counts for.
-        at: Where the rule is named.
-    """
-
-    rule: str
-    kind: str
-    lines: tuple[int, int]
-    at: Place
+    rule: str  # the rule's id, or the start of it; empty if the comment names no rule
+    kind: str  # the word before the equals sign
+    lines: tuple[int, int]  # the first and the last line that it counts for
+    at: Place  # where the rule is named
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """The comments of a script and what they met.
+    """The comments of a script and what they met."""
 
-    Attributes:
-        comments: Each rule that one names.
-        idle: Those that turned nothing off, where that is certain.
-        rules: The ids of all rules.
-    """
-
-    comments: Sequence[Suppression]
-    idle: Sequence[Suppression]
-    rules: Sequence[str]
+    comments: Sequence[Suppression]  # each rule that one names
+    idle: Sequence[Suppression]  # those that turned nothing off, where that is certain
+    rules: Sequence[str]  # the ids of all rules
 
 
 RULES: Rules[Applied] = Rules(source="docs/how-to/lint-scripts.md")
@@ -81,3 +74,8 @@ def is_known(start: str, rules: Iterable[str]) -> bool:
 def starts_id(start: str, rules: Iterable[str]) -> bool:
     """Whether one of these ids starts so."""
     return bool(start) and any(rule.startswith(start) for rule in rules)
+
+
+def removal(rule: str) -> str:
+    """Return what to say to those who name a rule that was removed."""
+    return f"rule {rule} was removed"

@@ -20,9 +20,7 @@ from sbatchgen.runtimes.edf import IN_CONTAINER
 RULES: Rules[JobScript] = Rules()
 
 GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
-GPU_VARIABLES = frozenset(
-    f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
-)
+GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
 _DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 # A driver that is mounted by hand, and a flag in a variable.
@@ -70,7 +68,6 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
 
 
 def _image_made(script: JobScript) -> bool:
-    """Whether the script brings or builds images itself."""
     makes = {"apptainer", "singularity", "enroot", "cp", "rsync", "sbcast", "wget", "curl"}
     verbs = ("pull", "build", "import")
     started = {tool.name for launch in script.launches for tool in launch.tools}
@@ -133,9 +130,7 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
             while before != plain:  # ${DATA:-/data} and the like would divide the list
                 before, plain = plain, _EXPANSION.sub("$X", plain)
             at = container.options[name][1]
-            is_unset = "$" in script.lines[at.line - 1] and value.startswith(
-                ":"
-            )  # a variable to be filled in
+            is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # by a variable
             for item in plain.split(",") if not is_unset else ():
                 if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"

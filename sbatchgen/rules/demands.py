@@ -22,6 +22,9 @@ from sbatchgen.units import Memory, Text, mebibytes
 RULES: Rules[Job] = Rules()
 Fits = Callable[[NodeFacts], bool]
 
+_MIG = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
+_LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
+
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
@@ -30,9 +33,8 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
     pairs = [*rivals(resources)]
     names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
     if "gpus-per-node" in resources and "gpu" in names:  # since 26.05 sbatch compares only the start
-        pairs.append(
-            Rivals("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored", "")
-        )
+        before = "--gres counts and --gpus-per-node is ignored"
+        pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
     for first, second, since, before, _ in pairs:
         refused = job.slurm >= since
         what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
@@ -53,12 +55,12 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")
 def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    most = resources.nodes_max or resources.nodes_min
+    nodes_max = resources.nodes_max or resources.nodes_min
     tasks, each = resources.ntasks, resources.ntasks_per_node
-    if tasks and each and most and tasks > most * each:
-        what = f"{tasks} tasks do not fit on {counted(most, 'node')} with {each} each: Slurm refuses "
+    if tasks and each and nodes_max and tasks > nodes_max * each:
+        what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {each} each: Slurm refuses "
         what += "the job, or changes what it asks for"
-        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {most * each} tasks"
+        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {nodes_max * each} tasks"
         yield Hit("ntasks", what, fix)
 
 
@@ -70,30 +72,28 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
         yield Hit("nodes", what, "set --ntasks-per-node instead of --ntasks")
 
 
-@RULES.add("SB207", "error", "more GPUs on a node than it has", about_fit=True, source="gres.conf(5)")
+@RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
 def _gpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources, most = job.resources.spread(partition.nodes_max), partition.gpus_per_node
-        if most is not None and resources.gpu_count > most:
+        resources, limit = job.resources.spread(partition.nodes_max), partition.gpus_per_node
+        if limit is not None and resources.gpu_count > limit:
             what, fix = f"partition '{name}' has no GPUs", "use a partition with GPUs, or ask for none"
-            if most:
-                nodes = -(-resources.nodes * resources.gpu_count // most)
+            if limit:
+                nodes = -(-resources.nodes * resources.gpu_count // limit)
                 per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
-                what = f"partition '{name}' has {counted(most, 'GPU')} a node, but the job asks for "
+                what = f"partition '{name}' has {counted(limit, 'GPU')} a node, but the job asks for "
                 what += f"{resources.gpu_count} a node{per_node}"
                 if resources.gpus and job.profile.limits.enforce_part_limits == "no":
                     what += ": it waits for ever, if Slurm does not refuse it"
-                fix = f"set --gpus-per-node {most} and --nodes {nodes}"
-            why_not = f"{counted(most, 'GPU')} a node" if most else "no GPUs"
+                fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
+            why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
             continue
         alike = max((_of_one_type(node) for node in partition.kinds()), default=0)
         untyped = _untyped(resources)
         if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
-            what = (
-                f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names no "
-            )
-            what += f"type gets no more: Slurm refuses {untyped}"
+            what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names "
+            what += f"no type gets no more: Slurm refuses {untyped}"
             fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
             yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
             continue
@@ -118,12 +118,7 @@ def _of_one_type(node: NodeFacts) -> int:
     return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
 
 
-@RULES.add(
-    "SB241",
-    "warning",
-    "several slices of a GPU",
-    source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
-)
+@RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG)
 def _slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
@@ -131,9 +126,7 @@ def _slices(job: Job) -> Iterator[Hit]:
         yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {kind}:1")
 
 
-@RULES.add(
-    "SB208", "error", "a type of GPU that the partition does not have", about_fit=True, source="gres.conf(5)"
-)
+@RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
 def _gpu_type_known(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition)
@@ -148,20 +141,15 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
                 yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
 
 
-@RULES.add(
-    "SB209",
-    "warning",
-    "no type of GPU is asked for, where there are several",
-    source="https://hpc.ncsu.edu/RunningJobs/Lifecycle.php",
-)
+@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition, job.resources.gpus_on_node)
         if len(here) > 1 and any(not kind for kind, _ in job.resources.gpus_on_node):
             what = f"partition '{name}' has GPUs of types {', '.join(here)}: the job gets whichever is free"
-            most = max(1, job.resources.gpu_count)
-            enough = [kind for kind in here if partition.kinds([(kind, most)])]
-            fix = f"name one, as {enough[0]}:{most}" if enough else "name one"
+            wanted = max(1, job.resources.gpu_count)
+            enough = [kind for kind in here if partition.kinds([(kind, wanted)])]
+            fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
             yield Hit(job.resources.gpu_option, what, fix)
         elif partition.gpu_type_required and any(not kind for kind, _ in job.resources.gpus_on_node):
             what = f"a request for GPUs of partition '{name}' must name their type"
@@ -169,13 +157,7 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             yield Hit(job.resources.gpu_option, what, fix, "error")
 
 
-@RULES.add(
-    "SB210",
-    "error",
-    "a generic resource that the cluster does not have",
-    about_fit=True,
-    source="gres.conf(5)",
-)
+@RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
 def _gres_known(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
     asked = [("gres", name) for name, _, _ in job.resources.gres]
@@ -193,21 +175,15 @@ def _gres_known(job: Job) -> Iterator[Hit]:
         yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
-@RULES.add(
-    "SB212",
-    "error",
-    "more shards than one GPU has",
-    about_fit=True,
-    source="https://slurm.schedmd.com/gres.html",
-)
+@RULES.add_fit("SB212", "error", "more shards than one GPU has", source="https://slurm.schedmd.com/gres.html")
 def _shards_within_gpu(job: Job) -> Iterator[Hit]:
     for partition in job.partitions.values():
-        most = partition.shards_per_gpu
-        if most and job.resources.shards > most and not job.profile.limits.several_gpus_per_sharing_job:
-            what = f"{job.resources.shards} shards must lie on one GPU, which has {most}: "
+        limit = partition.shards_per_gpu
+        if limit and job.resources.shards > limit and not job.profile.limits.several_gpus_per_sharing_job:
+            what = f"{job.resources.shards} shards must lie on one GPU, which has {limit}: "
             what += "Slurm refuses the job" if job.slurm >= "23.11" else "the job would wait for ever"
-            fix = f"ask for at most {most}, or for whole GPUs"
-            yield Hit("gres", what, fix, why_not=f"{most} shards a GPU")
+            fix = f"ask for at most {limit}, or for whole GPUs"
+            yield Hit("gres", what, fix, why_not=f"{limit} shards a GPU")
 
 
 @RULES.add(
@@ -232,16 +208,16 @@ def _shards_share_memory(job: Job) -> Iterator[Hit]:
         yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
-@RULES.add("SB215", "error", "more CPUs on a node than it has", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources, most = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
+        resources, limit = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
         here = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
-        if most and here and min(here) > most and _takes_whole_nodes(job):
-            what = f"partition '{name}' gives jobs at most {most} of {min(here)} CPUs of a node (Max"
+        if limit and here and min(here) > limit and _takes_whole_nodes(job):
+            what = f"partition '{name}' gives jobs at most {limit} of {min(here)} CPUs of a node (Max"
             what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
-            yield Hit("exclusive", what, "remove --exclusive", why_not=f"{most} CPUs a node")
-        limits = [number for number in (partition.cpus_per_node, most) if number is not None]
+            yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
+        limits = [number for number in (partition.cpus_per_node, limit) if number is not None]
         if limits and resources.cpus_on_node > min(limits):
             what = f"partition '{name}' has {min(limits)} CPUs a node, but the job asks for "
             what += f"{resources.cpus_on_node}"
@@ -253,35 +229,28 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
-@RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB216", "error", "more memory on a node than it has")
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
         about = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
-        wanted = [(most, _memory(job, resources, partition, node)) for most, node in about]
-        if not all(most and asked > most for most, asked in wanted):
+        wanted = [(limit, _memory(job, resources, partition, node)) for limit, node in about]
+        if not all(limit and asked > limit for limit, asked in wanted):
             continue
-        most, asked = max(wanted)
-        what = (
-            f"a node of partition '{name}' has {Memory(most)} of memory, but the job asks for {Memory(asked)}"
-        )
-        each = resources.mem_per_cpu or resources.mem_per_gpu
-        if each:
-            what += (
-                f": {asked // each} {'CPUs' if resources.mem_per_cpu else 'GPUs'} with {Memory(each)} each"
-            )
+        limit, asked = max(wanted)
+        what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
+        what += str(Memory(asked))
+        if each := resources.mem_per_cpu or resources.mem_per_gpu:
+            units = "CPUs" if resources.mem_per_cpu else "GPUs"
+            what += f": {asked // each} {units} with {Memory(each)} each"
         elif resources.mem is None:
             what += ", the partition's default"
-        fix = (
-            f"set --mem {Memory(most)} or less"
-            if most > 1
-            else "ask for no memory: slurm.conf has no RealMemory"
-        )
-        yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(most)} of memory a node")
+        fix = f"set --mem {Memory(limit)} or less"
+        fix = "ask for no memory: slurm.conf has no RealMemory" if limit <= 1 else fix
+        yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
 
 
 def _takes_whole_nodes(job: Job) -> bool:
-    """Whether the job gets all CPUs and GPUs of its nodes."""
     return job.resources.options.get("exclusive") in ("", "exclusive")
 
 
@@ -327,21 +296,15 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
 def _memory_per_cpu(job: Job) -> Iterator[Hit]:
     asked = job.resources.mem_per_cpu
     for name, partition in job.partitions.items():
-        most = partition.mem_per_cpu_max
-        if asked and most and asked > most:
-            cpus = (job.resources.cpus_per_task or 1) * -(-asked // most)
-            what = f"{Memory(asked)} per CPU is over the {most} of partition '{name}': Slurm gives {cpus} "
+        limit = partition.mem_per_cpu_max
+        if asked and limit and asked > limit:
+            cpus = (job.resources.cpus_per_task or 1) * -(-asked // limit)
+            what = f"{Memory(asked)} per CPU is over the {limit} of partition '{name}': Slurm gives {cpus} "
             what += "CPUs per task instead"
-            yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {most} or less, or --cpus-per-task {cpus}")
+            yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {limit} or less, or --cpus-per-task {cpus}")
 
 
-@RULES.add(
-    "SB237",
-    "error",
-    "GPUs, CPUs and memory that no node has together",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
@@ -351,12 +314,12 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
         fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
         alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
         nodes = job.resources.nodes if alike else 1
-        most = sum(shape.nodes or nodes for shape in fitting)
+        count = sum(shape.nodes or nodes for shape in fitting)
         what = " and ".join(words for _, words in _wishes(job, asked, partition) if words)
-        if most < nodes:
-            has = f"only {most} nodes" if most else "no node"
+        if count < nodes:
+            has = f"only {count} nodes" if count else "no node"
             why_not = f"{has} with {what}"
-            if most > 0:
+            if count > 0:
                 what += f", but {nodes} nodes were asked for"
             kinds = "; ".join(_described(shape) for shape in shapes)
             what = f"partition '{name}' has {has} with {what}"
@@ -371,12 +334,11 @@ def _wishes(job: Job, asked: ResourceRequest, partition: Partition) -> Iterator[
         having = [node for node in having if _untyped(asked) <= (_of_one_type(node) or math.inf)]
     yield having.__contains__, counted(asked.gpu_count, "GPU")
     yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
-    yield (
-        lambda node: (
-            _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
-        ),
-        f"{Memory(memory)} of memory" * bool(memory),
-    )
+
+    def has_memory(node: NodeFacts) -> bool:
+        return _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
+
+    yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
     if features:
         from sbatchgen.sbatch.lists import matches  # only jobs that name features need it
 
@@ -394,45 +356,32 @@ def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
     return unknown if node.gres is None else node.gres.get(Text(name), 0)
 
 
-@RULES.add(
-    "SB239", "error", "local disk or other resources that no node has", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB239", "error", "local disk or other resources that no node has")
 def _disk_within_node(job: Job) -> Iterator[Hit]:
     disk = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
         if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
-            what = (
-                f"nodes of partition '{name}' have {partition.tmp_per_node} of local disk (TmpDisk), but the "
-            )
-            what += f"job asks for {Memory(disk)}"
-            fix = f"set --tmp {partition.tmp_per_node} or less" if partition.tmp_per_node else "remove --tmp"
-            yield Hit("tmp", what, fix, why_not=f"{partition.tmp_per_node} of local disk")
+            size = partition.tmp_per_node
+            what = f"nodes of partition '{name}' have {size} of local disk (TmpDisk), but the job asks for "
+            fix = f"set --tmp {size} or less" if size else "remove --tmp"
+            yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
-            most = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
-            if (
-                count > most and resource != "gpu" and not (most and resource == "shard")
-            ):  # which SB212 judges
-                what = (
-                    f"a node of partition '{name}' has {most or 'no'} {resource}, but {count} were asked for"
-                )
-                fix = f"ask for at most {most}" if most else f"leave out {resource}"
-                yield Hit("gres", what, fix, why_not=f"{most} {resource} a node")
+            available = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
+            is_judged = resource == "gpu" or (available and resource == "shard")  # by SB207 and SB212
+            if count > available and not is_judged:
+                has = f"{available or 'no'} {resource}"
+                what = f"a node of partition '{name}' has {has}, but {count} were asked for"
+                fix = f"ask for at most {available}" if available else f"leave out {resource}"
+                yield Hit("gres", what, fix, why_not=f"{available} {resource} a node")
 
 
-@RULES.add(
-    "SB240",
-    "error",
-    "options that the cluster's SelectType does not know",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
 def _selected(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():
         if option in job.resources:
-            what = (
-                f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: Slurm refuses it"
-            )
+            has = f"this cluster has select/{plugin}"
+            what = f"--{option} needs select/cons_tres, and {has}: Slurm refuses it"
             fix = "ask for GPUs by --gres=gpu:N" if option.startswith("gpus") else f"remove --{option}"
             yield Hit(option, what, fix)
 
@@ -457,5 +406,4 @@ def _types(partition: Partition, gpus: Amounts = ()) -> tuple[str, ...]:
 
 
 def _memory_option(job: Job) -> str:
-    """The option that asks for memory, or ""."""
     return next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in job.resources), "")

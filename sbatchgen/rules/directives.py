@@ -28,9 +28,7 @@ _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # how the script is called
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
-@RULES.add(
-    "SB101", "error", "the first line does not start with #!", applies=Applies.USUALLY & ~Applies.WRITERS
-)
+@RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.NOT_WRITERS)
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
         if script.text.startswith("\ufeff#!"):
@@ -59,21 +57,16 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
 )
 def _late(script: JobScript) -> Iterator[Hit]:
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
-    late = [
-        line.line
-        for line in script.sbatch.directives
-        if line.kind is Kind.LATE
-        and (comments is None or line.line in comments)  # else a script writes it
-        and not line.text.startswith("#SLURM_")  # a variable
-    ]
+    lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)
+    late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # a variable
+    late = [line for line in late if comments is None or line in comments]  # else a script writes it
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"
         if len(late) > 1:
             what = f"this directive and {len(late) - 1} more come after the first command: "
             what += "Slurm silently ignores them"
-        commands = (
-            number for number, line in enumerate(script.lines, 1) if line.strip() and line.strip()[0] != "#"
-        )
+        stripped = enumerate(map(str.strip, script.lines), start=1)
+        commands = (number for number, line in stripped if line and line[0] != "#")
         it = "it" if len(late) == 1 else "them"
         yield Hit(script.at(late[0]), what, f"move {it} above line {next(commands, 2)}, the first command")
 
@@ -91,12 +84,9 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
-        if (
-            match
-            and match[1].upper() not in _NO_DIRECTIVES
-            and not _SWITCHED_OFF.fullmatch(match[1])
-            and nearest(match[1].upper(), ("SBATCH",), 0.8)
-        ):
+        if not match or match[1].upper() in _NO_DIRECTIVES or _SWITCHED_OFF.fullmatch(match[1]):
+            continue
+        if nearest(match[1].upper(), ("SBATCH",), 0.8):
             what = f"#{match[1]} is a comment to Slurm"
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 
@@ -112,11 +102,8 @@ def unread_lines(script: JobScript) -> Iterator[str]:
 def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED:
-            yield Hit(
-                script.at(line.line, line.column),
-                "##SBATCH is a comment to Slurm",
-                "remove one # to use the option, or remove the line",
-            )
+            fix = "remove one # to use the option, or remove the line"
+            yield Hit(script.at(line.line, line.column), "##SBATCH is a comment to Slurm", fix)
 
 
 @RULES.add("SB108", "error", "an unclosed quote, or a colon that starts a word")
@@ -164,9 +151,7 @@ def _template(script: JobScript) -> Iterator[Hit]:
         yield Hit(at, what, "lint the rendered script")
 
 
-@RULES.add(
-    "SB144", "info", "a script that writes job scripts", applies=Applies.USUALLY | Applies.PURE_WRITERS
-)
+@RULES.add("SB144", "info", "a script that writes job scripts", applies=Applies.AS_TEXT)
 def _writes_scripts(script: JobScript) -> Iterator[Hit]:
     for number in script.written_directives[:1]:
         what = "all #SBATCH lines are text that this script writes: it is not checked as a job script"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Command, Word
 from sbatchgen.finding import Edit
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command, Word
-    from sbatchgen.job.script import JobScript
+from sbatchgen.job.script import JobScript
 
 
 def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:

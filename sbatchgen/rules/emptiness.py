@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment, Command
+from sbatchgen.bash.statement import VariableUse
 from sbatchgen.bash.word import Piece
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
@@ -20,10 +21,6 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
 from sbatchgen.rules.software import PREPARES
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Command
-    from sbatchgen.bash.statement import VariableUse
 
 RULES: Rules[JobScript] = Rules()
 
@@ -73,9 +70,7 @@ def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> H
     in_a_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
     if command is None or not (in_a_test or (command.context.top and sets[0].context.top)):
         return None
-    if command.context.function or command.context.loop:
-        return None
-    if _only_shows(command):
+    if command.context.function or command.context.loop or _only_shows(command):
         return None
     line = sets[0].line
     what = f"${use.name} is empty here, as line {line} sets it"
@@ -96,9 +91,8 @@ def _misnamed(
         if len(name) < SHORTEST or not plain:
             continue
         series = re.sub(r"\d", "", name)
-        others = {
-            like: other for like, other in plain.items() if re.sub(r"\d", "", other) != series
-        }  # the next of a series
+        # Not the next of a series.
+        others = {like: other for like, other in plain.items() if re.sub(r"\d", "", other) != series}
         other = others.get(_plain(name)) or others.get(nearest(_plain(name), others, ALIKE), "")
         if not other:
             continue

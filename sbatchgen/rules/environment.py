@@ -8,42 +8,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.finding import Edit
+from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
+from sbatchgen.rules.names import values_of
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.software import PREPARES
 from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Command, Word
-    from sbatchgen.job.launches import Launch
-
 RULES: Rules[JobScript] = Rules()
 
+_ROCM = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
+_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+_GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
 LONG_S = 3600  # from here on people wait for a program's output
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
-_NEEDED = {
-    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
-    "SLURM_CPUS_PER_GPU": ("cpus-per-gpu",),
-    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
-    "SLURM_NTASKS": ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"),
-    "SLURM_GPUS": ("gpus",),
-    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
-    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
-}  # fmt: skip
-_OLD = {"SLURM_NPROCS": "SLURM_NTASKS", "SLURM_JOBID": "SLURM_JOB_ID", "SLURM_NODELIST": "SLURM_JOB_NODELIST"}
-_SLOW = {
-    "NCCL_DEBUG": ("TRACE",),
-    "NCCL_P2P_DISABLE": ("1",),
-    "NCCL_IB_DISABLE": ("1",),
-    "NCCL_SHM_DISABLE": ("1",),
-    "CUDA_LAUNCH_BLOCKING": ("1",),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
-}
+_NEEDED = values_of("needed")
+_OLD = {old: new for old, (new,) in values_of("old").items()}
+_SLOW = values_of("slow")
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
 _IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
@@ -52,9 +38,7 @@ _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 
 
-@RULES.add(
-    "SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.USUALLY & ~Applies.WRITERS
-)
+@RULES.add("SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.NOT_WRITERS)
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
@@ -92,22 +76,13 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         what = f"srun inherits --export={export}: what the script sets, even PATH, does not reach the tasks"
         if not sets:
             what = f"--export={export} leaves out PATH and all else: srun may not find the program"
-        edits = line_before(script, launch.command, "export SLURM_EXPORT_ENV=ALL")
-        yield Hit(
-            script.at_word(launch.step.words[0]),
-            what,
-            "export SLURM_EXPORT_ENV=ALL on a line before it",
-            edits=edits,
-        )
+        line = "export SLURM_EXPORT_ENV=ALL"
+        edits = line_before(script, launch.command, line)
+        yield Hit(script.at_word(launch.step.words[0]), what, f"{line} on a line before it", edits=edits)
         return
 
 
-@RULES.add(
-    "SB427",
-    "warning",
-    "two masks of GPUs",
-    source="https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html",
-)
+@RULES.add("SB427", "warning", "two masks of GPUs", source=_ROCM)
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}
     for setting in script.body.sets:
@@ -131,11 +106,8 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
-        settings = [
-            assignment
-            for assignment in script.body.sets
-            if assignment.name == "OMP_NUM_THREADS" and assignment.at < launch.command.end
-        ]
+        before = (made for made in script.body.sets if made.at < launch.command.end)
+        settings = [made for made in before if made.name == "OMP_NUM_THREADS"]
         count = launch.workers or 1
         threads = _small((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
@@ -163,7 +135,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
         fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
         uses = [each.at for each in script.body.uses if each.name == use.name]
-        only_shown = all(any(said.at <= at < said.end for said in shows) for at in uses)
+        only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
         often = "info" if only_shown or script.is_wrapped or not script.is_sized else None
         yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
 
@@ -202,12 +174,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add(
-    "SB412",
-    "warning",
-    "results on a node's local disk",
-    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
-)
+@RULES.add("SB412", "warning", "results on a node's local disk", source=_LOCAL_DISK)
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
@@ -222,11 +189,10 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB414", "info", "the old name of a variable")
 def _old_names(script: JobScript) -> Iterator[Hit]:
-    own = script.assigned
     for use in script.body.uses:
         new = _OLD.get(use.name)
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
-        if new is None or use.name in own:
+        if new is None or use.name in script.assigned:
             continue
         start = line.find(use.name, use.column - 1) + 1
         at = (use.line, start, start + len(use.name))
@@ -235,12 +201,7 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
-@RULES.add(
-    "SB417",
-    "warning",
-    "a GLOO_SOCKET_IFNAME that gloo can't use",
-    source="https://docs.pytorch.org/docs/stable/distributed.html",
-)
+@RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use", source=_GLOO)
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):

@@ -108,15 +108,13 @@ def _dataparallel(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB016", "error", "an unknown number of GPUs per node")
 def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    unknown = resolved.slurm and not (
-        resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
-    )
+    known = resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
     is_set = resolved.origin("nproc_per_node").level > Level.DEFAULT
+    if resolved.mode.gpus is not None or known or is_set or not resolved.slurm:
+        return
     nowhere = resolved.fits_nowhere and not resolved.partition_name  # which SB203 speaks of
-    nowhere |= (
-        bool(resolved.options.partition) and not job.partitions and bool(resolved.profile.partitions)
-    )  # SB201
-    if resolved.mode.gpus is None and unknown and not is_set and not nowhere:
+    is_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions  # SB201
+    if not nowhere and not is_unknown:
         what = f"profile '{resolved.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if resolved.partition.gpus_per_node == 0:
@@ -128,12 +126,8 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB017", "warning", "shards that the profile does not list")
 def _shards_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if (
-        resolved.shards
-        and resolved.slurm
-        and not resolved.partition.shards_per_gpu
-        and resolved.profile.partitions
-    ):
+    is_judged = resolved.slurm and resolved.profile.partitions
+    if resolved.shards and is_judged and not resolved.partition.shards_per_gpu:
         what = f"profile '{resolved.profile.name}' does not say how many shards a GPU of this partition has"
         fix = "set shards_per_gpu in the profile if the cluster has them"
         yield Hit(job.at("options.gres"), what, fix, why_not="no shards")
@@ -151,8 +145,8 @@ def _runtime_complete(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB043", "error", "an option of another runtime")
 def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    own = {key.name for key in resolved.runtime.keys}
-    for key in resolved.software.keys() - own:
+    keys = {key.name for key in resolved.runtime.keys}
+    for key in resolved.software.keys() - keys:
         origin, by = resolved.origin(key), resolved.origin("runtime")
         if origin.level < max(by.level, Level.PROJECT if key in CHOOSING else Level.JOB):
             continue  # a higher layer has chosen another runtime
@@ -205,10 +199,9 @@ def _mounts(job: JudgedJob) -> Iterator[Hit]:
         text = VARIABLE.sub("", path)
         fix = "mount a symbolic link with a plain name"
         _, *rest = text.split(":", 2)
-        split = (
-            rest if key != "binds" else rest[1:] and not re.fullmatch(resolved.runtime.mount_options, rest[1])
-        )
-        if "," in text or split:
+        if key == "binds":
+            rest = [part for part in rest[1:] if not re.fullmatch(resolved.runtime.mount_options, part)]
+        if "," in text or rest:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
         elif why := resolved.runtime.unmountable(text):
@@ -223,7 +216,7 @@ def _launcher_ignored(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(job.at("launcher"), what, "remove the launcher, or use mode ddp")
 
 
-@RULES.add("SB024", "error", "several nodes on a single machine", about_fit=True)
+@RULES.add_fit("SB024", "error", "several nodes on a single machine", source="")
 def _one_machine(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     if resolved.profile.scheduler == "none" and resolved.nodes > 1:
@@ -411,10 +404,8 @@ def _resume_args(job: JudgedJob) -> Iterator[Hit]:
     if not resolved.resume_args and not resolved.checkpoint:
         return
     if resolved.trainer is None:
-        what = (
-            "checkpoint and resume_args are for other trainers: the bundled one finds its checkpoints itself"
-        )
-        yield Hit(at, what, "remove them")
+        what = "checkpoint and resume_args are for other trainers: the bundled one finds its checkpoints"
+        yield Hit(at, f"{what} itself", "remove them")
     elif not resolved.checkpoint:
         what = "resume_args without checkpoint: it is not known when they are to be given"
         yield Hit(at, what, "add the checkpoints' pattern, as checkpoint: '{run_dir}/*/last.pt'")
@@ -433,12 +424,8 @@ def _placeholders(job: JudgedJob) -> Iterator[Hit]:
         ("resume_args", resolved.resume_args),
         ("checkpoint", [resolved.checkpoint]),
     ):
-        for text in filter(None, texts):
-            for word, meant in (
-                arguments.mistyped(text, resolved.sweep.names if resolved.sweep else ())
-                if "{" in text
-                else ()
-            ):
+        for text in (text for text in texts if text and "{" in text):
+            for word, meant in arguments.mistyped(text, resolved.sweep.names if resolved.sweep else ()):
                 what = f"{word} is not a placeholder: the trainer gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
             for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
@@ -489,12 +476,8 @@ def _one_line(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB044", "info", "a save that the image's mount may not survive")
 def _unsaved(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    fault = (
-        resolved.runtime.unsaved(resolved)
-        if resolved.partition.preemption and resolved.asks_to_stop
-        else None
-    )
-    if fault and resolved.slurm:
-        yield Hit(
-            job.at(fault.key), f"jobs of other partitions may preempt this one, and {fault.what}", fault.fix
-        )
+    if not (resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop):
+        return
+    if fault := resolved.runtime.unsaved(resolved):
+        what = f"jobs of other partitions may preempt this one, and {fault.what}"
+        yield Hit(job.at(fault.key), what, fault.fix)

@@ -64,7 +64,6 @@ def _step_options(job: JudgedJob) -> Iterator[Hit]:
 
 
 def _value(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
-    """Report a value that an option of the step can't have."""
     from sbatchgen.executables.program import PROGRAMS
 
     at = job.at(f"step.{name}")
@@ -113,7 +112,6 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
 
 
 def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
-    """Report a binding to the CPUs of the GPUs that the script leaves out."""
     resolved = job.resolved
     if resolved.launcher != "srun" or not resolved.gpus_per_node:
         return

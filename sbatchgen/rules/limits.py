@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
@@ -22,29 +22,26 @@ from sbatchgen.units import Duration, Text
 
 RULES: Rules[Job] = Rules()
 
+_LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
+_UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
 USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
 
 
-@RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB201", "error", "the cluster has no such partition")
 def _partition_known(job: Job) -> Iterator[Hit]:
     profile, known = job.profile, job.profile.partitions
     for name in job.resources.partitions if known and "partition" not in profile.omit else ():
         if name not in known:
-            what, fix = f"cluster '{profile.name}' has no partition '{name}'", did_you_mean(name, known)
+            what, severity = f"cluster '{profile.name}' has no partition '{name}'", None
             if profile.sources and profile.user is None:  # documentation names the partitions that matter
-                yield Hit(
-                    "partition", f"profile '{profile.name}' lists no partition '{name}'", fix, "warning"
-                )
-            else:
-                yield Hit("partition", what, fix)
+                what, severity = f"profile '{profile.name}' lists no partition '{name}'", "warning"
+            yield Hit("partition", what, did_you_mean(name, known), severity)  # type: ignore[arg-type]
 
 
-@RULES.add(
-    "SB202", "error", "a partition that is down or takes no jobs", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB202", "error", "a partition that is down or takes no jobs")
 def _partition_up(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.state != "up":
@@ -55,19 +52,11 @@ def _partition_up(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' is {partition.state}: it {takes}"
             yield Hit("partition", what, fix, severity, why_not=partition.state)  # type: ignore[arg-type]
         elif partition.nodes == "":
-            fix = (
-                "use another partition, or bring the profile up to date: sbatchgen profile discover --update"
-            )
+            fix = f"use another partition, {_UPDATE}"
             yield Hit("partition", f"partition '{name}' has no nodes", fix, why_not="no nodes")
 
 
-@RULES.add(
-    "SB203",
-    "error",
-    "no partition is asked for, and the cluster has no default",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB203", "error", "no partition is asked for, and the cluster has no default")
 def _partition_given(job: Job) -> Iterator[Hit]:
     resolved = job.resolved if isinstance(job, JudgedJob) else None
     if resolved and resolved.fits_nowhere:
@@ -86,22 +75,20 @@ def _partition_given(job: Job) -> Iterator[Hit]:
         yield Hit("partition", what, f"add --partition, one of: {names}", why_not="no default one")
 
 
-@RULES.add(
-    "SB204", "error", "the time limit is longer than the partition's", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB204", "error", "the time limit is longer than the partition's")
 def _time_within_limit(job: Job) -> Iterator[Hit]:
     pends = "pending for ever (PartitionTimeLimit)"
     fate = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
     for name, partition in job.partitions.items():
-        most, doubt = _limit(job, partition, "time_max")
+        limit, doubt = _limit(job, partition, "time_max")
         for option, asked, then in (
             ("time", job.resources.time, fate.get(job.profile.limits.enforce_part_limits, _REFUSED)),
             ("time-min", job.resources.time_min, _REFUSED),
         ):
-            if asked is not None and most and asked > most:
-                what = f"--{option} {time_limit(asked)} is over the limit {most} of partition '{name}'"
-                why_not = f"time limit {most} is less than {time_limit(asked)}"
-                fix = f"set --{option} {most} or less"
+            if asked is not None and limit and asked > limit:
+                what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
+                why_not = f"time limit {limit} is less than {time_limit(asked)}"
+                fix = f"set --{option} {limit} or less"
                 yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
 
 
@@ -137,8 +124,11 @@ def _time_given(job: Job) -> Iterator[Hit]:
     empty = job.is_script and not job.resources.options
     if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
         return  # a script without directives has its options elsewhere, or writes another
-    if job.is_script and _names_time_in_vain(job):
-        return
+    if job.is_script:
+        from sbatchgen.rules.directives import unread_lines  # plans need it not
+
+        if any(map(_NAMES_A_TIME.search, unread_lines(job))):  # type: ignore[arg-type]
+            return
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     given = f", {limits[0]}," if limits and limits[0] else ""
     what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
@@ -146,24 +136,16 @@ def _time_given(job: Job) -> Iterator[Hit]:
     yield Hit("time", what, "add --time=HH:MM:SS", often)  # type: ignore[arg-type]
 
 
-def _names_time_in_vain(job: Job) -> bool:
-    """Whether a line of a script that sbatch does not read was meant to set the time limit."""
-    from sbatchgen.job.script import JobScript
-    from sbatchgen.rules.directives import unread_lines  # plans need neither
-
-    return isinstance(job, JobScript) and any(map(_NAMES_A_TIME.search, unread_lines(job)))
-
-
-@RULES.add(
-    "SB206", "error", "too many or too few nodes for the partition", about_fit=True, source="slurm.conf(5)"
-)
+@RULES.add_fit("SB206", "error", "too many or too few nodes for the partition")
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     tasks = job.resources.ntasks or job.resources.nodes
     nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if partition.nodes_max is None and nodes > 1:
-            limit = _count_of_nodes(partition) or None
+            from sbatchgen.sbatch.hostlist import hosts  # only jobs of several nodes need it
+
+            limit = len(hosts(str(partition.nodes or ""))) or None
         if limit is not None and nodes > limit:
             what = f"partition '{name}' has {limit} nodes, but the job asks for {nodes}"
             if job.profile.limits.enforce_part_limits == "no":
@@ -171,53 +153,37 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             what += doubt
             why_not = f"{counted(limit, 'node')} at most"
             yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
-        most = job.resources.nodes_max or nodes
+        nodes_max = job.resources.nodes_max or nodes
         least, doubt = _limit(job, partition, "nodes_min")
-        if least is not None and "nodes" in job.resources and most < least:
+        if least is not None and "nodes" in job.resources and nodes_max < least:
             what = f"partition '{name}' is for jobs of {least} nodes or more, "
-            what += f"but {most} were asked for{doubt}"
+            what += f"but {nodes_max} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
 
 
-def _count_of_nodes(partition: Partition) -> int:
-    """How many nodes a partition has; 0 if that is not known."""
-    from sbatchgen.sbatch.hostlist import hosts  # only jobs of several nodes need it
-
-    return len(hosts(str(partition.nodes or "")))
-
-
-@RULES.add(
-    "SB250",
-    "error",
-    "the time limit is longer than that for so many nodes",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
 def _time_of_nodes(job: Job) -> Iterator[Hit]:
     nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
     for name, partition in job.partitions.items():
-        most, doubt = _limit(job, partition, "time_max")
-        most = partition.time_limit(nodes) if nodes and (most or not partition.time_max) else None
-        if most is None or time <= most or (partition.time_max and time > partition.time_max):
+        limit, doubt = _limit(job, partition, "time_max")
+        limit = partition.time_limit(nodes) if nodes and (limit or not partition.time_max) else None
+        if limit is None or time <= limit or (partition.time_max and time > partition.time_max):
             continue
-        what = (
-            f"{counted(nodes, 'node')} of partition '{name}' may run for {most}, not for {time_limit(time)}"
-        )
+        asked = counted(nodes, "node")
+        what = f"{asked} of partition '{name}' may run for {limit}, not for {time_limit(time)}"
         if partition.node_minutes_max and nodes * time > partition.node_minutes_max * 60:
             what += f": a job may have {partition.node_minutes_max} node-minutes"
-        others = [some.first for some in partition.time_by_nodes]
+        others = [step.first for step in partition.time_by_nodes]
         others += [partition.node_minutes_max * 60 // time] if partition.node_minutes_max else []
         fitting = [other for other in others if other and time <= (partition.time_limit(other) or 0)]
-        ways = [f"--time {most} or less"] if most else []
+        ways = [f"--time {limit} or less"] if limit else []
         ways += [f"--nodes {fitting[0]}"] if fitting else []
-        why_not = f"{most} at most for {counted(nodes, 'node')}"
+        why_not = f"{limit} at most for {asked}"
         yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
 
 
-@RULES.add(
-    "SB251", "warning", "an option that does not work on this cluster", about_fit=True, source="sbatch(1)"
-)
+@RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
 def _options_work(job: Job) -> Iterator[Hit]:
     resources, limits = job.resources, job.profile.limits
     for option, kind in (("switches", "tree"), ("segment", "block")):
@@ -225,9 +191,9 @@ def _options_work(job: Job) -> Iterator[Hit]:
             what = f"Slurm ignores --{option}: this cluster has no topology/{kind}"
             yield Hit(option, what, f"remove --{option}")
     switches = job.option("switches").partition("@")[0]
-    most = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
-    if most and limits.topology == "tree" and resources.nodes > most:
-        what = f"--switches={switches}: so many leaf switches have {most} nodes at most, and the job "
+    reached = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
+    if reached and limits.topology == "tree" and resources.nodes > reached:
+        what = f"--switches={switches}: so many leaf switches have {reached} nodes at most, and the job "
         what += f"asks for {resources.nodes}: it waits in vain, 5 minutes or as long as the option says"
         fitting = -(-resources.nodes // (limits.switch_nodes or 1))
         yield Hit("switches", what, f"remove it, or set --switches={fitting}")
@@ -241,13 +207,7 @@ def _options_work(job: Job) -> Iterator[Hit]:
             yield Hit("oversubscribe", what, "remove --oversubscribe")
 
 
-@RULES.add(
-    "SB223",
-    "error",
-    "a required option is missing, or its value is not allowed",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB223", "error", "a required option is missing, or its value is not allowed")
 def _required_options(job: Job) -> Iterator[Hit]:
     for name in job.profile.required:
         option = name.replace("_", "-")
@@ -276,13 +236,7 @@ def _required_options(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, fix, why_not=why_not)
 
 
-@RULES.add(
-    "SB238",
-    "error",
-    "a partition, account or QOS that is not for this user",
-    about_fit=True,
-    source="slurm.conf(5)",
-)
+@RULES.add_fit("SB238", "error", "a partition, account or QOS that is not for this user")
 def _open_to_user(job: Job) -> Iterator[Hit]:
     enforced = job.profile.limits.enforce_part_limits
     for name, partition in job.partitions.items():
@@ -307,13 +261,7 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
             yield Hit("qos", what, f"use {' or '.join(allowed)}")
 
 
-@RULES.add(
-    "SB224",
-    "error",
-    "more than the QOS allows",
-    about_fit=True,
-    source="https://slurm.schedmd.com/resource_limits.html",
-)
+@RULES.add_fit("SB224", "error", "more than the QOS allows", source=_LIMITS_PAGE)
 def _within_qos(job: Job) -> Iterator[Hit]:
     known = _known_qos(job)
     for name in _asked_qos(job) if known else ():
@@ -333,10 +281,10 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 
 def _beyond_qos(job: Job, partition: Partition) -> Iterator[tuple[str, Hit]]:
     """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
-    known, own = _known_qos(job), str(partition.partition_qos or "").lower()
+    known, first = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
-    in_force = [*dict.fromkeys(name for name in (own, *(_asked_qos(job) or [default])) if name in known)]
-    if any("partition_qos" in known[name].overrides for name in in_force if name != own):
+    in_force = [*dict.fromkeys(name for name in (first, *(_asked_qos(job) or [default])) if name in known)]
+    if any("partition_qos" in known[name].overrides for name in in_force if name != first):
         in_force.reverse()
     denies = any(known[name].deny_on_limit for name in in_force)
     seen: set[str] = set()
@@ -378,7 +326,7 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
         yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
 
 
-@RULES.add("SB225", "error", "a feature that no node has", about_fit=True, source="sbatch(1)")
+@RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
 def _features_known(job: Job) -> Iterator[Hit]:
     every = [partition.features for partition in job.partitions.values()]
     if not every or None in every:
@@ -391,15 +339,18 @@ def _features_known(job: Job) -> Iterator[Hit]:
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 yield Hit(option, what, did_you_mean(feature, known), why_not=f"no feature '{feature}'")
     text = job.option("constraint")
+    if not text or not known.issuperset(_features(text)):
+        return
+    from sbatchgen.sbatch.lists import matches
+
     kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
-    if text and known.issuperset(_features(text)) and not any(_matches(text, having) for having in kinds):
+    if not any(matches(text, having) for having in kinds):
         what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
-        yield Hit(
-            "constraint", what, "name features of one kind of node", why_not="no node with all features"
-        )
+        fix = "name features of one kind of node"
+        yield Hit("constraint", what, fix, why_not="no node with all features")
 
 
-@RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True, source="sbatch(1)")
+@RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
 def _nodes_known(job: Job) -> Iterator[Hit]:
     lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
     if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
@@ -429,7 +380,7 @@ def _nodes_pinned(job: Job) -> Iterator[Hit]:
         yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
 
 
-@RULES.add("SB229", "error", "a partition that needs a reservation", about_fit=True, source="slurm.conf(5)")
+@RULES.add_fit("SB229", "error", "a partition that needs a reservation")
 def _reservation_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.reservation_only and "reservation" not in job.resources:
@@ -438,12 +389,8 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, fix, why_not="only for jobs with a reservation")
 
 
-@RULES.add(
-    "SB252",
-    "warning",
-    "a reservation that has no nodes or no time for the job",
-    about_fit=True,
-    source="scontrol(1)",
+@RULES.add_fit(
+    "SB252", "warning", "a reservation that has no nodes or no time for the job", source="scontrol(1)"
 )
 def _reservation_fits(job: Job) -> Iterator[Hit]:
     known, name = job.profile.reservations, Text(job.option("reservation"))
@@ -455,10 +402,9 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             yield Hit("reservation", what, f"did you mean '{near}'?")
         return
     left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
-    update = "or bring the profile up to date: sbatchgen profile discover --update"
     if left <= 0:
         what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
-        yield Hit("reservation", what, f"remove --reservation, {update}")
+        yield Hit("reservation", what, f"remove --reservation, {_UPDATE}")
         return
     for where, partition in job.partitions.items():
         if reservation.partitions and where not in reservation.partitions:
@@ -471,19 +417,19 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
             what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
             fitting = Duration(max(left // 60, 1) * 60)
-            yield Hit("reservation", what, f"set --time {fitting} or less, {update}")
+            yield Hit("reservation", what, f"set --time {fitting} or less, {_UPDATE}")
 
 
-@RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)
+@RULES.add_fit("SB232", "error", "an array that is too large for the cluster", pedantic=True, source="")
 def _array_within_limit(job: Job) -> Iterator[Hit]:
     limits = job.profile.limits
-    most = limits.max_array_size or MAX_ARRAY_SIZE
+    size = limits.max_array_size or MAX_ARRAY_SIZE
     largest = max((max(each[-1], each.step) for each in job.array), default=-1)
-    if largest >= most:
+    if largest >= size:
         known = limits.max_array_size is not None
         whose = "on this cluster" if known else "unless the site changed it"
-        what = f"array index {largest} is not below MaxArraySize ({most} {whose}): Slurm refuses the job"
-        fix = f"use indices from 0 to {most - 1}, and add an offset in the script"
+        what = f"array index {largest} is not below MaxArraySize ({size} {whose}): Slurm refuses the job"
+        fix = f"use indices from 0 to {size - 1}, and add an offset in the script"
         yield Hit("array", what, fix, None if known else "warning")
     if limits.max_array_tasks is not None and job.array_tasks > limits.max_array_tasks:
         what = f"the array has {job.array_tasks} tasks, and this cluster allows {limits.max_array_tasks}"
@@ -498,19 +444,17 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
         yield Hit("array", what, f"limit them: --array={array}%50")
 
 
-@RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True, source="sbatch(1)")
+@RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
     for name, count in _licenses(job.option("licenses")) if known is not None else ():
-        most = (known or {}).get(Text(name))
-        if most is None:
+        available = (known or {}).get(Text(name))
+        if available is None:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known or {}))
-        elif count > most:
-            what = (
-                f"cluster '{job.profile.name}' has {most} licences '{name}', but the job asks for {count}: "
-            )
-            yield Hit("licenses", f"{what}Slurm refuses it", f"ask for at most {most}")
+        elif count > available:
+            what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
+            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
 
 
 def _features(text: str) -> tuple[str, ...]:
@@ -523,12 +467,6 @@ def _features(text: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(features(text)))
     except ValueError:
         return ()
-
-
-def _matches(text: str, having: Sequence[str]) -> bool:
-    from sbatchgen.sbatch.lists import matches
-
-    return matches(text, having)
 
 
 def _licenses(text: str) -> tuple[tuple[str, int], ...]:

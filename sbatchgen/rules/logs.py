@@ -14,6 +14,7 @@ from sbatchgen.units import VARIABLE
 
 RULES: Rules[Job] = Rules()
 
+_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
@@ -50,8 +51,8 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the time limit, "
         what += "give or take the minute in which Slurm looks"
-        most = max(lead, min(300, time // 4 if time else 300))
-        fix = f"leave time to save: {to}@{most}" if most > lead else "leave time to save: a longer time limit"
+        safe = max(lead, min(300, time // 4 if time else 300))
+        fix = f"leave time to save: {to}@{safe}" if safe > lead else "leave time to save: a longer time limit"
         yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
 
 
@@ -123,12 +124,7 @@ def _log_of_node(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
 
 
-@RULES.add(
-    "SB710",
-    "warning",
-    "a log on a node's local disk",
-    source="https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR",
-)
+@RULES.add("SB710", "warning", "a log on a node's local disk", source=_LOCAL_DISK)
 def _log_is_shared(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         path = job.option(name)

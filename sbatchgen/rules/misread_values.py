@@ -41,11 +41,8 @@ def _mail(script: JobScript) -> Iterator[Hit]:
     if user and "mail-type" not in script.options:
         yield Hit("mail-user", "--mail-user without --mail-type: no mail is sent", "add --mail-type=END,FAIL")
     if user and _PLACEHOLDER.search(user):
-        yield Hit(
-            script.at_value("mail-user"),
-            f"--mail-user={user} is a placeholder: you get no mail",
-            "write your address",
-        )
+        what = f"--mail-user={user} is a placeholder: you get no mail"
+        yield Hit(script.at_value("mail-user"), what, "write your address")
 
 
 @RULES.add("SB137", "warning", "a hint that is ignored")

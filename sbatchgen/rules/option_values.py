@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
@@ -20,35 +21,19 @@ from sbatchgen.units import Duration, meant_time
 RULES: Rules[Job] = Rules()
 
 BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
-EXAMPLES = {
-    "begin": "--begin=2026-01-31T20:00",
-    "cpus-per-task": "--cpus-per-task=8",
-    "gpus": "--gpus=8, or --gpus=a100:8",
-    "gpus-per-node": "--gpus-per-node=4, or --gpus-per-node=a100:4",
-    "gres": "--gres=gpu:4, or --gres=gpu:a100:4",
-    "mem": "--mem=64G",
-    "mem-per-cpu": "--mem-per-cpu=4G",
-    "mem-per-gpu": "--mem-per-gpu=64G",
-    "nodes": "--nodes=2",
-    "signal": "--signal=B:USR1@300",
-    "time": "--time=24:00:00",
-    "mail-type": "--mail-type=END,FAIL",
-}
 FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # that a job is mostly given
 FEW_HOURS = 16  # up to here a number is mostly meant as hours in a training, and as minutes in a short test
 FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
-_FIX = {
-    "array": "write --array=0-9%2, or 1,3,5",
-    "dependency": "write --dependency=afterok:123, afterany:123:124 or singleton",
-    "features": 'write --{}=a, "a&b", "a|b" or "[a*2&b*4]"',
-    "gpus": "write --{0}=4, or --{0}=a100:4",
-    "gres": "write --gres=gpu:4, or --gres=gpu:a100:4",
-    "hosts": "write --{}=n1,n[3-5]",
-    "licenses": "write --licenses=NAME:2,OTHER",
-    "tres": "write --tres-per-task=cpu=4,gres/gpu=1",
-}
 _TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
+
+
+@cache
+def _examples() -> dict[str, str]:
+    """Return how values are written, by option or by kind of value."""
+    from sbatchgen.executables.word_table import rows  # which a sound job does without
+
+    return dict(rows(__file__, "value_examples.txt"))
 
 
 def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
@@ -61,7 +46,7 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
         if not error.args:
             return None
         meant = meant_time(value) if value_kinds().get(name) == "time" or name == "time" else ""
-        example = f"--{name}={meant}" if meant else EXAMPLES.get(name)
+        example = f"--{name}={meant}" if meant else _examples().get(name)
         fix = f"write it as in {example}" if example else "see sbatch(1)"
         fix = "write the value out: sbatch does not expand variables in directives" if "$" in value else fix
         return f"'{value}' is not a value for --{name}: sbatch says \"{error}\"", fix
@@ -93,9 +78,8 @@ def _minutes(job: Job) -> Iterator[Hit]:
 def _megabytes(job: Job) -> Iterator[Hit]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         value = job.written(name)
-        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= (
-            FEW_MIB if name == "mem" else FEW_MIB // 4
-        ):
+        largest = FEW_MIB if name == "mem" else FEW_MIB // 4
+        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= largest:
             what = f"--{name}={value} is {value} megabytes"
             yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
 
@@ -107,7 +91,11 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         try:
             _check(kind, text, job)
         except ValueError as error:
-            yield Hit(option, f"Slurm refuses --{option}={text[:80]}: {error}", _FIX[kind].format(option))
+            yield Hit(
+                option,
+                f"Slurm refuses --{option}={text[:80]}: {error}",
+                _examples()[f"kind {kind}"].format(option),
+            )
 
 
 def time_limit(seconds: int) -> str:

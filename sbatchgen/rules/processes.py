@@ -7,17 +7,13 @@ torch 2.13; bash(1).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.job.launches import OTHER_LAUNCHERS
+from sbatchgen.job.launches import OTHER_LAUNCHERS, Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
 from sbatchgen.rules.rule import Applies, Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.job.launches import Launch
 
 RULES: Rules[JobScript] = Rules()
 
@@ -72,12 +68,9 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     nodes = script.resources.nodes
     if nodes < 2 or script.named(*OTHER_LAUNCHERS):
         return
-    launches = script.launches
-    if any(
-        launch.step and (launch.launcher or launch.program.name.startswith(("$", '"'))) for launch in launches
-    ):
+    if any(step.launcher or step.program.name.startswith(("$", '"')) for step in script.steps):
         return
-    for launch in launches:
+    for launch in script.launches:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue
@@ -218,5 +211,4 @@ def _launcher_bound(script: JobScript) -> Iterator[Hit]:
 
 
 def _head(launch: Launch) -> str:
-    """Return the first words of a launch, to show what follows srun."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

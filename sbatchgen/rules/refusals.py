@@ -35,12 +35,10 @@ def refusal(script: JobScript) -> Finding | None:
         if finding.rule in _OF_FILE or (message.line != 1 and message.line in (0, finding.place.line))
     )
     telling = [each for each in every if each.severity == "error" or each.rule == _OF_COMBINATION]
-    at = script.at(message.line or 1)
     unknown = "SB113" if "unrecognized" in message.text else "SB126"
     at = script.at(message.line or 1)
-    fallback = Finding(
-        "error", Problem(f'"{message.text}"', at.text, "see sbatch(1)"), rule=unknown, place=at
-    )
+    problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")
+    fallback = Finding("error", problem, rule=unknown, place=at)
     first = min(telling, key=lambda finding: finding.rule, default=fallback)
     what = REFUSED + _SAID.sub("", first.problem.what)
     return first._replace(severity="error", problem=first.problem._replace(what=what))

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment
-    from sbatchgen.bash.chain import ToolOption
 
 RULES: Rules[JobScript] = Rules()
 
@@ -50,9 +46,8 @@ def _port_of_root(script: JobScript) -> Iterator[Hit]:
     fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
     for place, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
-            yield Hit(
-                place, f"port {port} is below 1024, where only root may listen: no process gets it", fix
-            )
+            what = f"port {port} is below 1024, where only root may listen: no process gets it"
+            yield Hit(place, what, fix)
     for made in script.body.sets:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
@@ -77,12 +72,13 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         if launcher is None:
             continue
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
-            value = launcher.text_of(option)
+            value, source = launcher.text_of(option), option.word.source
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
                 what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
-            elif "$(hostname" in value and _is_of_task(option, script):
+            elif "$(hostname" in value and not (source is script.body.source or source.fixed):
+                # It is in single quotes after bash -c, so that the shell of each task expands it.
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
     for assignment in _addresses(script):
@@ -108,9 +104,8 @@ def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
             what = f"the quotes make all {script.resources.nodes} nodes one element of {made.name}: "
             what += f"${{{made.name}[1]}} is empty, and ${{{made.name}[0]}} names no host"
             bare = word.text.replace('"', "") if piece.kind == "variable" else word.text[1:-1]
-            edits = (
-                (Edit(word.line, word.column, word.end_column, bare),) if word.line == word.end_line else ()
-            )
+            edit = Edit(word.line, word.column, word.end_column, bare)
+            edits = (edit,) if word.line == word.end_line else ()
             yield Hit(script.at_word(word), what, f"{made.name}=({bare})", edits=edits)
 
 
@@ -129,12 +124,6 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
             what += "same model alone"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
-
-
-def _is_of_task(option: ToolOption, script: JobScript) -> bool:
-    """Whether it is in single quotes after bash -c, so that the shell of each task expands it."""
-    source = option.word.source
-    return source is not script.body.source and not source.fixed
 
 
 def _has_whole_nodes(script: JobScript) -> bool:
@@ -164,7 +153,6 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
 
 
 def _addresses(script: JobScript) -> list[Assignment]:
-    """Return the assignments of a rendezvous address."""
     return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
 
 
@@ -173,8 +161,8 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
     addresses = _addresses(script)
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
-        own = command.context.substitution and not command.context.trap
-        if not own or not any(address.at <= command.at < address.end for address in addresses):
+        is_substituted = command.context.substitution and not command.context.trap
+        if not is_substituted or not any(address.at <= command.at < address.end for address in addresses):
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""

@@ -14,75 +14,51 @@ J = TypeVar("J")  # what a rule judges: a JobScript, a JudgedJob, or any Job
 
 
 class Applies(Flag):
-    """The scripts and lines that a rule is true of, beside whole scripts that a person submits.
+    """The scripts and lines that a rule is true of, beside whole scripts that a person submits."""
 
-    Attributes:
-        EXAMPLES: Scripts of documents, in which readers have something to fill in.
-        PARTS: Scripts of documents that lack their first line, and perhaps more.
-        UNFILLED: Scripts in which another line is yet to be filled in.
-        PLACEHOLDERS: Lines that are yet to be filled in.
-        TEMPLATES: Scripts that a program fills in.
-        WRITERS: Scripts without directives that write a job script.
-        PURE_WRITERS: Those that have no other #SBATCH lines at all.
-        RENDERED: Scripts of sbatchgen's own jobs, which the rules of jobs judge as well.
-    """
-
-    EXAMPLES = auto()
-    PARTS = auto()
-    UNFILLED = auto()
-    PLACEHOLDERS = auto()
-    TEMPLATES = auto()
-    WRITERS = auto()
-    PURE_WRITERS = auto()
-    RENDERED = auto()
-    USUALLY = EXAMPLES | PARTS | UNFILLED | WRITERS | RENDERED
+    EXAMPLES = auto()  # scripts of documents, in which readers have something to fill in
+    PARTS = auto()  # scripts of documents that lack their first line, and perhaps more
+    UNFILLED = auto()  # scripts in which another line is yet to be filled in
+    PLACEHOLDERS = auto()  # lines that are yet to be filled in
+    TEMPLATES = auto()  # scripts that a program fills in
+    WRITERS = auto()  # scripts without directives that write a job script
+    PURE_WRITERS = auto()  # those that have no other #SBATCH lines at all
+    RENDERED = auto()  # scripts of sbatchgen's own jobs, which the rules of jobs judge as well
+    NOT_WRITERS = EXAMPLES | PARTS | UNFILLED | RENDERED
+    USUALLY = NOT_WRITERS | WRITERS
+    AS_TEXT = USUALLY | PURE_WRITERS  # whatever writes the lines, they harm where they are run
 
 
 class Hit(NamedTuple):
-    """What a rule found.
+    """What a rule found."""
 
-    Attributes:
-        at: A place, or the long name of the option that it is about.
-        what: The facts, and what follows from them.
-        fix: Something to type.
-        severity: If it is not the rule's.
-        edits: A fix that changes nothing else in the script.
-        pedantic: Whether it is off by default, if that differs from the rule.
-        why_not: In a few words, why the job can't run in the partition; "" if it is not about the partition.
-    """
-
-    at: Place | str
-    what: str
-    fix: str = ""
-    severity: Severity | None = None
-    edits: tuple[Edit, ...] = ()
-    pedantic: bool | None = None
+    at: Place | str  # a place, or the long name of the option that it is about
+    what: str  # the facts, and what follows from them
+    fix: str = ""  # something to type
+    severity: Severity | None = None  # if it is not the rule's
+    edits: tuple[Edit, ...] = ()  # a fix that changes nothing else in the script
+    pedantic: bool | None = None  # whether it is off by default, if that differs from the rule
+    # In a few words, why the job can't run in the partition; "" if it is not about the partition.
     why_not: str = ""
+
+
+Check = Callable[[J], Iterator[Hit]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rule(Generic[J]):
-    """A rule.
-
-    Attributes:
-        title: A phrase that starts with a small letter, without a full stop.
-        check: The function that judges a job.
-        about_fit: Whether it compares a job with its cluster.
-        pedantic: Whether it is off by default: it is true, and mostly harmless.
-        applies: The scripts and lines that it is true of.
-        marks_secret: Whether its findings mark what no report may show again.
-        source: The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13,
-            or another page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
-    """
+    """A rule."""
 
     id: str
     severity: Severity
-    title: str
-    check: Callable[[J], Iterator[Hit]]
-    about_fit: bool = False
-    pedantic: bool = False
-    applies: Applies = Applies.USUALLY
-    marks_secret: bool = False
+    title: str  # a phrase that starts with a small letter, without a full stop
+    check: Check[J]  # the function that judges a job
+    about_fit: bool = False  # whether it compares a job with its cluster
+    pedantic: bool = False  # whether it is off by default: it is true, and mostly harmless
+    applies: Applies = Applies.USUALLY  # the scripts and lines that it is true of
+    marks_secret: bool = False  # whether its findings mark what no report may show again
+    # The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13, or another
+    # page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
     source: str = ""
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
@@ -105,29 +81,25 @@ class Rules(list[Rule[J]]):
         self.source = source
 
     def add(
-        self,
-        rule_id: str,
-        severity: Severity,
-        title: str,
-        *,
-        about_fit: bool = False,
-        pedantic: bool = False,
-        applies: Applies = Applies.USUALLY,
-        marks_secret: bool = False,
-        source: str = "",
-    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
-        """Return a decorator that makes a function a rule; the arguments are attributes of `Rule`."""
+        self, rule_id: str, severity: Severity, title: str, *, source: str = "", **more: Any
+    ) -> Callable[[Check[J]], Check[J]]:
+        """Return a decorator that makes a function a rule; `more` are further attributes of `Rule`."""
 
-        def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
-            more = (about_fit, pedantic, applies, marks_secret, source or self.source)
-            self.append(Rule(rule_id, severity, title, check, *more))
+        def register(check: Check[J]) -> Check[J]:
+            self.append(Rule(rule_id, severity, title, check, source=source or self.source, **more))
             return check
 
         return register
 
+    def add_fit(
+        self, rule_id: str, severity: Severity, title: str, *, source: str = "slurm.conf(5)", **more: Any
+    ) -> Callable[[Check[J]], Check[J]]:
+        """Return the decorator of a rule that compares a job with its cluster."""
+        return self.add(rule_id, severity, title, source=source, about_fit=True, **more)
+
     def again(
         self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
-    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
+    ) -> Callable[[Check[J]], Check[J]]:
         """Return a decorator for a rule of others, which judges something else here, as `severity`."""
         rule = next(rule for rule in rules if rule.id == rule_id)
         return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

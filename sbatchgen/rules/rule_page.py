@@ -24,7 +24,7 @@ _BLOCK = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Example:
     """A script or a job, good or bad; `settings` are the words after it."""
 
@@ -34,24 +34,16 @@ class Example:
     settings: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Page:
-    """All that is said about a rule.
-
-    Attributes:
-        title: The rule's, as in its code.
-        text: The whole part, in Markdown.
-        examples: At least a bad and a good one.
-        profile: The YAML of the cluster of the examples; None for that of example.yaml.
-        trainer: The text of train.py; "" if the part does not show it.
-    """
+    """All that is said about a rule."""
 
     rule: str
-    title: str
-    text: str
-    examples: tuple[Example, ...]
-    profile: str | None
-    trainer: str
+    title: str  # the rule's, as in its code
+    text: str  # the whole part, in Markdown
+    examples: tuple[Example, ...]  # at least a bad and a good one
+    profile: str | None  # the YAML of the cluster of the examples; None for that of example.yaml
+    trainer: str  # the text of train.py; "" if the part does not show it
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:
@@ -66,23 +58,12 @@ def _pages(file: Path) -> Iterator[Page]:
         part = text[heading.start() : following.start() if following else len(text)].strip() + "\n"
         examples, profile, trainer = [], None, ""
         for language, kind, settings, block in _BLOCK.findall(part):
-            if kind == "profile":
-                profile = block
-                continue
-            if kind == "trainer":
-                trainer = block
-                continue
             pairs = dict(word.split("=", 1) for word in settings.split())
-            if pairs.pop("escapes", ""):
-                block = block.replace("\\r", "\r")  # noqa: PLW2901
-            examples.append(
-                Example(is_job=language == "yaml", good=kind == "good", text=block, settings=pairs)
-            )
-        yield Page(
-            rule=heading[1],
-            title=heading[2],
-            text=part,
-            examples=tuple(examples),
-            profile=profile,
-            trainer=trainer,
-        )
+            code = block.replace("\\r", "\r") if pairs.pop("escapes", "") else block
+            if kind == "profile":
+                profile = code
+            elif kind == "trainer":
+                trainer = code
+            else:
+                examples.append(Example(language == "yaml", kind == "good", code, pairs))
+        yield Page(heading[1], heading[2], part, tuple(examples), profile, trainer)

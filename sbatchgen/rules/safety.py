@@ -13,6 +13,7 @@ from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
+from sbatchgen.rules.names import VARIABLES
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.sbatch.header import READ
@@ -28,13 +29,8 @@ _LOADED = {
     "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
-_ALWAYS_SET = """
-EUID HOME HOSTNAME LOGNAME OLDPWD OSTYPE PPID PWD SECONDS SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NAME
-SLURM_SUBMIT_DIR UID USER
-"""
-_OF_SITES = "TMPDIR SCRATCH WORK SLURM_TMPDIR PROJECT LOCAL_SCRATCH TMP LSCRATCH SLURM_SCRATCH"
-OF_SITES = frozenset(_OF_SITES.split())
-ALWAYS_SET = frozenset(_ALWAYS_SET.split())
+OF_SITES = frozenset(VARIABLES["of-sites"])
+ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
 WHOLE_GPUS = 8  # of a job that has its node alone, most likely
@@ -46,9 +42,7 @@ UNFILLED = re.compile(
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
 
 
-@RULES.add(
-    "SB802", "error", "an assignment that sets nothing", applies=Applies.USUALLY | Applies.PURE_WRITERS
-)
+@RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.AS_TEXT)
 def _named(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
@@ -66,12 +60,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
             if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
                 what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
                 yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
-        elif (
-            len(words) > 1
-            and words[1].source.text.startswith("=", words[1].at)
-            and _NAME.fullmatch(command.path)
-            and _is_assignment(script, command)
-        ):
+        elif len(words) > 1 and _NAME.fullmatch(command.path) and _is_assignment(script, command):
             what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
 
@@ -91,7 +80,7 @@ def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
 def _is_assignment(script: JobScript, command: Command) -> bool:
     """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
     second = command.words[1].text
-    if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
+    if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
     used = any(use.name == command.path for use in script.body.uses)
     return used or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
@@ -118,10 +107,8 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
                 continue
             fate = "-rf removes nothing" if command.name == "rm" else f"{command.name} finds no such file"
             what = f"{word.text} is one name with a *, not a pattern, as the * is in quotes: {fate}"
-            fix = (
-                re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text) if "$" in word.text else word.text[1:-1]
-            )
-            yield Hit(script.at_word(word), what, f"write {fix}")
+            bare = re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text)
+            yield Hit(script.at_word(word), what, f"write {bare if '$' in word.text else word.text[1:-1]}")
 
 
 _OF_FILES = programs("files")
@@ -139,26 +126,16 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             severity = "info" if made.name.startswith("LD_") else None
             fix = f"set it for one command alone: {made.name}=... python train.py"
             yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
-        elif (
-            made.name == "PATH"
-            and made.value
-            and not made.append
-            and made.context.top
-            and not {"/usr/bin", "/bin"} & set(made.value.split(":"))
-        ):
-            what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
-            yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
+        elif made.name == "PATH" and made.value and not made.append and made.context.top:
+            if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
+                what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
+                yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
 
 
-@RULES.add(
-    "SB804",
-    "warning",
-    "rm -r that may remove more than it should",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-)
+@RULES.add("SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT)
 def _removes(script: JobScript) -> Iterator[Hit]:
     is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
@@ -167,10 +144,9 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             continue
         for word in command.words[1:]:
             if (shared := _SHARED.fullmatch(word.text)) and not is_whole:
-                what = (
-                    f"{shared[1]} belongs to all jobs on the node: this removes the files of your other jobs"
-                )
-                yield Hit(script.at_word(word), what, f"rm -rf {shared[1]}/NAME, or --exclusive")
+                folder = shared[1]
+                what = f"{folder} belongs to all jobs on the node: this removes the files of your other jobs"
+                yield Hit(script.at_word(word), what, f"rm -rf {folder}/NAME, or --exclusive")
                 continue
             piece = word.pieces[0]
             rest = word.pieces[1:]
@@ -226,19 +202,12 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
         return
     first = next(iter(script.unfilled if script.refused_unfilled else of_bash or lines))
     match, others = lines[first], [str(number) for number in lines if number != first]
-    what = f"'{match[0]}' is a placeholder"
-    what += (
-        ": sbatch refuses the script"
-        if script.refused_unfilled
-        else ": bash can't parse the line" * bool(of_bash)
-    )
-    fix = (
-        f"fill it in, also in line{'s' * (len(others) > 1)} {first_names(others, 5)}"
-        if others
-        else "fill it in"
-    )
+    fate = ": bash can't parse the line" if of_bash else ""
+    fate = ": sbatch refuses the script" if script.refused_unfilled else fate
+    what = f"'{match[0]}' is a placeholder{fate}"
+    also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
-    yield Hit(place, what, fix, "info" if script.refused_unfilled or of_bash else None)
+    yield Hit(place, what, f"fill it in{also}", "info" if fate else None)
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
@@ -258,12 +227,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
             yield number, match
 
 
-@RULES.add(
-    "SB813",
-    "error",
-    "an option line that bash takes for a command",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-)
+@RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
@@ -272,13 +236,13 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
             continue  # to the grammar --name=value is an assignment
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
-        kept = before.rstrip(" \t")
+        stripped = before.rstrip(" \t")
         is_comment = before.lstrip().startswith("#")
         what = f"bash takes '{line.split()[0]}' for a command: the previous line "
         place = script.at(number, column)
-        if kept.endswith("\\") and kept != before and not is_comment:
+        if stripped.endswith("\\") and stripped != before and not is_comment:
             what += "has a space after its backslash, so it does not continue"
-            edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
+            edits = (Edit(number - 1, len(stripped) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
         elif (is_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.test}

@@ -38,13 +38,7 @@ _PLACEHOLDER = re.compile(
 _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 
 
-@RULES.add(
-    "SB806",
-    "warning",
-    "a secret in the script",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-    marks_secret=True,
-)
+@RULES.add("SB806", "warning", "a secret in the script", applies=Applies.AS_TEXT, marks_secret=True)
 def _secrets(script: JobScript) -> Iterator[Hit]:
     seen: set[tuple[int, int]] = set()
     for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):
@@ -71,14 +65,10 @@ def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
 
 def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for made in script.body.sets:
-        if (
-            not made.name.upper().endswith(_ENDINGS)
-            or made.word is None
-            or not _SECRET_NAME.fullmatch(made.name)
-        ):
-            continue
         value = made.value
-        if value is not None and _is_secret(made.name, value) and not _has_shape(value):
+        if value is None or made.word is None or not made.name.upper().endswith(_ENDINGS):
+            continue
+        if _SECRET_NAME.fullmatch(made.name) and _is_secret(made.name, value) and not _has_shape(value):
             yield f"the value of {made.name}", value, script.at_word(made.word), made.name
     for name in ("export", "comment", "wckey"):
         for match in _SECRET_PAIR.finditer(script.option(name)):

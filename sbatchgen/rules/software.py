@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Command
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
 
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command
-
 RULES: Rules[JobScript] = Rules()
 
 PREPARES = ("source", ".", "module", "ml", "eval")
-_ML_VERBS = frozenset(
-    ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
-)
+_ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
 
 
 @RULES.add("SB402", "info", "modules loaded on top of the login shell's", pedantic=True)

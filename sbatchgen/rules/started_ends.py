@@ -53,7 +53,6 @@ _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
 
 
 def _line(done: DryRun) -> int:
-    """The line at which the script ended."""
     return last_line(done.trace, functions_of(done.script.body))
 
 
@@ -196,10 +195,8 @@ def _downloads(done: DryRun) -> Iterator[Hit]:
         if entry.line not in lines and (words := _download(entry.command)):
             lines.add(entry.line)
             what = f"{words} needs the internet, and nodes of {names[0]} have none"
-            fix = "do it on the login node, before the job"
-            yield Hit(
-                done.at(entry.line), what, f"{fix} (internet: false in the profile says that nodes can't)"
-            )
+            why = "internet: false in the profile says that nodes can't"
+            yield Hit(done.at(entry.line), what, f"do it on the login node, before the job ({why})")
 
 
 def _download(command: str) -> str:

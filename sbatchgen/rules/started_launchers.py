@@ -28,7 +28,6 @@ SAME_GPU: tuple[str, Severity, str] = ("SB343", "warning", "programs that want t
 
 
 def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
-    """Each step, with the launchers in it."""
     return [(step, [*launchers_of(step, len(done.grant.nodes))]) for step in done.steps]
 
 

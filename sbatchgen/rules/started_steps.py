@@ -25,20 +25,15 @@ RULES: Rules[DryRun] = Rules()
 def _refused(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
         if step.refusal and not any(nodes_of(done, step)):
-            yield Hit(
-                done.at(step.line), f"Slurm refuses this step: {step.refusal}", "see -n, -N and -c of srun"
-            )
+            what = f"Slurm refuses this step: {step.refusal}"
+            yield Hit(done.at(step.line), what, "see -n, -N and -c of srun")
 
 
 @RULES.add(*SAME_GPU, source=NCCL)
 def _same_gpu(done: DryRun) -> Iterator[Hit]:
     """Programs that the script puts on the same GPU while another of its node is idle."""
-    chosen = [
-        (step, process.gpus)
-        for step in done.steps
-        for process in step.processes
-        if not step.is_srun and process.gpus and "CUDA_VISIBLE_DEVICES" in process.env
-    ]
+    started = [(step, process) for step in done.steps if not step.is_srun for process in step.processes]
+    chosen = [(step, each.gpus) for step, each in started if each.gpus and "CUDA_VISIBLE_DEVICES" in each.env]
     for (first, gpus), (second, others) in combinations(chosen, 2):
         used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
         idle = {*range(done.grant.gpus)} - used
@@ -89,7 +84,6 @@ def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[st
 
 
 def _takes_memory(done: DryRun, step: Step) -> bool:
-    """Whether a step gets all the memory of the job on a node."""
     asks = any(name.startswith("mem") for name in srun_options(step) if name != "mem-bind")
     return bool(done.script.resources.mem) and not asks
 

@@ -20,6 +20,7 @@ from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[DryRun] = Rules()
 
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _CONTAINERS = commands("container")
 _NO_IMAGES = commands("launcher", "interpreter", "shell")
 _VALUES = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
@@ -39,12 +40,8 @@ def _not_set_by_slurm(done: DryRun) -> Iterator[Hit]:
         if option in done.script.options:
             what = f"{name} has no value: {variable} is empty, because Slurm {done.script.slurm} "
             what += "does not set it"
-            fix = (
-                f"{name} $SLURM_GPUS_ON_NODE"
-                if "GPUS" in variable
-                else f"{name} with the value of --{option}"
-            )
-            yield Hit(done.at(step.line), what, fix)
+            value = "$SLURM_GPUS_ON_NODE" if "GPUS" in variable else f"with the value of --{option}"
+            yield Hit(done.at(step.line), what, f"{name} {value}")
         elif option:
             what = f"{name} has no value: {variable} is empty, because the job has no --{option}"
             yield Hit(done.at(step.line), what, f"add #SBATCH --{option}=...")
@@ -91,12 +88,7 @@ def _several_lines(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, fix)
 
 
-@RULES.add(
-    "SB428",
-    "info",
-    "an interface with another name than in the profile",
-    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-)
+@RULES.add("SB428", "info", "an interface with another name than in the profile", source=_NCCL)
 def _interfaces(done: DryRun) -> Iterator[Hit]:
     settings = (done.profile, *done.profile.partitions.values())
     for step in done.steps:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.executables.program import programs
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.job.launches import HELPERS
+from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Applies, Hit, Rules
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Command, Word
-    from sbatchgen.job.launches import Launch
 
 RULES: Rules[JobScript] = Rules()
 
@@ -92,24 +88,24 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     alone = not command.pipe or len(command.pipe.stages) == 1
     if context.function or context.substitution or context.trap or (context.branch and not context.loop):
         return
-    if script.body.traps or script.sources_commands:
-        return
-    if script.named("eval", "wait", "coproc", "fg", "exec"):
+    unseen = script.body.traps or script.sources_commands
+    if unseen or script.named("eval", "wait", "coproc", "fg", "exec"):
         return
     same = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
     after = (each for each in script.body.commands if each.at > command.at)
     rest = [each for each in after if id(each) not in same and not each.context.function]
-    later = [each for each in rest if not _same_loop(each, command)]
-    if any(command.context.loop or not (command.test or command.name in QUICK) for command in later) or (
-        rest and not alone
-    ):
+    later = rest
+    if context.loop:  # which may start the others in the background, too
+        later = [each for each in rest if each.name in KEEPERS or not (each.context.loop and each.background)]
+    if rest and not alone:
+        return
+    if any(each.context.loop or not (each.test or each.name in QUICK) for each in later):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
-    yield Hit(
-        script.at_command(command), what, "add a last line: wait", edits=line_after(script, command, "wait")
-    )
+    edits = line_after(script, command, "wait")
+    yield Hit(script.at_command(command), what, "add a last line: wait", edits=edits)
 
 
 QUICK = programs("quick")
@@ -126,9 +122,7 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
     if step := waiting[0].step:
         what = "each srun takes all CPUs of its nodes: the steps run one after another"
         fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
-        if (
-            option := script.resources.gpu_option
-        ):  # with another one, Slurm 22.05 gives the step all GPUs of the job
+        if option := script.resources.gpu_option:  # with another, Slurm 22.05 gives the step all GPUs
             fix += f" --{option}={'gpu:' * (option == 'gres')}N"
         yield Hit(script.at_word(step.words[0]), what, fix)
 
@@ -144,15 +138,12 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
         if launch.step is not None and not command.context.branch and not first.command.context.branch:
             what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "
             what += "background: this one waits for it"
-            yield Hit(
-                script.at_word(launch.step.words[0]), what, "srun --overlap --mem=0, or --exact for both"
-            )
+            fix = "srun --overlap --mem=0, or --exact for both"
+            yield Hit(script.at_word(launch.step.words[0]), what, fix)
             return
 
 
-@RULES.add(
-    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.USUALLY & ~Applies.WRITERS
-)
+@RULES.add("SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS)
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
     seen: set[int] = set()
@@ -175,9 +166,7 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
         what += "the script continues" if aside else "the job is shown as COMPLETED"
         stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
-        fix = (
-            "set -o pipefail on a line before it" if stops or ends else "set -eo pipefail on a line before it"
-        )
+        fix = f"set -{'o' if stops or ends else 'eo'} pipefail on a line before it"
         safe = body.language == "bash" and not stops and ends
         edits = line_before(script, command, "set -o pipefail") if safe else ()
         yield Hit(script.at_command(command), what, fix, "info" if aside else None, edits)
@@ -191,12 +180,7 @@ def _is_aside(script: JobScript, command: Command) -> bool:
     return context.branch and not context.loop and any(each.loop or not each.branch for each in work)
 
 
-@RULES.add(
-    "SB312",
-    "warning",
-    "a last command that hides a failed program",
-    applies=Applies.USUALLY & ~Applies.WRITERS,
-)
+@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
 def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
@@ -204,9 +188,8 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     if last.name == "wait" and not last.arguments and not last.context.branch:
         if any(launch.command.background and not launch.is_helper for launch in script.launches):
             what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
-            yield Hit(
-                script.at_command(last), what, "pids+=($!) after each &, and wait $pid for each", "info"
-            )
+            fix = "pids+=($!) after each &, and wait $pid for each"
+            yield Hit(script.at_command(last), what, fix, "info")
         return
     work = _work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
@@ -218,14 +201,12 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     always = last.name == "exit" and last.arguments == ["0"]
     small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
     statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
-    if small and work.at < last.at and not kept:
-        what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} fails, "
-        what += "the job is shown as COMPLETED"
-        if always:
-            what = (
-                "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
-            )
+    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
+    if small and work.at < last.at and not is_kept:
+        what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
+        if not always:
+            what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} "
+            what += "fails, the job is shown as COMPLETED"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
 
@@ -391,11 +372,6 @@ def _exported_early(
             yield assignment, name
 
 
-def _same_loop(first: Command, command: Command) -> bool:
-    """Whether a command in a loop is one of those that the loop starts in the background."""
-    return first.context.loop and first.background and command.context.loop and first.name not in KEEPERS
-
-
 # Options by which a step shares its nodes, has others, or is a job of its own.
 _OF_ITS_OWN = "exact overlap exclusive cpus-per-task nodelist relative het-group partition account"
 OF_ITS_OWN = frozenset(_OF_ITS_OWN.split())
@@ -442,9 +418,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 _NODE_DISK = re.compile(r"(?:^|=)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # which may fill each node's own disk
 SERIAL = programs("serial")
-_SERIAL_GROMACS = frozenset(
-    ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
-)
+_SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||")

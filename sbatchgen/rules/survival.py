@@ -12,13 +12,13 @@ from signal import Signals
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
 
 RULES: Rules[JobScript] = Rules()
 
+_AGENT = "torch/distributed/elastic/multiprocessing/api.py"
 LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
@@ -56,16 +56,6 @@ def _is_whole(script: JobScript) -> bool:
     return not script.sources_commands
 
 
-def _speaks_of(script: JobScript, words: tuple[str, ...]) -> bool:
-    text = script.text.lower()
-    return any(word in text for word in words)
-
-
-def _shown(launch: Launch) -> str:
-    """A launch in messages."""
-    return f"{(launch.step or launch.program).name} in line {launch.command.line}"
-
-
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script")
 def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = _signal(script, batch=True)
@@ -76,10 +66,8 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
-        fix = (
-            f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background (see SB602)"
-        )
-        yield Hit("signal", what, fix)
+        fix = f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background "
+        yield Hit("signal", what, fix + "(see SB602)")
 
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)")
@@ -90,10 +78,12 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     trainings, commands = script.trainings, script.body.commands
     if not trainings or script.named("wait", "coproc") or any(command.background for command in commands):
         return
-    what = f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the "
-    what += "training is over, or was killed at the time limit"
+    last = trainings[-1]
+    program = f"{(last.step or last.program).name} in line {last.command.line}"
+    what = f"bash runs the trap for {signal} only when {program} has ended: by then the training is over, or "
+    what += "was killed at the time limit"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
-    yield Hit(script.at_word(trainings[-1].command), what, fix)
+    yield Hit(script.at_word(last.command), what, fix)
 
 
 @RULES.add("SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)")
@@ -125,17 +115,15 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
             others = script.text.replace(script.body.source.text[command.at : command.end], "")
             if signal in others or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", others):
                 continue  # which may send it
-            what = (
-                f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not run"
-            )
-            yield Hit(script.at_word(word), what, f"#SBATCH --signal=B:{signal}@300")
+            what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
+            yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)
 def _resumes(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
         return
-    if not _speaks_of(script, RESUMES):
+    if not any(word in script.text.lower() for word in RESUMES):
         what = "--requeue starts the script again from its first line, but nothing in it looks for a "
         what += "checkpoint: training starts from scratch, and may overwrite what it has saved"
         yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
@@ -146,7 +134,7 @@ def _saves(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
     if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
         return
-    if "signal" not in script.options and not _speaks_of(script, SAVES):
+    if "signal" not in script.options and not any(word in script.text.lower() for word in SAVES):
         what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "
         what += "failure loses all of it"
         yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
@@ -154,7 +142,7 @@ def _saves(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB610", "warning", "a script that submits itself")
 def _own_successor(script: JobScript) -> Iterator[Hit]:
-    own = script.file.rpartition("/")[2]
+    file_name = script.file.rpartition("/")[2]
     for command in script.named("sbatch"):
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
@@ -163,7 +151,7 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
                 what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
                 what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
-            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
+            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == file_name:
                 what = "each job submits the next one, even if it failed: only scancel stops this"
                 yield Hit(script.at_word(command), what, _SUCCESSOR)
 
@@ -171,12 +159,7 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
 _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
-@RULES.add(
-    "SB611",
-    "warning",
-    "a dependency that may keep the job pending for ever",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-)
+@RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever", applies=Applies.AS_TEXT)
 def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
@@ -192,12 +175,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-@RULES.add(
-    "SB614",
-    "warning",
-    "a signal that kills torchrun",
-    source="torch/distributed/elastic/multiprocessing/api.py",
-)
+@RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT)
 def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
@@ -226,11 +204,11 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
         for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
-            own = [command for command in tool.body.commands if not command.context.substitution]
-            if len(own) < 2:
+            commands = [command for command in tool.body.commands if not command.context.substitution]
+            if len(commands) < 2:
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
-            last = own[-1]  # which newer bash versions run in their own place
+            last = commands[-1]  # which newer bash versions run in their own place
             replaced = shell.name == "bash" and last.context.top and not last.pipe
             replaced = replaced and last.at == tool.words[0].at
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced

@@ -48,7 +48,6 @@ def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
 
 
 def _mend(message: str) -> str:
-    """Return what to do about a message of bash."""
     if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
         return "remove it, or add the for, while, if, case, { or ( that it belongs to"
     if "unexpected token `newline'" in message:
@@ -56,13 +55,7 @@ def _mend(message: str) -> str:
     return "close what is open before it: a quote, if, do, { or ("
 
 
-@RULES.add(
-    "SB815",
-    "warning",
-    "an unterminated here-document",
-    applies=Applies.USUALLY | Applies.PURE_WRITERS,
-    source="bash(1)",
-)
+@RULES.add("SB815", "warning", "an unterminated here-document", applies=Applies.AS_TEXT, source="bash(1)")
 def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         match = _HERE.search(message)

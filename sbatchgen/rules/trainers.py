@@ -49,7 +49,6 @@ def _starters(job: TrainerJob) -> Iterator[Hit]:
 
 
 def _starts(resolved: ResolvedJob) -> int:
-    """Return how often the job starts the trainer."""
     each = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
     return resolved.nodes * each if resolved.mode.several_processes else 1
 
@@ -90,28 +89,20 @@ def _never_loads(job: TrainerJob) -> Iterator[Hit]:
         return
     when = "it begins" if job.earlier else "each restart begins"
     what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the beginning"
-    off = (
-        "leave out --chain"
-        if resolved.chain > 1
-        else "--max-restarts 0"
-        if promises_restarts(resolved)
-        else ""
-    )
-    fix = f"at its start: {source.lines_that_load} ({PAGE})" + (f"; or {off}" if off else "")
+    off = "; or --max-restarts 0" if promises_restarts(resolved) else ""
+    off = "; or leave out --chain" if resolved.chain > 1 else off
+    fix = f"at its start: {source.lines_that_load} ({PAGE}){off}"
     yield Hit(job.at("trainer"), what + OVERWRITES, fix)
 
 
 @RULES.add("SB051", "warning", "several trainings that save to one file")
 def _one_file(job: TrainerJob) -> Iterator[Hit]:
     resolved, file = job.resolved, job.shared_file
-    count = (
-        resolved.sweep.chosen
-        if resolved.sweep
-        else 2 * bool(resolved.options.array and not resolved.consecutive)
-    )
-    if not file or count < 2:
+    several = "the elements of the array" if resolved.options.array and not resolved.consecutive else ""
+    if resolved.sweep:
+        several = f"{resolved.sweep.chosen} points" if resolved.sweep.chosen > 1 else ""
+    if not file or not several:
         return
-    several = f"{count} points" if resolved.sweep else "the elements of the array"
     name = file.name.rpartition("/")[2]
     fix = f'in {resolved.trainer}: os.path.join(os.environ["RUN_DIR"], "{name}"), which each has for itself'
     if file.option:
@@ -145,8 +136,8 @@ def _prefix(
         path = ShellPath(name or "")
         return folder / path.filled(environment) if name and not path.unset(environment) else None
     prefix = Path(shutil.which("python3", path=environment.get("PATH")) or "/").parent.parent
-    own = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
-    is_own = any(base and prefix.is_relative_to(base) for base in own)
+    bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
+    is_own = any(base and prefix.is_relative_to(base) for base in bases)
     is_same = not resolved.slurm or "export" not in resolved.directives  # the job gets the PATH of this shell
     return prefix if is_own and is_same and "PYTHONPATH" not in environment else None
 

@@ -38,7 +38,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
         what = f"'{word}' is not an option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {word}"'
         fix = "remove it, or put a # before it"
-        if before and is_on_next_line(before):  # SB110
+        if before and before.takes_next_line:  # SB110
             fix = f"write the value of {before.word.text} on its line"
         elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             fix = f"write --{before.spec.name}={word}"  # it takes a value only after =
@@ -51,7 +51,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB110", "warning", "an option that takes its value from the next line")
 def _value_from_next_line(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
-        if use.value_word and is_on_next_line(use):
+        if use.value_word and use.takes_next_line:
             what = f"{use.word.text} has no value on its line and takes '{use.value}' from line "
             what += f"{use.value_word.line}"
             yield Hit(script.at_use(use), what, "write the value on the same line")
@@ -194,13 +194,11 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(refusal(script, use) for use in uses(script)):
         return
-    what, open_count = f'sbatch refuses the job: "{reply.text}"', "used without either" in reply.text
-    fix = (
-        "add --ntasks=N, unless the command line of sbatch gives it"
-        if open_count
-        else "change the options that it names"
-    )
-    yield Hit(script.at(reply.line or 1), what, fix, "warning" if open_count else None)
+    at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
+    if "used without either" in reply.text:
+        yield Hit(at, what, "add --ntasks=N, unless the command line of sbatch gives it", "warning")
+    else:
+        yield Hit(at, what, "change the options that it names")
 
 
 def uses(script: JobScript) -> Iterator[Option]:
@@ -238,11 +236,6 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
         yield before, strays
 
 
-def is_on_next_line(use: Option) -> bool:
-    """Whether the value of an option is on a later line than its name."""
-    return use.value_word is not None and use.value_word.line != use.word.line
-
-
 def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
     """Options whose value a space cuts off, with the words that belong to it."""
     for before, strays in _stray_words(script):
@@ -262,7 +255,7 @@ def _long_name(text: str) -> str:
 
 def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
     """What sbatch says of an option alone, if it ends there, and a fix."""
-    own = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
-    if use.value is None or not own or any(char in use.value for char in "\n\r\0"):
+    is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
+    if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):
         return None
     return refused(use.spec.name, use.value, script.slurm)

@@ -28,11 +28,7 @@ Requests = dict[tuple[str, str], dict[str, int]]  # how much by name and type, t
 
 
 def check_options(options: Mapping[str, str], *, slurm: str) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        RefusedError: sbatch refuses the job.
-    """
+    """Raise RefusedError for options that sbatch refuses together."""
     for pair in rivals(options):
         if slurm >= pair.since:
             raise RefusedError(pair.words)
@@ -43,7 +39,6 @@ def check_options(options: Mapping[str, str], *, slurm: str) -> None:
 
 
 def _check_resources(options: Mapping[str, str], slurm: str) -> None:
-    """Refuse generic resources that do not go together."""
     requests = _requests(options, slurm)
     names = {name for name, _ in requests}
     for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
@@ -61,7 +56,6 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
 
 
 def _requests(options: Mapping[str, str], slurm: str) -> Requests:
-    """Return the generic resources that the options ask for."""
     requests: Requests = {}
     for option, per in _PER.items():
         if option == "gpus-per-task" and not re.search("(?:^|[:=])[0-9]{1,6}$", options.get(option, "")):
@@ -94,7 +88,6 @@ def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
 
 
 def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str) -> Iterator[str]:
-    """Yield what is wrong with the counts of a resource."""
     whole, node, task = (counts.get(per, 0) for per in ("job", "node", "task"))
     low, high = _node_counts(options, slurm)
     flag, each_node = f"--{name}s", f"--gres={name}/--{name}s-per-node"
@@ -114,7 +107,6 @@ def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], sl
 def _faults_of_tasks(
     whole: int, node: int, task: int, options: Mapping[str, str], slurm: str
 ) -> Iterator[str]:
-    """Yield what is wrong with the GPUs of each task."""
     tasks = _tasks(options, slurm)
     each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
     if node and task > node:

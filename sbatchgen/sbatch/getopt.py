@@ -17,21 +17,14 @@ MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type ad
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option where it is given.
+    """An option where it is given."""
 
-    Attributes:
-        spec: Its row in the table of options.
-        word: The word that names it, such as -t10 or --part=gpu.
-        value: Its argument, or None.
-        value_word: The word that holds the argument; the same word where it is glued to the option.
-        value_start: Where in value_word's text it starts.
-    """
-
-    spec: Spec
-    word: Token
-    value: str | None = None
+    spec: Spec  # its row in the table of options
+    word: Token  # the word that names it, such as -t10 or --part=gpu
+    value: str | None = None  # its argument, or None
+    # The word that holds the argument; the same word where it is glued to the option.
     value_word: Token | None = None
-    value_start: int = 0
+    value_start: int = 0  # where in value_word's text it starts
 
     @property
     def name(self) -> str:
@@ -47,6 +40,11 @@ class Option:
     def column(self) -> int:
         """Return the column in which the option starts."""
         return self.word.column
+
+    @property
+    def takes_next_line(self) -> bool:
+        """Whether the value is on a later line than the name."""
+        return self.value_word is not None and self.value_word.line != self.word.line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +124,6 @@ def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -
 def _option(
     spec: Spec, word: Token, following: Token | None, glued: str | None, lacking: str
 ) -> Option | Stop:
-    """Return an option with its argument, which is glued to it or the next word."""
     if glued is not None:
         start = len(word.text) - len(glued)
         return Option(spec=spec, word=word, value=glued, value_word=word, value_start=start)

@@ -79,6 +79,6 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
 def amount(text: str) -> int | None:
     """Return a count, with or without a unit; None for what is not a count."""
     match = _AMOUNT.fullmatch(text)
-    return (
-        number(match[1]) * 1024 ** (1 + _UNITS.index(match[2].upper()) if match[2] else 0) if match else None
-    )
+    if match is None:
+        return None
+    return number(match[1]) << (10 * (1 + _UNITS.index(match[2].upper())) if match[2] else 0)

@@ -46,18 +46,12 @@ _MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSU
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1.
+    """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1."""
 
-    Attributes:
-        text: The argument.
-        column: Where in the line it starts.
-        end: The column after it.
-    """
-
-    text: str
+    text: str  # the argument
     line: int
-    column: int
-    end: int
+    column: int  # where in the line it starts
+    end: int  # the column after it
 
     def span(self, start: int) -> tuple[int, int]:
         """Return the columns of what follows the first `start` characters; of a quoted word, those of all."""
@@ -67,34 +61,21 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Directive:
-    """A line of the script that sbatch reads as a directive, or that looks like one.
+    """A line of the script that sbatch reads as a directive, or that looks like one."""
 
-    Attributes:
-        kind: Its meaning for sbatch.
-        text: The line.
-        line: Its number.
-        column: The column of the #.
-        component: Its component of a heterogeneous job, from 0; -1 where sbatch reads nothing, and for #PBS
-            and #BSUB, which count in each.
-        words: Its arguments; empty where sbatch reads nothing.
-        fault: The error that ends the reading in this line, such as an open quote.
-    """
-
-    kind: Kind
-    text: str
-    line: int
-    column: int
+    kind: Kind  # its meaning for sbatch
+    text: str  # the line
+    line: int  # its number
+    column: int  # the column of the #
+    # Its component of a heterogeneous job, from 0; -1 where sbatch reads nothing, and for #PBS and #BSUB,
+    # which count in each.
     component: int = -1
-    words: tuple[Token, ...] = ()
-    fault: Message | None = None
+    words: tuple[Token, ...] = ()  # its arguments; empty where sbatch reads nothing
+    fault: Message | None = None  # the error that ends the reading in this line, such as an open quote
 
 
 def check_file(script: bytes) -> None:
-    """Refuse a file that is not a script for sbatch.
-
-    Raises:
-        RefusedError: It is not one.
-    """
+    """Raise RefusedError for a file that is not a script for sbatch."""
     if not script:
         raise RefusedError("Batch script is empty!", 1, 1)
     if not script.partition(b"\0")[0].strip(BLANKS.encode()):

@@ -29,32 +29,20 @@ MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no large
 
 @dataclass(kw_only=True, slots=True)
 class Component:
-    """A component of a heterogeneous job; the only one of other jobs.
+    """A component of a heterogeneous job; the only one of other jobs."""
 
-    Attributes:
-        options: The options that count, by long name.
-        given: Every use of an option that sbatch reached, in order.
-    """
-
-    options: dict[str, Option]
-    given: list[Option] = field(default_factory=list)
+    options: dict[str, Option]  # the options that count, by long name
+    given: list[Option] = field(default_factory=list)  # every use of an option that sbatch reached, in order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """A script as sbatch reads it.
+    """A script as sbatch reads it."""
 
-    Attributes:
-        directives: The lines that are directives, and those that look like some.
-        components: The components of the job; the last may be incomplete.
-        refusal: Why sbatch ends before it asks slurmctld; None if it does not.
-        has_foreign: Whether it takes options from #PBS or #BSUB lines, which are not read here.
-    """
-
-    directives: tuple[Directive, ...]
-    components: tuple[Component, ...]
-    refusal: Message | None
-    has_foreign: bool
+    directives: tuple[Directive, ...]  # the lines that are directives, and those that look like some
+    components: tuple[Component, ...]  # the components of the job; the last may be incomplete
+    refusal: Message | None  # why sbatch ends before it asks slurmctld; None if it does not
+    has_foreign: bool  # whether it takes options from #PBS or #BSUB lines, which are not read here
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -63,11 +51,7 @@ class Script:
 
 
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
-    """Read a script as this release of sbatch does, with the options that the site's plugins add.
-
-    Raises:
-        ValueError: The release is not known here.
-    """
+    """Read a script as this sbatch and the site's plugins do; raises ValueError as `line_of` does."""
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     lines = tuple(directives(script.decode("utf-8", "surrogateescape"), slurm=slurm))
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
@@ -92,7 +76,6 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
 def _read_options(
     component: Component, lines: Sequence[Directive], table: Mapping[str, Spec], slurm: str
 ) -> None:
-    """Read the options of a component, and check their values."""
     for option in _options(lines, table):
         component.given.append(option)
         if option.spec.early:
@@ -114,7 +97,6 @@ def _check(option: Option, slurm: str) -> None:
 
 
 def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
-    """Return the directives that sbatch reads, by component."""
     read = [line for line in lines if line.kind in READ]
     count = 1 + max((line.component for line in read), default=0)
     numbers = range(min(count, MAX_COMPONENTS))

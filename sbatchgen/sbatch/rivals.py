@@ -7,21 +7,13 @@ from typing import NamedTuple, Protocol
 
 
 class Rivals(NamedTuple):
-    """Two options that exclude each other.
+    """Two options that exclude each other."""
 
-    Attributes:
-        first: One of them.
-        second: The other one.
-        since: The first release that refuses them together.
-        before: What older releases do with them; "" for a release that is not known here.
-        words: What sbatch says.
-    """
-
-    first: str
-    second: str
-    since: str
-    before: str
-    words: str
+    first: str  # one of them
+    second: str  # the other one
+    since: str  # the first release that refuses them together
+    before: str  # what older releases do with them; "" for a release that is not known here
+    words: str  # what sbatch says
 
 
 class Options(Protocol):

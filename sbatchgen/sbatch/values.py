@@ -38,17 +38,11 @@ _PATTERNS = {
 
 
 class Message(NamedTuple):
-    """A message of sbatch that refuses a script.
+    """A message of sbatch that refuses a script."""
 
-    Attributes:
-        text: The most telling part of its message; "" where it only prints a help text.
-        line: The line that it is about; 0 for no single one.
-        column: Where in the line.
-    """
-
-    text: str = ""
-    line: int = 0
-    column: int = 0
+    text: str = ""  # the most telling part of its message; "" where it only prints a help text
+    line: int = 0  # the line that it is about; 0 for no single one
+    column: int = 0  # where in the line
 
 
 class RefusedError(Exception):
@@ -64,11 +58,7 @@ class Signal(NamedTuple):
 
 
 def check_value(option: str, text: str, *, slurm: str) -> None:
-    """Refuse a value that sbatch does not take.
-
-    Raises:
-        RefusedError: It does not take it.
-    """
+    """Raise RefusedError for a value that sbatch does not take."""
     kind = value_kinds().get(option, "")
     if kind in ("count", "switches"):
         count(option, text.partition("@")[0] if kind == "switches" else text, slurm=slurm)
@@ -98,11 +88,7 @@ def fold(text: str) -> str:
 
 
 def count(option: str, text: str, *, slurm: str) -> int:
-    """Return a count, such as that of --ntasks.
-
-    Raises:
-        RefusedError: sbatch refuses it.
-    """
+    """Return a count, such as that of --ntasks; raises RefusedError if sbatch refuses it."""
     match = re.fullmatch(r"\s*\+?([0-9]+)", text)
     value = units.number(match[1]) if match else 0
     if not value:
@@ -157,8 +143,7 @@ def read_signal(text: str) -> Signal | None:
     if match is None:
         return None
     name = match[2].upper()
-    number = (
-        units.number(name) if name.isdecimal() else signals.Signals[f"SIG{name}"] if name in _SIGNALS else 0
-    )
+    number = units.number(name) if name.isdecimal() else 0
+    number = signals.Signals[f"SIG{name}"] if name in _SIGNALS else number
     lead = units.number(match[4]) if match[3] else 60
     return Signal(match[1].upper(), int(number), lead) if number and lead <= 0xFFFF else None

@@ -20,8 +20,10 @@ WRAPPER = "wrapper: acmewrap | o,opt= verbose"
 LAUNCHER = "launcher underscores: acmerun | nnodes=NODES workers=PROCESSES"
 WITH_ROW = """
 import sys
-from sbatchgen.executables import table
-table.ROWS += sys.argv.pop(1) + "\\n"
+from sbatchgen.executables import word_table
+head, _, words = sys.argv.pop(1).partition(": ")
+rows = word_table.rows
+word_table.rows = lambda module, name: [*rows(module, name), *[(head, words)] * (name == "programs.txt")]
 from sbatchgen.cli import main
 main()
 """

@@ -19,7 +19,7 @@ import yaml
 from sbatchgen.lint import linting, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import sources
-from sbatchgen.rules.retired import RETIRED
+from sbatchgen.rules.comments import RETIRED
 from tests.conftest import REPOSITORY, Command
 
 GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"

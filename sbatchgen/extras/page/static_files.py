@@ -134,7 +134,7 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
     package = Path(__file__).parents[2]
     for file in sorted(package.rglob("*")):
         parts = file.relative_to(package).parts
-        if file.suffix in (".py", ".md", ".yaml") and not _LEFT_OUT & {*parts}:
+        if file.suffix in (".py", ".md", ".txt", ".yaml") and not _LEFT_OUT & {*parts}:
             inside = "/".join(parts)
             if parts[0] not in (
                 "templates",
