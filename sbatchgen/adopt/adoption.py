@@ -41,29 +41,18 @@ _NEEDS = ("", ":?", "?")  # operators of expansions that need a value
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """A script as a job and a profile.
+    """A script as a job and a profile."""
 
-    Attributes:
-        script: The script's file.
-        name: The name of the job's file, without its suffix.
-        remarks: The outcomes of its lines, with their reasons.
-        lines: The outcome of each line that is not empty.
-        mended: The findings of lint in the script that the rendered one does not have.
-        left: The findings that the rendered script has as well.
-        job: The job YAML; "" if no job can be made of the script.
-        rendered: The script that they render.
-    """
-
-    script: str
-    name: str
-    remarks: Sequence[Remark]
-    lines: Mapping[int, Outcome]
-    mended: Sequence[Finding] = ()
-    left: Sequence[Finding] = ()
+    script: str  # the script's file
+    name: str  # the name of the job's file, without its suffix
+    remarks: Sequence[Remark]  # the outcomes of its lines, with their reasons
+    lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
+    mended: Sequence[Finding] = ()  # the findings of lint in the script that the rendered one does not have
+    left: Sequence[Finding] = ()  # the findings that the rendered script has as well
     notes: Sequence[str] = ()
-    job: str = ""
+    job: str = ""  # the job YAML; "" if no job can be made of the script
     profile: str = ""
-    rendered: str = ""
+    rendered: str = ""  # the script that they render
 
     @cached_property
     def rows(self) -> list[AccountRow]:

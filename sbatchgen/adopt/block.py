@@ -27,17 +27,13 @@ _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A statement of a script; several may share a line.
+    """A statement of a script; several may share a line."""
 
-    Attributes:
-        body: The script.
-        first, last: The numbers of its first and its last line.
-        start, end: Where it starts and ends, in characters from 0.
-    """
-
-    body: Body
+    body: Body  # of the script
+    # the numbers of its first and its last line
     first: int
     last: int
+    # where it starts and ends, in characters from 0
     start: int
     end: int
 

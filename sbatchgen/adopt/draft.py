@@ -24,46 +24,32 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 @dataclass(kw_only=True)
 class Draft:
-    """The job and the profile so far.
-
-    Attributes:
-        environment: That of the user, for HOME and USER.
-        outcomes: The outcomes of lines.
-        remarks: These with their reasons.
-        job: Keys of the job YAML.
-        profile: Keys of the profile.
-        options: Slurm's options of the job.
-        env: Variables of the job.
-        setup: Lines of shell that are kept.
-        step_setup: Lines of shell for the launch: options of srun, its variables.
-        meeting: Variables of the old master address and ranks; the new script has its own.
-        needed: Variables that the lines for the launch expand.
-        lines: The numbers of the launch's lines.
-        changed: The long names of the options that differ from the script's, and have a remark.
-        folder: The folder of relative paths at the launch; None if it is known only when the job runs.
-        secrets: The lines that hold passwords, tokens or keys.
-        unquoted: Variables in arguments that bash would split at blanks.
-        made: Values that only the job knows, with the variables of arguments that get them.
-    """
+    """The job and the profile so far."""
 
     script: JobScript
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # that of the user, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    remarks: dict[Remark, None] = field(default_factory=dict)
-    job: dict[str, Any] = field(default_factory=dict)
+    remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
+    job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML
     profile: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # Slurm's options of the job
     env: dict[str, str | None] = field(default_factory=dict)
-    setup: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)  # lines of shell that are kept
+    # lines of shell for the launch: options of srun, its variables
     step_setup: list[str] = field(default_factory=list)
+    # variables of the old master address and ranks; the new script has its own
     meeting: frozenset[str] = frozenset()
-    needed: set[str] = field(default_factory=set)
-    lines: range = range(0)
+    needed: set[str] = field(default_factory=set)  # variables that the lines for the launch expand
+    lines: range = range(0)  # the numbers of the launch's lines
+    # the long names of the options that differ from the script's, and have a remark
     changed: set[str] = field(default_factory=set)
+    # the folder of relative paths at the launch; None if it is known only when the job runs
     folder: str | None = SUBMIT_DIR
-    secrets: frozenset[int] = frozenset()
+    secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
     notes: list[str] = field(default_factory=list)
+    # values that only the job knows, with the variables of arguments that get them
     made: dict[str, str] = field(default_factory=dict)
+    # variables in arguments that bash would split at blanks
     unquoted: dict[str, None] = field(default_factory=dict)
     _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 

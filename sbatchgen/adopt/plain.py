@@ -27,20 +27,14 @@ _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """A script in plain words.
-
-    Attributes:
-        defaults: The variables whose defaults are filled in.
-        optional: Words of launches that are left out, with what they are if a condition holds.
-        prefix: Words before the program that starts Python, left out.
-        renamed: Other names of variables and of the script's own arguments.
-    """
+    """A script in plain words."""
 
     script: JobScript
-    defaults: dict[str, str]
+    defaults: dict[str, str]  # the variables whose defaults are filled in
+    # words of launches that are left out, with what they are if a condition holds
     optional: list[tuple[Word, str]]
-    prefix: tuple[str, ...]
-    renamed: dict[str, str]
+    prefix: tuple[str, ...]  # words before the program that starts Python, left out
+    renamed: dict[str, str]  # other names of variables and of the script's own arguments
 
 
 def plain(script: JobScript) -> Plain:

@@ -21,23 +21,14 @@ _SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What a job holds.
+    """What a job holds."""
 
-    Attributes:
-        nodes: Their names.
-        tasks: How many tasks each may run.
-        cpus: CPUs of each.
-        gpus: GPUs of each.
-        asked_gpus: Those that the job asks for: a step sees no other, also where a whole node has more.
-        environment: What Slurm sets in the batch script, on the first node.
-    """
-
-    nodes: tuple[str, ...]
-    tasks: tuple[int, ...]
-    cpus: tuple[int, ...]
-    gpus: int
-    asked_gpus: int
-    environment: dict[str, str]
+    nodes: tuple[str, ...]  # their names
+    tasks: tuple[int, ...]  # how many tasks each may run
+    cpus: tuple[int, ...]  # CPUs of each
+    gpus: int  # GPUs of each
+    asked_gpus: int  # those that the job asks for: a step sees no other, also where a whole node has more
+    environment: dict[str, str]  # what Slurm sets in the batch script, on the first node
 
 
 def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:

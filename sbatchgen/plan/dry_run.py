@@ -71,14 +71,9 @@ _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
 
 class Left(NamedTuple):
-    """The time that is left for the runs of a script.
+    """The time that is left for the runs of a script."""
 
-    Attributes:
-        cpu: Seconds of processors.
-        seconds: Seconds.
-    """
-
-    cpu: float = SECONDS
+    cpu: float = SECONDS  # of processors
     seconds: float = WAITING
 
     @property
@@ -96,50 +91,31 @@ class Left(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a user gives a dry run.
+    """What a user gives a dry run."""
 
-    Attributes:
-        arguments: The arguments of the script.
-        variables: Variables of the shell that submits.
-        files: Files and folders (which end in /) that count as there, and their texts; * is for any name.
-        status: The exit status of each program that the script starts.
-    """
-
-    arguments: tuple[str, ...] = ()
-    variables: Mapping[str, str] = {}
+    arguments: tuple[str, ...] = ()  # of the script
+    variables: Mapping[str, str] = {}  # variables of the shell that submits
+    # files and folders (which end in /) that count as there, and their texts; * is for any name
     files: Mapping[str, bytes] = {}
-    status: int = 0
+    status: int = 0  # the exit status of each program that the script starts
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a script would start.
-
-    Attributes:
-        script: The script.
-        grant: What the job holds.
-        steps: What it starts, in order.
-        needed: What it needs from outside and is not here.
-        ended: How it ended.
-        starts: What the stand-ins recorded.
-        batch: The environment in which the batch script started.
-        given: What it was given, and what it needed.
-        runs: How often the script ran until it had what it needs.
-        left: The time that is left for other runs.
-        failing: Its run where every program fails, if the job may end with 0 then.
-    """
+    """What a script would start."""
 
     script: JobScript
-    grant: Grant
-    steps: tuple[Step, ...]
-    needed: tuple[Need, ...]
+    grant: Grant  # what the job holds
+    steps: tuple[Step, ...]  # what it starts, in order
+    needed: tuple[Need, ...]  # what it needs from outside and is not here
     ended: Ended
-    starts: tuple[StartRecord, ...] = ()
+    starts: tuple[StartRecord, ...] = ()  # what the stand-ins recorded
+    # the environment in which the batch script started
     batch: Mapping[str, str] = field(default_factory=dict)
-    given: Given = field(default_factory=Given)
-    runs: int = 1
-    left: Left = field(default_factory=Left)
-    failing: DryRun | None = None
+    given: Given = field(default_factory=Given)  # what it was given, and what it needed
+    runs: int = 1  # how often the script ran until it had what it needs
+    left: Left = field(default_factory=Left)  # the time that is left for other runs
+    failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then
 
     @property
     def profile(self) -> Profile:

@@ -26,20 +26,13 @@ _PATH = re.compile(r"(?<![\w.:/}])(?:/[\w.+@=-]+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Sight:
-    """What is shown, with a layer in memory over it.
+    """What is shown, with a layer in memory over it."""
 
-    Attributes:
-        home: The user's home folder, which is never shown itself.
-        chosen: Folders of the user's choice, such as that of the submission.
-        named: Folders that the script names.
-        kept: Holds the copies as long as they are needed.
-        copies: Descriptors of copies that lie over folders, by their paths.
-    """
-
-    home: str
-    chosen: tuple[str, ...]
-    kept: ExitStack
-    named: tuple[str, ...] = ()
+    home: str  # the user's home folder, which is never shown itself
+    chosen: tuple[str, ...]  # folders of the user's choice, such as that of the submission
+    kept: ExitStack  # holds the copies as long as they are needed
+    named: tuple[str, ...] = ()  # folders that the script names
+    # descriptors of copies that lie over folders, by their paths
     copies: dict[str, int] = field(default_factory=dict)
 
     def wider(self, paths: Iterable[str]) -> Sight:

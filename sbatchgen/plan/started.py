@@ -32,25 +32,15 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StartRecord:
-    """The start of a program, as its stand-in saw it.
+    """The start of a program, as its stand-in saw it."""
 
-    Attributes:
-        name: The name or path by which it was called.
-        line: The line of the script.
-        waits: How many waits of the script came before.
-        background: Whether it runs while the script does.
-        folder: Its working folder.
-        words: Its arguments.
-        environment: All of it.
-    """
-
-    name: str
-    line: int
-    waits: int
-    background: bool
+    name: str  # the name or path by which it was called
+    line: int  # of the script
+    waits: int  # how many waits of the script came before
+    background: bool  # whether it runs while the script does
     folder: str
     words: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # all of it
 
     @property
     def step(self) -> str:

@@ -31,19 +31,12 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class TemplateLine:
-    """Where a line of the script came from.
+    """Where a line of the script came from."""
 
-    Attributes:
-        file: The template.
-        line: The line there, counted from 1.
-        block: The innermost block around it, also of a template that includes this one; "" for none.
-        value: Whether it holds a value of the job or the profile.
-    """
-
-    file: Path
-    line: int
-    block: str = ""
-    value: bool = False
+    file: Path  # of the template
+    line: int  # the line there, counted from 1
+    block: str = ""  # the innermost block around it, also of a template that includes this one; "" for none
+    value: bool = False  # whether it holds a value of the job or the profile
 
 
 def trace(

@@ -30,20 +30,13 @@ ONLY_PROFILE = "it is your only profile"
 
 
 class Request(NamedTuple):
-    """A resolved job, and what it takes to render it.
-
-    Attributes:
-        places: Where templates are looked for.
-        profile_file: The file of its profile.
-        profile_by: Who named the profile.
-        rerun: The command that renders the script again.
-    """
+    """A resolved job, and what it takes to render it."""
 
     resolved: ResolvedJob
-    places: Places
-    profile_file: Path
-    profile_by: Origin = BY_DEFAULT
-    rerun: tuple[str, ...] = ()
+    places: Places  # where templates are looked for
+    profile_file: Path  # the file of its profile
+    profile_by: Origin = BY_DEFAULT  # who named the profile
+    rerun: tuple[str, ...] = ()  # the command that renders the script again
 
 
 def read_request(

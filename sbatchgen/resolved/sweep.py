@@ -29,19 +29,14 @@ _WHOLE = re.compile(r"[+-]?\d+")
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of a sweep: the values that each parameter has at each point.
+    """The points of a sweep: the values that each parameter has at each point."""
 
-    Attributes:
-        names: The parameters: flags of the trainer, without the dashes.
-        points: The values of each point, in the order of the names; a point's number is its place.
-        chosen: How many of them are submitted now.
-        carried: Whether the script takes the number of an array's first point as its argument: there are
-            more points than an array may have elements.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the parameters: flags of the trainer, without the dashes
+    # the values of each point, in the order of the names; a point's number is its place
     points: tuple[tuple[str, ...], ...]
-    chosen: int = 0
+    chosen: int = 0  # how many of them are submitted now
+    # whether the script takes the number of an array's first point as its argument: there are more points
+    # than an array may have elements
     carried: bool = False
 
     def pieces(self, text: str) -> list[str]:
@@ -84,15 +79,10 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SweepArray:
-    """An array of a sweep.
+    """An array of a sweep."""
 
-    Attributes:
-        first: The number of the point that index 0 has.
-        indices: The indices of its elements, ascending.
-    """
-
-    first: int
-    indices: tuple[int, ...]
+    first: int  # the number of the point that index 0 has
+    indices: tuple[int, ...]  # the indices of its elements, ascending
 
     def text(self, throttle: int | None) -> str:
         """The value of --array, as 0-9,12%4."""
@@ -107,18 +97,12 @@ class SweepArray:
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`, both included.
-
-    Attributes:
-        low, high: The ends.
-        log: Whether each power of ten has the same chance, not each number.
-        whole: Whether only whole numbers count.
-    """
+    """All numbers from `low` to `high`, both included."""
 
     low: float
     high: float
-    log: bool
-    whole: bool
+    log: bool  # whether each power of ten has the same chance, not each number
+    whole: bool  # whether only whole numbers count
 
     @property
     def count(self) -> float:

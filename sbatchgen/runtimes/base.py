@@ -129,21 +129,13 @@ class Key(NamedTuple):
 
 
 class ImageTool(NamedTuple):
-    """A command that prepares an image.
+    """A command that prepares an image."""
 
-    Attributes:
-        verb: Of `sbatchgen image VERB`.
-        words: What starts it, before the new file and the source.
-        scratch: The variables that name its folders for parts of an image, and for its cache.
-        uri: Returns its argument for a source; raises CommandLineError.
-        older: The program's earlier name, which is used where only that is on PATH.
-    """
-
-    verb: str
-    words: tuple[str, ...]
-    scratch: tuple[str, str]
-    uri: Callable[[str], str]
-    older: str = ""
+    verb: str  # of `sbatchgen image VERB`
+    words: tuple[str, ...]  # what starts it, before the new file and the source
+    scratch: tuple[str, str]  # the variables that name its folders for parts of an image, and for its cache
+    uri: Callable[[str], str]  # returns its argument for a source; raises CommandLineError
+    older: str = ""  # the program's earlier name, which is used where only that is on PATH
 
 
 class Requirement(NamedTuple):
@@ -168,49 +160,29 @@ class NoFacts:
 
 
 class Runtime:
-    """Where Python comes from. What a runtime does not need stays as it is here.
+    """Where Python comes from. What a runtime does not need stays as it is here."""
 
-    Attributes:
-        name: What users write.
-        title: What it is, for the keys of profiles.
-        Facts: The record of its keys in profiles, below `runtimes.NAME`.
-        keys: Its keys in jobs.
-        requires: The job key that it can't do without, and that chooses it if no runtime is named.
-        part: The template that sets it up, or "".
-        starts: What starts a program in it in scripts of others, as the table of programs names it: "uv run".
-        srun_option: The option of srun that starts it, or "".
-        is_container: Whether the training runs in a container.
-        mounts_own: Whether the script mounts the folders of the run in its container.
-        may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
-        finds_user_packages: Whether Python would find packages in ~/.local, were they not turned off.
-        needs_slurm: Why it needs Slurm, or "".
-        one_line_values: Why values of variables may have no line breaks, or "".
-        mount_options: What may follow SRC:DST: in a mount, as a regular expression.
-        wait_s: Seconds that srun waits once a task has ended.
-        image_tools: Its commands that prepare an image.
-        enter: Shell that runs its arguments in the container of a job, in a step of that job; or "".
-        image_ending: How the names of images end that only this runtime starts, or "".
-    """
-
-    name: str
-    title: str
-    Facts: type = NoFacts
-    keys: tuple[Key, ...] = ()
+    name: str  # what users write
+    title: str  # what it is, for the keys of profiles
+    Facts: type = NoFacts  # the record of its keys in profiles, below `runtimes.NAME`
+    keys: tuple[Key, ...] = ()  # its keys in jobs
+    # the job key that it can't do without, and that chooses it if no runtime is named
     requires: Requirement | None = None
-    part = ""
+    part = ""  # the template that sets it up, or ""
+    # what starts a program in it in scripts of others, as the table of programs names it: "uv run"
     starts: tuple[str, ...] = ()
-    srun_option = ""
-    is_container = False
-    mounts_own = False
-    may_use_modules = False
-    finds_user_packages = True
-    needs_slurm = ""
-    one_line_values = ""
-    mount_options = ""
-    wait_s = WAIT_S
-    image_tools: tuple[ImageTool, ...] = ()
-    enter = ""
-    image_ending = ""
+    srun_option = ""  # the option of srun that starts it, or ""
+    is_container = False  # whether the training runs in a container
+    mounts_own = False  # whether the script mounts the folders of the run in its container
+    may_use_modules = False  # whether packages of modules may reach it by PYTHONPATH
+    finds_user_packages = True  # whether Python would find packages in ~/.local, were they not turned off
+    needs_slurm = ""  # why it needs Slurm, or ""
+    one_line_values = ""  # why values of variables may have no line breaks, or ""
+    mount_options = ""  # what may follow SRC:DST: in a mount, as a regular expression
+    wait_s = WAIT_S  # seconds that srun waits once a task has ended
+    image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
+    enter = ""  # shell that runs its arguments in the container of a job, in a step of that job; or ""
+    image_ending = ""  # how the names of images end that only this runtime starts, or ""
 
     def __str__(self) -> str:
         return self.name

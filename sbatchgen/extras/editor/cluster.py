@@ -62,15 +62,10 @@ _OF_CLUSTER = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
-    """A profile, and where each of its keys is written.
-
-    Attributes:
-        document: The profile.
-        folder: That of the script or job, to which places are relative.
-    """
+    """A profile, and where each of its keys is written."""
 
     document: Document[Profile]
-    folder: Path
+    folder: Path  # that of the script or job, to which places are relative
 
     @property
     def profile(self) -> Profile:

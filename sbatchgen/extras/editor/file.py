@@ -36,19 +36,12 @@ _AT = re.compile(r":(\d+)(?::(\d+))?$")
 
 @dataclass(kw_only=True)
 class OpenFile:
-    """A file as an editor has it.
+    """A file as an editor has it."""
 
-    Attributes:
-        path: The file, which need not exist.
-        text: What the editor has of it.
-        settings: What counts for scripts in its folder.
-        environment: For the search of profiles.
-    """
-
-    path: Path
-    text: str
-    settings: Settings
-    environment: Mapping[str, str]
+    path: Path  # the file, which need not exist
+    text: str  # what the editor has of it
+    settings: Settings  # what counts for scripts in its folder
+    environment: Mapping[str, str]  # for the search of profiles
 
     @cached_property
     def kind(self) -> str:

@@ -34,13 +34,7 @@ _KINDS = {
 
 
 class Server(LanguageServer):
-    """A language server of sbatch scripts, jobs and profiles.
-
-    Attributes:
-        profile: The cluster that the command line names.
-        slurm: The release that it names.
-        environment: For SBATCHGEN_PROFILE and the search paths.
-    """
+    """A language server of sbatch scripts, jobs and profiles, for the cluster that the command line names."""
 
     def __init__(self, profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
         super().__init__("sbatchgen", __version__)

@@ -28,18 +28,12 @@ _OF_OPTIONS = (SbatchOptions, ModeSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class YamlFile:
-    """A job or a profile.
+    """A job or a profile."""
 
-    Attributes:
-        record: JobSpec or Profile.
-        lines: The file.
-        cluster: The cluster that it is about, or of.
-        settings: The values of the resolved job; empty for a profile, and while the job is wrong.
-    """
-
-    record: Any
+    record: Any  # JobSpec or Profile
     lines: Sequence[str]
-    cluster: ClusterFacts | None
+    cluster: ClusterFacts | None  # the cluster that it is about, or of
+    # the values of the resolved job; empty for a profile, and while the job is wrong
     settings: Sequence[Setting] = ()
 
     def note(self, line: int, column: int) -> Note | None:

@@ -37,23 +37,14 @@ PackedFile = tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class PageParts:
-    """What a page is made of.
+    """What a page is made of."""
 
-    Attributes:
-        profiles: The files of its profiles.
-        site: What the centre says.
-        site_file: Where.
-        packages: The folder of npm's packages.
-        cache: Where compressed files are kept.
-        quality: How much work is put into compression, up to 11.
-    """
-
-    profiles: Sequence[Path]
-    site: Site
+    profiles: Sequence[Path]  # the files of its profiles
+    site: Site  # what the centre says
     site_file: Path | None
-    packages: Path
-    cache: Path
-    quality: int = 11
+    packages: Path  # the folder of npm's packages
+    cache: Path  # where compressed files are kept
+    quality: int = 11  # how much work is put into compression, up to 11
 
 
 def write(page: PageParts, to: Path) -> None:

@@ -19,17 +19,11 @@ _MOST = 300
 
 
 class Cause(NamedTuple):
-    """Why a start failed.
+    """Why a start failed."""
 
-    Attributes:
-        what: In words.
-        fix: What to do, if that is known.
-        lacks_gpu: Whether the trainer looked for a GPU.
-    """
-
-    what: str
-    fix: str = ""
-    lacks_gpu: bool = False
+    what: str  # in words
+    fix: str = ""  # what to do, if that is known
+    lacks_gpu: bool = False  # whether the trainer looked for a GPU
 
 
 def cause_of(status: int, log: str) -> Cause:

@@ -36,39 +36,22 @@ _MOST_OF_LOG = 40_000  # characters of a start's log that are reported
 
 @dataclass(frozen=True, kw_only=True)
 class PlayedJob:
-    """The job that is played.
+    """The job that is played."""
 
-    Attributes:
-        script: Its file.
-        folder: Where it starts.
-        environment: What its batch script gets.
-        run_dir: Its run folder.
-        metrics: A regular expression for the numbers that the trainer prints; "" for none.
-        signal: The number of the signal of --signal; 0 for none.
-        lead: How many seconds before the limit it comes.
-        to_batch: Whether it goes to the batch shell alone.
-        kill_wait: Seconds between TERM and KILL.
-        limit_s: Its time limit in seconds.
-        steps: How many steps of the training each start does, at least.
-        seconds: How long a start may take until it has done them.
-        patience: How long a trainer runs that prints no steps.
-        processes: How many of them train on GPUs, if the memory that these need can be computed.
-    """
-
-    script: str
-    folder: str
-    environment: Mapping[str, str]
+    script: str  # its file
+    folder: str  # where it starts
+    environment: Mapping[str, str]  # what its batch script gets
     run_dir: str
-    metrics: str
-    signal: int
-    lead: int
-    to_batch: bool
-    kill_wait: int
-    limit_s: int
-    steps: int
-    seconds: float
-    patience: float
-    processes: int
+    metrics: str  # a regular expression for the numbers that the trainer prints; "" for none
+    signal: int  # the number of the signal of --signal; 0 for none
+    lead: int  # how many seconds before the limit it comes
+    to_batch: bool  # whether it goes to the batch shell alone
+    kill_wait: int  # seconds between TERM and KILL
+    limit_s: int  # its time limit in seconds
+    steps: int  # how many steps of the training each start does, at least
+    seconds: float  # how long a start may take until it has done them
+    patience: float  # how long a trainer runs that prints no steps
+    processes: int  # how many of them train on GPUs, if the memory that these need can be computed
 
 
 def play(job: PlayedJob) -> Iterator[dict[str, Any]]:

@@ -47,27 +47,16 @@ esac
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What a rehearsal showed.
+    """What a rehearsal showed."""
 
-    Attributes:
-        resolved: The job as it was rehearsed.
-        starts: What happened in each start, as controller.py reports it.
-        processes: How many processes the training has.
-        unproven: What it can't show, and why.
-        seconds: How long it took.
-        memory: The most bytes that all processes together had in memory.
-        limit: The limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself.
-        failure: What the controller printed if it failed.
-    """
-
-    resolved: ResolvedJob
-    starts: tuple[Mapping[str, Any], ...]
-    processes: int
-    unproven: tuple[tuple[str, str], ...]
-    seconds: float
-    memory: int
-    limit: str
-    failure: str
+    resolved: ResolvedJob  # the job as it was rehearsed
+    starts: tuple[Mapping[str, Any], ...]  # what happened in each start, as controller.py reports it
+    processes: int  # how many processes the training has
+    unproven: tuple[tuple[str, str], ...]  # what it can't show, and why
+    seconds: float  # how long it took
+    memory: int  # the most bytes that all processes together had in memory
+    limit: str  # the limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself
+    failure: str  # what the controller printed if it failed
 
 
 def rehearse(
