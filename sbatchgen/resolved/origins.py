@@ -14,8 +14,9 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.resolved.choice import in_short
 from sbatchgen.resolved.request import Request
-from sbatchgen.resolved.resolve import FIRST, GUESS
+from sbatchgen.resolved.resolve import FIRST
 from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
 _JOB_KEYS = {field.name for field in fields(JobSpec)}
