@@ -30,12 +30,8 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     """Return what git prints, without the last line break.
 
     None if it fails, or if others can write the folder of the repository, its .git or its configuration: that
-    is reported like other files that are left out.
-
-    Args:
-        folder: A folder in a working tree.
-        arguments: The command.
-        bare: Whether the folder is a repository itself, without a working tree.
+    is reported like other files that are left out. The folder is in a working tree; with `bare` it is a
+    repository itself.
     """
     root = folder.resolve() if bare else _root(folder)
     if root is None:

@@ -208,9 +208,7 @@ def _adoption(draft: Draft, name: str) -> Adoption:
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:
-            blank = (
-                draft.script.lines[number - 1].strip() == "\\"
-            )  # words of it are in the profile, as prefix
+            blank = draft.script.lines[number - 1].strip() == "\\"  # its words are in the profile, as prefix
             draft.add((number,), *(("kept", "bash") if blank else ("lost", "no key of a job expresses it")))
     return Adoption(
         script=draft.script.file,

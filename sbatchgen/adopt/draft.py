@@ -128,8 +128,11 @@ class Draft:
 
     def path(self, word: Word, body: Body) -> str | None:
         """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
-        text = self._expandable(word, body)
-        return None if text is None else parsed(text)
+        try:
+            text = self._expandable(word, body)
+            return None if text is None else str(ShellPath.parse(text))
+        except ValueError:
+            return None
 
     def _expandable(self, word: Word, body: Body) -> str | None:
         for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
@@ -181,14 +184,6 @@ def is_variable(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def parsed(text: str) -> str | None:
-    """Return the text as a path of a job; None if it can't be a path."""
-    try:
-        return str(ShellPath.parse(text))
-    except ValueError:
-        return None
 
 
 def _of_path(piece: Piece) -> str | None:

@@ -23,9 +23,7 @@ _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # The variables that a virtual environment or conda sets or, here, unsets.
-_OF_ACTIVATION = frozenset(
-    ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME")
-)
+_OF_ACTIVATION = {"CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME"}
 
 
 @dataclass(kw_only=True)
@@ -60,7 +58,11 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
     if activation.blocks and not _may_move(activation, kept):
         activation, free = _Activation(), rest
         kept = _kept(draft, free, values)
-    _adopt_activation(draft, activation)
+    if activation.blocks:
+        name, keys = activation.name, dict(sorted(activation.keys.items(), reverse=True))
+        draft.profile |= {"runtime": name, "runtimes": {name: keys}}
+        for block in activation.blocks:
+            draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     used = {use.name for use in draft.body.uses}
     acts = max((block.start for block in kept if not block.is_inert), default=0)
     for block in free:
@@ -72,15 +74,10 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
             draft.add(block.lines, "dropped", "it only prints the old master address")
 
 
-def _meets(draft: Draft) -> bool:
-    """Whether processes connect to each other: then the new script sets the master address and ranks."""
-    return draft.job.get("mode") == "ddp"
-
-
 def _meeting(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
     """Return the variables of the master address and ranks, and those that they are made of."""
     assigned = draft.script.assigned
-    names = {*_MEETING, *RANKS} if _meets(draft) else set()
+    names = {*_MEETING, *RANKS} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():
         if option.name in _RENDEZVOUS and option.value_word is not None:
             names |= {*option.value_word.variables} & assigned
@@ -150,7 +147,7 @@ def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container
 def _export(draft: Draft, block: Block, name: str, value: str) -> None:
     """Set a variable of the job; the interfaces of the cluster belong to the profile."""
     gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
-    if name in _NETWORK and value and _meets(draft) and not gloo:
+    if name in _NETWORK and value and draft.job.get("mode") == "ddp" and not gloo:
         draft.profile.setdefault("network", {})[_NETWORK[name]] = value
         draft.add(block.lines, "understood", "network", name)
     elif block.first in draft.secrets:
@@ -193,10 +190,8 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
         draft.add(block.lines, "understood", "modules", *names)
         for name in names:
             if name in _STARTS:
-                start, loaded = (
-                    name,
-                    [entry for entry in loaded if name == "purge" and entry.startswith("use ")],
-                )
+                start = name
+                loaded = [entry for entry in loaded if name == "purge" and entry.startswith("use ")]
             else:
                 loaded.append(name)
     draft.profile |= {"modules": loaded, "module_start": start}
@@ -208,12 +203,8 @@ def _loads(block: Block) -> list[str] | None:
     loaded: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
-        if (
-            command.name not in ("module", "ml")
-            or not command.context.top
-            or command.redirects
-            or None in words
-        ):
+        is_plain = command.context.top and not command.redirects and None not in words
+        if command.name not in ("module", "ml") or not is_plain:
             return None
         verb, *rest = [str(word) for word in words[1:]] or [""]
         if command.name == "ml" and verb not in (*_STARTS, "load", "use"):
@@ -263,14 +254,3 @@ def _may_move(runtime: _Activation, kept: Collection[Block]) -> bool:
     if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in kept):
         return False
     return all(block.is_inert for block in kept if block.start > first)
-
-
-def _adopt_activation(draft: Draft, runtime: _Activation) -> None:
-    """Take over an activation, if there is one."""
-    if not runtime.blocks:
-        return
-    draft.profile["runtime"] = runtime.name
-    draft.profile["runtimes"] = {runtime.name: dict(sorted(runtime.keys.items(), reverse=True))}
-    environment = runtime.keys.get("env") or runtime.keys.get("path")
-    for block in runtime.blocks:
-        draft.add(block.lines, "understood", f"runtime {runtime.name}: {environment}")

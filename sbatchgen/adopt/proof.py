@@ -61,17 +61,16 @@ def _overwritten(
     draft: Draft, resolved: ResolvedJob, new: JobScript, kept: Container[int], late: Container[int]
 ) -> list[str]:
     """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
-    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if resolved.runtime.is_container else []))
+    folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     theirs, ours = {*draft.needed}, set()
     for assignment in new.body.sets:
-        name, word = assignment.name, assignment.word
-        if assignment.line not in kept:
-            if not assignment.prefix and not (word and name in word.variables):  # PATH=FOLDER:$PATH
-                ours.add(name)
-        elif (
-            assignment.line not in late and not assignment.prefix and (assignment.exported or name in folders)
-        ):
+        name, word, line = assignment.name, assignment.word, assignment.line
+        if assignment.prefix:
+            continue
+        if line in kept and line not in late and (assignment.exported or name in folders):
             theirs.add(name)
+        elif line not in kept and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+            ours.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
 

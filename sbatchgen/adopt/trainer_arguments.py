@@ -124,6 +124,5 @@ def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
     words += [each for command in draft.body.commands for each in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
     of_batch = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    return (
-        _in_batch(draft, piece, word=Word((), 0, 0, body.source)) if (plain and not own) or of_batch else None
-    )
+    is_same = of_batch or (plain and not own)
+    return _in_batch(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

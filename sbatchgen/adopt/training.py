@@ -22,9 +22,7 @@ _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 def main(script: JobScript) -> Launch | None:
     """Return the launch of the training: the last one with srun or a launcher, else the last one."""
-    trainings = [
-        launch for launch in script.trainings if launch.program.name != "python" or launch.program.rest
-    ]
+    trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
     started = [launch for launch in trainings if launch.step or launch.launcher]
     return next(reversed(started or trainings), None)
 

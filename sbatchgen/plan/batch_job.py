@@ -5,7 +5,7 @@ Source: jobs on Slurm 22.05 and 26.05 (tests/plan); sbatch(1), OUTPUT ENVIRONMEN
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.script import JobScript
@@ -32,14 +32,7 @@ class Grant:
 
 
 def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
-    """Return what a script asks for, on nodes that do not exist.
-
-    Args:
-        script: The script.
-        nodes: How many nodes, in place of the script's own --nodes.
-        user: Who would submit it.
-        uid: The number of the user.
-        gid: The number of the user's group.
+    """Return what a script asks for, on nodes that do not exist; `nodes` is in place of its own --nodes.
 
     Raises:
         DocumentError: It asks for more than a plan can show.
@@ -53,8 +46,13 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
     per_task = asked.cpus_per_task or 1
     total = None if is_scaled else asked.ntasks
-    tasks = _tasks(asked, count, total)
-    few = _asked_gpus(asked, count)
+    tasks: tuple[int, ...] | None = (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
+    if total:
+        each, more = divmod(total, count)
+        tasks = tuple(each + (number < more) for number in range(count))
+    few = asked.gpu_count
+    if asked.gpus and not asked.gpus_per_node and not asked.gres:
+        few = max(sum(number for _, number in asked.gpus) // count, 1)
     gpus = max(few, *_whole(script, "gpus_per_node")) if "exclusive" in asked else few
     _hold("GPUs on a node", gpus, _MOST_GPUS)
     if tasks is None:
@@ -63,37 +61,19 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         tasks = (on_node // per_task,) * count
     else:
         least = (
-            asked.ntasks_per_node or 1 if count > 1 else 1
-        )  # for which a node has CPUs, also if it runs fewer
-        cpus = tuple(
-            max(_cpus_of_node(asked, script, gpus), max(number, least) * per_task) for number in tasks
-        )
+            (asked.ntasks_per_node or 1) if count > 1 else 1
+        )  # a node has CPUs for these, if it runs fewer
+        on_node = _cpus_of_node(asked, script, gpus)
+        cpus = tuple(max(on_node, max(number, least) * per_task) for number in tasks)
     _hold("tasks", sum(tasks), _MOST_TASKS)
     held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
-    held.environment.update(_of_job(script, held, user, uid, gid))
-    held.environment.update(_of_tasks(asked, total or sum(tasks), script.release))
-    held.environment.update(_of_gpus(asked, gpus))
-    held.environment.update(_of_array(script))
-    return held
+    variables = _of_job(script, held, user, uid, gid) | _of_tasks(asked, total or sum(tasks), script.release)
+    return replace(held, environment=variables | _of_gpus(asked, gpus) | _of_array(script))
 
 
 def _hold(what: str, number: int, most: int) -> None:
     if number > most:
         raise DocumentError.of(f"a plan is of {most} {what} at most", fix="ask for fewer, to see their plan")
-
-
-def _tasks(asked: ResourceRequest, count: int, total: int | None) -> tuple[int, ...] | None:
-    """Tasks of each node; None if no option asks for tasks."""
-    if total:
-        each, more = divmod(total, count)
-        return tuple(each + (number < more) for number in range(count))
-    return (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
-
-
-def _asked_gpus(asked: ResourceRequest, count: int) -> int:
-    if asked.gpus and not asked.gpus_per_node and not asked.gres:
-        return max(sum(number for _, number in asked.gpus) // count, 1)
-    return asked.gpu_count
 
 
 def _whole(script: JobScript, what: str) -> list[int]:
@@ -195,7 +175,7 @@ def _of_gpus(asked: ResourceRequest, gpus: int) -> dict[str, str]:
 
 
 def _of_array(script: JobScript) -> dict[str, str]:
-    """The variables of the first element of an array."""
+    """The variables of its first element."""
     if not script.array:
         return {}
     numbers = [number for run in script.array for number in (run[0], run[-1])]

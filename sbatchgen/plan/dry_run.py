@@ -155,18 +155,9 @@ def dry_run(
     rounds: int = ROUNDS,
     left: Left | None = None,
 ) -> DryRun:
-    """Run a script on nodes that do not exist.
+    """Run a script on nodes that do not exist, as if submitted in `folder`: at most `rounds` times.
 
-    Args:
-        script: The script.
-        grant: What it holds.
-        folder: Where it would be submitted.
-        given: What the user gives it.
-        home: The user's home folder, which is empty in the sandbox.
-        user: The user's name.
-        see: Folders that the script may see too.
-        rounds: How often it may run.
-        left: The time that is left for all its runs.
+    The folder `home` is empty in the sandbox; the script sees its own folder, and those in `see` too.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -194,7 +185,11 @@ def _again(  # noqa: PLR0917 - of one caller
 ) -> DryRun:
     """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
     workdir = box.folder
-    at_first = _at_first(script, given, workdir) if rounds > 1 else {}
+    at_first = {
+        need[:2]: need
+        for need in (expected(script.body, script.text, workdir) if rounds > 1 else ())
+        if need.name not in given.files and not path_of(need.name)
+    }
     needed, given = {**at_first}, _with(given, at_first.values())
     for number in range(1, rounds + 1):
         with sight.opened() as shown:
@@ -236,12 +231,6 @@ def _again(  # noqa: PLR0917 - of one caller
     return replace(done, needed=needs, given=given, runs=number, left=left)
 
 
-def _at_first(script: JobScript, given: Given, workdir: str) -> dict[tuple[str, str], Need]:
-    """Return what a run lacks by the script's text alone."""
-    needs = expected(script.body, script.text, workdir)
-    return {need[:2]: need for need in needs if need.name not in given.files and not path_of(need.name)}
-
-
 def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
     """Return the sandbox of a script, without what it is given."""
     text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
@@ -269,7 +258,7 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )
-    started = steps(starts, grant, batch)
+    started = tuple(steps(starts, grant, batch))
     return DryRun(
         script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
     )
@@ -312,7 +301,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": knows_cpus(script),
-        "programs": _programs(),
+        "programs": {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
         "answers": programs("answers"),
     }
 
@@ -321,12 +310,6 @@ def knows_cpus(script: JobScript) -> bool:
     """Whether a script says how many CPUs its job has on each node."""
     asked = script.resources
     return "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks)
-
-
-@functools.cache
-def _programs() -> dict[str, dict[str, Any]]:
-    """Return how step.py reads the options of each command that it sees through."""
-    return {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")}
 
 
 def _absolute(name: str, folder: str) -> str:
@@ -371,20 +354,13 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
     if not numbers and not given.arguments and not done.steps and (options := done.script.named("getopts")):
         yield Need("arguments", "1", options[0].line)
     optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    text = done.script.text
     known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE | optional
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
-        if (
-            "!" not in use.operator
-            and not _OF_SOFTWARE.fullmatch(use.name)
-            and done.script.text[use.at] == "$"
-        ):
+        if "!" not in use.operator and not _OF_SOFTWARE.fullmatch(use.name) and text[use.at] == "$":
             yield Need("variable", use.name, use.line)
     for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
-        if (
-            match[2].isidentifier()
-            and match[2] not in known
-            and re.search(rf"\$\{{?{match[2]}", done.script.text)
-        ):
+        if match[2].isidentifier() and match[2] not in known and re.search(rf"\$\{{?{match[2]}", text):
             yield Need("variable", match[2], number_of(match[1]))
 
 
@@ -411,8 +387,6 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
             variables[need.name] = need.name
         elif need.kind == "folder":
             files[need.name.rstrip("/") + "/"] = b""
-        elif need.kind == "program":
-            files[need.name] = (_HERE / "stand_in.sh").read_bytes()
         else:
-            files[need.name] = b""
+            files[need.name] = (_HERE / "stand_in.sh").read_bytes() if need.kind == "program" else b""
     return given._replace(arguments=arguments, variables=variables, files=files)

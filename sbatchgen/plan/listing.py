@@ -94,7 +94,8 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
     """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
     for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
         texts = [text for _, text in group]
-        columns = [[*zip(*rows, strict=True)] for rows in zip(*map(_rows, texts), strict=True)]
+        paragraphs_below = ([words for _, words in text[1:]] for text in texts)
+        columns = [[*zip(*rows, strict=True)] for rows in zip(*paragraphs_below, strict=True)]
         apart = sum(len({*column}) > 1 for row in columns for column in row)
         if len(texts) < _MANY_ALIKE or apart > _FEW_APART:
             yield from texts
@@ -105,10 +106,6 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
             (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
             *zip((at for at, _ in paragraphs), merged, strict=True),
         ]
-
-
-def _rows(text: Paragraphs) -> list[list[str]]:
-    return [words for _, words in text[1:]]
 
 
 def _values(column: Sequence[str]) -> str:

@@ -82,9 +82,7 @@ def traced(text: str) -> tuple[Traced, ...]:
 def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
     """Return the files, folders and programs that a script did not find.
 
-    Args:
-        err: What it printed to stderr, with "script" for its path.
-        trace: The commands that it ran.
+    `err` is what it printed to stderr, with "script" for its path.
     """
     left = next((number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), 0)
     for path, need in _missing(err, trace):

@@ -32,15 +32,10 @@ def plan_of(
     nodes: int | None = None,
     see: Sequence[str] = (),
 ) -> DryRun:
-    """Return what a script would start.
+    """Return what a script would start, submitted in `folder` by the user of an environment.
 
-    Args:
-        script: The script.
-        environment: The user's; the script sees nothing of it but HOME and USER.
-        folder: Where it would be submitted.
-        given: What it is given.
-        nodes: How many nodes it gets, in place of its own --nodes.
-        see: Folders that the script may see beside its own.
+    The script sees nothing of that environment but HOME and USER. `nodes` is in place of its own --nodes;
+    `see` has folders that it may see beside its own.
 
     Raises:
         DocumentError: It is not a script of a shell.

@@ -164,18 +164,11 @@ def plain(text: str) -> str:
     return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
 
 
-def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> tuple[Step, ...]:
-    """Return what a script starts, in its order; programs that only help are left out.
+def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
+    """Yield what a script starts, in its order, without programs that only help.
 
-    Args:
-        starts: All starts.
-        held: What the job holds.
-        batch: The environment in which the batch script starts.
+    `batch` is the environment in which the batch script starts.
     """
-    return tuple(_steps(starts, held, batch))
-
-
-def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
     wrapped = {_place(start) for start in starts if "__plan_container" in start.environment}
     starts = [
         start
@@ -235,6 +228,8 @@ def _process(
 ) -> StartedProcess:
     of = start.environment
     gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    given = options_of_srun((step.name, *step.words)) if step else ()
+    images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
     on_node = held.cpus[0] if not step else _cpus(of, held)
     return StartedProcess(
         node=of.get("SLURMD_NODENAME", held.nodes[0]),
@@ -244,7 +239,7 @@ def _process(
         env=dict(_differences(of, batch)),
         gpus=tuple(map(number_of, gpus)),
         cpus=on_node,
-        container=of.get("__plan_container") or _image(step),
+        container=of.get("__plan_container") or next(images, ""),
     )
 
 
@@ -253,12 +248,6 @@ def _cpus(of: Mapping[str, str], held: Grant) -> int:
     tasks = of.get("SLURM_GTIDS", "0").count(",") + 1
     on_node = number_of(of.get("SLURM_CPUS_ON_NODE")) or held.cpus[0]
     return number_of(of.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
-
-
-def _image(step: StartRecord | None) -> str:
-    """The image that srun has of pyxis."""
-    given = options_of_srun((step.name, *step.words)) if step else ()
-    return next((value for name, value, *_ in given if name == "container-image"), "")
 
 
 def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:

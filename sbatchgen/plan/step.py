@@ -75,7 +75,10 @@ def srun(
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
     kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
-    place = _place(environment, words)
+    line = environment.get("__plan_at") or environment.get("__plan_line", "0")
+    place = " ".join(
+        [environment.get("__plan_count", "0"), line, *words]
+    )  # the same in each run of the script
     placed = job.get("placed", {}).get(place, {})
     tasks, refusal = spread(options, job, environment, list(placed))
     kind = "refused." if refusal else ""  # which has no number
@@ -117,12 +120,6 @@ def _next_number(kind: str) -> int:
             return number
 
 
-def _place(environment: Options, words: list[str]) -> str:
-    """What names a step of srun in each run of the script."""
-    line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    return " ".join([environment.get("__plan_count", "0"), line, *words])
-
-
 def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
     """How a step shares, if it takes its turn, nodes that it may not get, and what it takes of its own."""
     on, names = tasks[0]["on"], tasks[0]["names"]
@@ -150,11 +147,7 @@ def spread(
 ) -> tuple[list[dict[str, Any]], str]:
     """The tasks of a step: rank, node, place on the node; or why Slurm refuses it.
 
-    Args:
-        options: Those of srun.
-        job: What the job holds.
-        environment: That of srun.
-        placed: The nodes of the step, if other steps decide them.
+    `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
     """
     names = placed or _nodes(options, job)
     if not names:
@@ -173,7 +166,10 @@ def spread(
     if wanted > MOST_OF_STEP:
         return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(wanted, count), 1)]
-    on = _numbers(wanted, names, job, given)
+    each, more = divmod(wanted, len(names))
+    on = [each + (node < more) for node in range(len(names))]
+    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
+        on = list(job["tasks"])
     per_task = _cpus_per_task(options, job, environment)
     room = dict(zip(job["nodes"], job["cpus"], strict=True))
     if job["exact"] and "overcommit" not in options:
@@ -197,14 +193,6 @@ def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) 
     if own or "22.05" <= job["release"] < "23.11":
         return own
     return number_of(environment.get("SLURM_CPUS_PER_TASK"))
-
-
-def _numbers(wanted: int, names: list[str], job: dict[str, Any], given: int) -> list[int]:
-    """How many tasks each node of a step gets."""
-    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
-        return list(job["tasks"])
-    each, more = divmod(wanted, len(names))
-    return [each + (node < more) for node in range(len(names))]
 
 
 def _nodes(options: Options, job: dict[str, Any]) -> list[str]:

@@ -22,14 +22,8 @@ def placements(
 ) -> dict[str, Places]:
     """Return where steps run that are not on their first nodes, or not on the first GPUs.
 
-    Args:
-        starts: All starts of a script, in order.
-        held: What the job holds.
-        release: The release of Slurm.
-        cpus_known: Whether the job says how many CPUs it has on each node.
-
-    Returns:
-        By the name of the step (`StartRecord.place`), its nodes and their GPUs.
+    By the name of the step (`StartRecord.place`): its nodes and their GPUs. `cpus_known`: whether the job
+    says how many CPUs it has on each node.
     """
     return {
         step.start.place: step.places

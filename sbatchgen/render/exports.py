@@ -68,22 +68,18 @@ def _words(resolved: ResolvedJob) -> dict[str, str]:
     words = resolved.runtime.words(resolved)
     if _shares_whole_nodes(resolved) and "OMP_NUM_THREADS" not in resolved.env:
         processes = resolved.nproc_per_node
-        cpus = (
-            f"(SLURM_CPUS_ON_NODE + {processes - 1}) / {processes}" if processes > 1 else "SLURM_CPUS_ON_NODE"
-        )
+        cpus = "SLURM_CPUS_ON_NODE"
+        if processes > 1:
+            cpus = f"({cpus} + {processes - 1}) / {processes}"
         words["OMP_NUM_THREADS"] = f"$(({cpus}))"
     return words
 
 
 def _shares_whole_nodes(resolved: ResolvedJob) -> bool:
     """Whether the job gets all CPUs of its nodes, and how many these are is not known before it runs."""
-    whole = bool(resolved.options.exclusive or resolved.partition.exclusive)
-    return (
-        resolved.slurm
-        and whole
-        and resolved.options.cpus_per_task is None
-        and not resolved.partition.cpus_per_node
-    )
+    options, partition = resolved.options, resolved.partition
+    is_known = options.cpus_per_task is not None or partition.cpus_per_node
+    return resolved.slurm and bool(options.exclusive or partition.exclusive) and not is_known
 
 
 def _files(resolved: ResolvedJob) -> Iterator[str]:

@@ -19,12 +19,8 @@ FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled t
 
 def command(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
     """The lines of the command, quoted for bash."""
-    return (
-        *_step(resolved),
-        *_runtime(resolved, exported, mounted),
-        *task_setup(resolved),
-        *program(resolved),
-    )
+    runtime = _runtime(resolved, exported, mounted)
+    return (*_step(resolved), *runtime, *task_setup(resolved), *program(resolved))
 
 
 def program(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -44,9 +40,8 @@ def node_setup(resolved: ResolvedJob) -> str:
 def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
     lines = resolved.settings.setup_per_task
-    counts = "node_rank" in arguments.placeholders(resolved) and arguments.NODE_RANK in arguments.node_rank(
-        resolved
-    )
+    rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
+    counts = arguments.NODE_RANK in rank
     if lines or counts:
         words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if counts else "$@"
         text = shell_text((*lines, f'exec "{words}"'))
@@ -105,11 +100,8 @@ def own_folders(resolved: ResolvedJob) -> tuple[str, ...]:
     """The variables that tell your own trainer where to read and write."""
     if not resolved.trainer:
         return ()
-    return (
-        "RUN_DIR",
-        *(["DATA_DIR"] if uses_data(resolved) else []),
-        *(["RESUME"] if gives_resume(resolved) else []),
-    )
+    given = {"RUN_DIR": True, "DATA_DIR": uses_data(resolved), "RESUME": gives_resume(resolved)}
+    return tuple(name for name, is_given in given.items() if is_given)
 
 
 def gives_resume(resolved: ResolvedJob) -> bool:
@@ -162,20 +154,14 @@ def _step(resolved: ResolvedJob) -> Iterator[str]:
     own = [f"--{name}={word}" for name, word in _own_options(resolved) if name not in resolved.step]
     yield " ".join(["srun", *own])
     step = dict(resolved.step)
-    if step.get("cpu-bind") == GPU_CPUS:
-        step["cpu-bind"] = _masks(resolved)
+    if step.get("cpu-bind") == GPU_CPUS:  # "false" where tasks have no GPU of their own
+        masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
+        step["cpu-bind"] = f"mask_cpu:{masks}" if resolved.binds_to_gpu_cpus else "false"
     yield from quoting.packed(
         f"--{name}" if value == "true" else f"--{name}={quoting.word(value)}"
         for name, value in step.items()
         if value != "false"
     )
-
-
-def _masks(resolved: ResolvedJob) -> str:
-    """The binding of each task to the CPUs of its GPU; "false" where tasks have no GPU of their own."""
-    if not resolved.binds_to_gpu_cpus:
-        return "false"
-    return f"mask_cpu:{','.join(cpus.mask for cpus in resolved.partition.gpu_cpus)}"
 
 
 def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
@@ -256,21 +242,16 @@ def _flags(resolved: ResolvedJob) -> Iterator[str]:
     if uses_data(resolved):
         yield '--data-dir "$DATA_DIR"'
     yield f"--resume {arguments.resume(resolved)}"
-    if device := _device(resolved):
-        yield f"--device {device}"
+    if not resolved.mode.uses_gpus:
+        yield "--device cpu"
+    elif resolved.gpus_per_node or resolved.shards:  # no silent training on CPUs while GPUs are idle
+        yield "--device cuda"
     if resolved.mode.flag:
         yield resolved.mode.flag
     if resolved.launcher != "torchrun":
         yield f"--launcher {resolved.launcher or 'none'}"
     if resolved.launcher == "spawn":
         yield f"--nproc-per-node={arguments.nproc(resolved)}{_nodes(resolved)}"
-
-
-def _device(resolved: ResolvedJob) -> str:
-    """The device that the trainer must use: no silent training on CPUs while GPUs are idle."""
-    if not resolved.mode.uses_gpus:
-        return "cpu"
-    return "cuda" if resolved.gpus_per_node or resolved.shards else ""
 
 
 def _dataset(args: Sequence[str]) -> str:

@@ -39,9 +39,8 @@ TITLES = {
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
 FOREIGN = ("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV")
-_MOST = (
-    64 << 20
-)  # characters; slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5))
+# Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
+_MOST = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
 _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
@@ -127,12 +126,6 @@ class _Cache(jinja2.FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
 
-def _cache(folder: Path | None) -> jinja2.BytecodeCache | None:
-    """Return the cache. It holds code that is run, so no other user may be able to change it."""
-    compiled = folder / f"templates-{sys.implementation.cache_tag}" if folder else None
-    return _Cache(str(compiled)) if compiled and make_own(compiled) else None
-
-
 @functools.cache
 def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
     """Jinja, set up for templates of bash in these folders.
@@ -140,9 +133,11 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
     In its sandbox, since a template may come with somebody's repository: it can't run Python of its own.
     """
     loaders = [_Loader(folder) for folder in folders]
+    # It holds code that is run, so no other user may be able to change it.
+    compiled = cache / f"templates-{sys.implementation.cache_tag}" if cache else None
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
-        bytecode_cache=_cache(cache),
+        bytecode_cache=_Cache(str(compiled)) if compiled and make_own(compiled) else None,
         auto_reload=False,  # a template does not change while a command runs
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
@@ -168,13 +163,11 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
     try:
         return "".join(_limited(environment.get_template(template).generate(values)))
     except jinja2.TemplateSyntaxError as error:
-        raise DocumentError.of(
-            f"broken template: {error.message}", at=f"{error.filename or error.name}:{error.lineno}"
-        ) from error
+        at = f"{error.filename or error.name}:{error.lineno}"
+        raise DocumentError.of(f"broken template: {error.message}", at=at) from error
     except jinja2.TemplateNotFound as error:
-        raise DocumentError.of(
-            f"no template '{error.name}'", fix="put it into .sbatchgen/templates/ beside sbatchgen.yaml"
-        ) from error
+        fix = "put it into .sbatchgen/templates/ beside sbatchgen.yaml"
+        raise DocumentError.of(f"no template '{error.name}'", fix=fix) from error
     except jinja2.TemplateError as error:  # the sandbox's SecurityError among them
         what = str(error.message).removesuffix(".")
         raise DocumentError.of(f"template: {what}", at=_template_line(error) or template) from error
@@ -219,6 +212,9 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     mounted = launch.mounts(resolved, here)
     talk = launch.files(resolved)
     sweep = resolved.sweep
+    waits_for_requeue = resolved.requeue_on_node_fail and resolved.restartable and resolved.nodes > 1
+    waits_long = resolved.runtime.wait_s > WAIT_S
+    foreign = [name for name in FOREIGN if name not in resolved.env]
     directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
     values: dict[str, Any] = {}
     for runtime in RUNTIMES.values():
@@ -233,9 +229,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "restartable": resolved.restartable,
             "has_outcome": resolved.stoppable or sweep is not None,
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
-            "requeue_on_node_fail": resolved.requeue_on_node_fail
-            and resolved.restartable
-            and resolved.nodes > 1,
+            "requeue_on_node_fail": waits_for_requeue,
             "asks_again": "again" in talk,
             "reads_exit": "exit" in talk,
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
@@ -257,12 +251,8 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "keeps_pythonpath": resolved.runtime.may_use_modules
             and bool(resolved.settings.modules or resolved.settings.setup),
             "runtime_part": resolved.runtime.part,
-            "foreign": [name for name in FOREIGN if name not in resolved.env]
-            if resolved.runtime.is_container
-            else [],
-            "requeues_early": "again" in talk
-            and not resolved.consecutive
-            and resolved.runtime.wait_s > WAIT_S,
+            "foreign": foreign if resolved.runtime.is_container else [],
+            "requeues_early": "again" in talk and not resolved.consecutive and waits_long,
             "mount_sources": launch.sources(mounted),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),

@@ -59,11 +59,9 @@ def read_request(
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
-    layers = (
-        [_read(Level.JOB, _job_file(job) if text is None else Path(job), text), flags]
-        if job not in MODES
-        else [flags]
-    )
+    layers = [flags]
+    if job not in MODES:
+        layers.insert(0, _read(Level.JOB, _job_file(job) if text is None else Path(job), text))
     if project := places.project:
         nearby = Path(PROJECT_FILE) if project.parent == folder else project
         layers.insert(0, _read(Level.PROJECT, nearby))

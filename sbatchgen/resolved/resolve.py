@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, below_key, settings_of
+from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, below_key, record_of
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
+from sbatchgen.inputs.start_settings import NETWORK_VARIABLES, JobSettings
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.resolved.decided_values import DecidedValues
 from sbatchgen.resolved.job_gpus import add_other_gres, emit_gpus, gpus_and_shards, take_other_gres
@@ -176,7 +176,7 @@ def _resolved_job(
             continue  # without it the job would go to the default one
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
-    settings = settings_of(values.values)
+    settings: JobSettings = record_of(JobSettings, values.values)
     return ResolvedJob(
         profile=profile,
         partition=partition_of(profile, partition_name),

@@ -92,7 +92,7 @@ class SweepArray:
     def halves(self) -> list[SweepArray]:
         """The same points in two arrays; in one if it is a single point."""
         half = (len(self.indices) + 1) // 2
-        return [SweepArray(self.first, some) for some in (self.indices[:half], self.indices[half:]) if some]
+        return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,7 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
         what = f"{ranges[0]} is a range, and a grid needs values"
         fix = "add --random N for N random points, or write values: NAME=VALUE,VALUE"
         raise CommandLineError.of(what, at="--param", fix=fix)
-    count = math.prod(
-        several.count if isinstance(several, Range) else len(several) for several in given.values()
-    )
+    count = math.prod(each.count if isinstance(each, Range) else len(each) for each in given.values())
     if most is not None and most > count:
         what = f"--random {most} of {count:.0f} combinations"
         raise CommandLineError.of(what, at="--random", fix=f"write {count:.0f} or less, or give more values")
@@ -163,15 +161,13 @@ def _drawn(
     """Different points, each with a value of every parameter, drawn at random."""
     points: dict[tuple[str, ...], None] = {}
     for _ in range(100 * most):  # of few whole numbers, the last ones are seldom drawn
-        shares = [
-            random.random() for _ in several
-        ]  # the one method whose numbers no release of Python changes
-        points[
-            tuple(
-                each.number(share) if isinstance(each, Range) else each[int(share * len(each))]
-                for each, share in zip(several, shares, strict=True)
-            )
-        ] = None
+        # The one method whose numbers no release of Python changes.
+        shares = zip(several, [random.random() for _ in several], strict=True)
+        values = (
+            each.number(share) if isinstance(each, Range) else each[int(share * len(each))]
+            for each, share in shares
+        )
+        points[tuple(values)] = None
         if len(points) == most:
             return tuple(points)
     what = f"found only {len(points)} different points"
@@ -261,25 +257,21 @@ def parse_points(text: str, file: str) -> Sweep:
     for name in names:
         if not _NAME.fullmatch(name) or names.count(name) > 1:
             what = f"'{name}' is not a name of a parameter" if names.count(name) == 1 else f"'{name}' twice"
-            raise DocumentError.of(
-                what, at=f"{file}:{first}", fix="name flags of the trainer, as lr,batch-size"
-            )
+            fix = "name flags of the trainer, as lr,batch-size"
+            raise DocumentError.of(what, at=f"{file}:{first}", fix=fix)
     for line, row in points:
         if len(row) != len(names):
             what = f"{len(row)} values for {len(names)} parameters"
             raise DocumentError.of(what, at=f"{file}:{line}", fix="give each a value")
     _check_count(len(points), file, "make several sweeps of it")
-    return Sweep(
-        tuple(names), tuple(tuple(_value(cell, f"{file}:{line}") for cell in row) for line, row in points)
-    )
+    values = (tuple(_value(cell, f"{file}:{line}") for cell in row) for line, row in points)
+    return Sweep(tuple(names), tuple(values))
 
 
 def parts(points: Iterable[int], most: int) -> list[SweepArray]:
-    """The arrays that run points.
+    """The arrays that run points, given by their ascending numbers.
 
-    Args:
-        points: Their numbers, ascending.
-        most: How many elements an array may have; its indices are lower too (MaxArraySize of slurm.conf(5)).
+    An array has `most` elements, and its indices are lower too (MaxArraySize of slurm.conf(5)).
     """
     by_first: dict[int, list[int]] = {}
     for point in points:

@@ -7,16 +7,13 @@ mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/com
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
@@ -140,7 +137,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
         return base.KeyFault("image", what, fix)
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""
         flags = {option.name for option in tool.given} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
@@ -161,7 +158,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         return keys
 
 
-def _adopted_binds(draft: base.ScriptDraft, tool: "Tool") -> Iterator[str]:
+def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool) -> Iterator[str]:
     """Yield the bind mounts of an old script, and take over the other options."""
     for option in tool.given:
         if option.name == "bind":

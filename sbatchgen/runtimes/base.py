@@ -12,9 +12,11 @@ from sbatchgen.modes import Mode
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Command, Word
+    from sbatchgen.bash import Command as Command  # noqa: PLC0414 - which runtimes name
+    from sbatchgen.bash import Word
     from sbatchgen.bash.body import Body
-    from sbatchgen.bash.chain import Tool, ToolOption
+    from sbatchgen.bash.chain import Tool as Tool  # noqa: PLC0414
+    from sbatchgen.bash.chain import ToolOption
 
 # Seconds that srun waits for the other tasks once a task has ended. NCCL itself finds a rank that hangs in
 # 10 minutes.
@@ -116,7 +118,7 @@ if TYPE_CHECKING:
             """What is started in the end."""
 
 else:  # protocols take time to make, and nothing asks them
-    RuntimeJob = ScriptDraft = ScriptLaunch = Any
+    RuntimeJob = ScriptDraft = ScriptLaunch = Command = Tool = Any
 
 
 class Key(NamedTuple):
@@ -272,6 +274,11 @@ class Runtime:
 def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: bool = True, **more: str) -> Any:
     """Return the field of a job key, whose flag is shown after that of another key."""
     return described(help_text, metavar=metavar, group="Runtime", common=common, after=after, **more)
+
+
+def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool = True) -> Key:
+    """Return the key of a job that holds a path; `fact` is that of `Facts` with its default."""
+    return Key(name, ShellPath | None, job_key(help_text, metavar=metavar, common=common), fact)
 
 
 IMAGE = job_key("Container image, a file or a registry address.", metavar="IMAGE")

@@ -2,16 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a container
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # by which it chooses libraries of the driver
@@ -158,7 +155,7 @@ class EnrootRuntime(base.ContainerRuntime):
         special = _OF_BASH.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image, mounts and working folder."""
         keys: dict[str, Any] = {}
         for option in tool.given:

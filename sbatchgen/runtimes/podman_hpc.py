@@ -4,15 +4,12 @@ Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 # A container gets no variable of the host by itself. Ranks read Slurm's.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
@@ -59,7 +56,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
         yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
         yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image, mounts and flags."""
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None

@@ -4,15 +4,12 @@ Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERS
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 
 @record
@@ -64,7 +61,7 @@ class ShifterRuntime(base.ContainerRuntime):
         """Return why Shifter can't mount a path."""
         return "Shifter would split it at the semicolon" if ";" in path else ""
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image and volumes; a directive may have them, too."""
         asked = draft.job.get("extra_options", {})
         keys: dict[str, Any] = {"image": asked.pop("image", None)}

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.errors import Problem, SbatchgenError
+from sbatchgen.errors import SbatchgenError
 from sbatchgen.extras.editor import script_file as scripts
 from sbatchgen.extras.editor.answers import Choices, Note
 from sbatchgen.extras.editor.cluster import ClusterFacts
@@ -108,9 +108,8 @@ class OpenFile:
     @cached_property
     def cluster(self) -> ClusterFacts | None:
         """The cluster that it is about, or of; None if it names none or that can't be read."""
-        document: Document[Any] | None = None
-        if self.settings.profile:
-            document = Document(self.settings.profile, self.settings.places)
+        known = self.settings.profile
+        document: Document[Any] | None = Document(known, self.settings.places) if known else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
         for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
             with suppress(SbatchgenError):  # what is typed may be wrong for now: then the saved file
@@ -140,14 +139,9 @@ class OpenFile:
 
     @cached_property
     def _request(self) -> Any:
+        path, folder = str(self.path), self.path.parent
         return read_request(
-            str(self.path),
-            (),
-            {},
-            environment=self.environment,
-            folder=self.path.parent,
-            check=check,
-            text=self.text,
+            path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text
         )
 
     @cached_property
@@ -166,7 +160,5 @@ class OpenFile:
             line = min(int(match[1]), len(self.lines))
             column = len(self.lines[line - 1]) - len(self.lines[line - 1].lstrip()) + 1
             return finding._replace(place=Place(at, line, column))
-        problem: Problem = finding.problem
-        if at:
-            problem = problem._replace(what=f"{problem.what} ({at})")
-        return finding._replace(place=Place(at, 1, 1), problem=problem)
+        what = f"{finding.problem.what} ({at})" if at else finding.problem.what
+        return finding._replace(place=Place(at, 1, 1), problem=finding.problem._replace(what=what))

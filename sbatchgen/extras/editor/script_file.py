@@ -68,13 +68,10 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
         return Choices()
     known = table(script.slurm, script.plugins)
     if value := _VALUE.search(before):
-        spec = known.get(value["long"]) if value["long"] else _of_letter(known.values(), value["short"])
-        takes = (
-            spec
-            and spec.argument
-            in ((HasArgument.REQUIRED, HasArgument.OPTIONAL)[: 1 + (value["between"] == "=")])
-        )
-        if spec and takes:
+        short = {spec.short: spec for spec in known.values()}
+        spec = known.get(value["long"]) if value["long"] else short.get(value["short"])
+        takes = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]
+        if spec and spec.argument in takes:
             return values(spec.name, value["value"], cluster, partitions_of(script), column)
     start = re.search(r"\S*$", before)
     assert start is not None  # noqa: S101
@@ -87,11 +84,9 @@ def values(
     """Return what an option of sbatch may have as a value; of several, for the last."""
     last = _LAST.search(written)
     start = last[0] if last else ""
-    some = dict.fromkeys(WORDS.get(name, ()), "")
-    some |= cluster.names(name, partitions) if cluster else {}
-    return starting(
-        (Choice(text, "value", about) for text, about in some.items()), start, column - len(start)
-    )
+    known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})
+    every = (Choice(text, "value", about) for text, about in known.items())
+    return starting(every, start, column - len(start))
 
 
 def partitions_of(script: JobScript) -> list[str]:
@@ -107,10 +102,6 @@ def _options(specs: Iterable[Spec]) -> Iterator[Choice]:
             equals = "=" if spec.argument is HasArgument.REQUIRED else ""
             about = meanings().get(spec.name, "An option of a plugin of the site.")
             yield Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON)
-
-
-def _of_letter(specs: Iterable[Spec], letter: str) -> Spec | None:
-    return next((spec for spec in specs if spec.short == letter), None)
 
 
 def _why(rule: str) -> str:

@@ -63,12 +63,9 @@ class Server(LanguageServer):
                     Places(folder, self.environment), self.profile, self.slurm
                 )
             except SbatchgenError as error:
-                for problem in error.problems[:3]:
-                    text = "; ".join(
-                        filter(None, (problem.what, problem.at and f"at {problem.at}", problem.fix))
-                    )
-                    message = types.ShowMessageParams(types.MessageType.Error, f"sbatchgen: {text}")
-                    self.window_show_message(message)
+                for what, at, fix in error.problems[:3]:
+                    text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
+                    self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
                 self._settings[folder] = Settings(
                     profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True
                 )
@@ -77,10 +74,8 @@ class Server(LanguageServer):
     def publish(self, uri: str, *, saved: bool) -> None:
         """Send the findings of a file."""
         file = self.file(uri)
-        diagnostics = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
-        self.text_document_publish_diagnostics(
-            types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics)
-        )
+        found = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
 
     def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
         """Return a finding as the protocol has it."""
@@ -140,8 +135,7 @@ def _changed(server: Server, event: types.DidChangeTextDocumentParams) -> None:
 
 
 def _closed(server: Server, event: types.DidCloseTextDocumentParams) -> None:
-    empty = types.PublishDiagnosticsParams(uri=event.text_document.uri, diagnostics=[])
-    server.text_document_publish_diagnostics(empty)
+    server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(event.text_document.uri, []))
 
 
 def _hover(server: Server, event: types.HoverParams) -> types.Hover | None:
@@ -200,9 +194,7 @@ def _of_finding(server: Server, uri: str, file: OpenFile, finding: Finding) -> I
         is_preferred=True,
     )
     if finding.edits:
-        fixing.edit = types.WorkspaceEdit(
-            changes={uri: [_edit(server, file, each) for each in finding.edits]}
-        )
+        fixing.edit = types.WorkspaceEdit({uri: [_edit(server, file, each) for each in finding.edits]})
         yield fixing
     text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
     if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:

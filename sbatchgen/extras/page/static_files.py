@@ -30,9 +30,8 @@ _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 _LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
 _SECONDS = 600
 
-PackedFile = tuple[
-    str, str, bool
-]  # a path in the browser, the path here, and whether texts for people are kept
+# A path in the browser, the path here, and whether texts for people are kept.
+PackedFile = tuple[str, str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,19 +148,15 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
             train_step(session, batches, [count] * config.accumulate, tally, step=number)
     held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
     of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return {
         "peak_bytes": counter.most + of_data,
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,
-        "tries_kernels": _tries_kernels(config, model),
+        # cuDNN tries kernels that need much memory: in the first steps, for convolutions of fp32.
+        "tries_kernels": convolves and config.precision == "fp32" and not config.deterministic,
     }
-
-
-def _tries_kernels(config: Config, model: nn.Module) -> bool:
-    """Whether cuDNN tries kernels that need much memory: in the first steps, for convolutions of fp32."""
-    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    return convolves and config.precision == "fp32" and not config.deterministic
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:

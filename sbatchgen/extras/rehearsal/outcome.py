@@ -59,21 +59,10 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         return
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
-    by_act = {
-        start["act"]: (start, following)
-        for start, following in zip(rehearsed.starts, [*others, None], strict=True)
-    }
-    if not _trained(first) and first["status"]:
-        by_act = {act: pair for act, pair in by_act.items() if act == "memory"}
-    for act, judge in (
-        ("limit", _limit),
-        ("requeue", _term),
-        ("cancel", _term),
-        ("end", _end),
-        ("memory", _memory),
-    ):
-        if act in by_act:
-            yield from judge(*by_act[act], rehearsed)
+    judges = {"limit": _limit, "requeue": _term, "cancel": _term, "end": _end, "memory": _memory}
+    for start, following in zip(rehearsed.starts, [*others, None], strict=True):  # in the order of the judges
+        if _trained(first) or not first["status"] or start["act"] == "memory":
+            yield from judges[start["act"]](start, following, rehearsed)
     if rehearsed.limit:
         yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
 
@@ -85,12 +74,8 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         yield Row("start", FAILED, cause.what, cause.fix)
         return
     if not events:
-        yield Row(
-            "start",
-            FAILED,
-            "the job reported no steps",
-            "sbatchgen diagnose; of your own trainer set metrics",
-        )
+        fix = "sbatchgen diagnose; of your own trainer set metrics"
+        yield Row("start", FAILED, "the job reported no steps", fix)
         return
     begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
     first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
@@ -127,9 +112,8 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("start", FAILED, f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
     wanted = rehearsed.processes
-    started = next(
-        (event.get("processes") for event in start["events"] if event.get("event") == "start"), None
-    )
+    begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
+    started = begins[0] if begins else None
     on = f"{wanted} process{'es' * (wanted > 1)} on {resolved.nodes} node{'s' * (resolved.nodes > 1)}"
     if started is not None and started != wanted:
         yield Row("start", FAILED, f"{started} of {on} train together", "name another --launcher")
@@ -171,9 +155,8 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         yield Row("restart", FAILED, what)
     else:
         fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}; or --resume off, for no restarts'
-        has_more = max(_step(each) or 0 for each in rehearsed.starts) > (
-            _step(start) or 0
-        )  # else it may have come to its end
+        most = max(_step(each) or 0 for each in rehearsed.starts)
+        has_more = most > (_step(start) or 0)  # else it may have come to its end
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
         yield Row("restart", FAILED if has_more else UNKNOWN, f"exit status 0, and no requeue: {why}", fix)
 
@@ -213,11 +196,12 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.kinds() if kind.gpu_memory]
     shape = "x".join(map(str, needs["shape"]))
     tensors, workspace, card = figures(needs)
-    of = f" of {in_bytes(max(limits))}" if limits else ""
-    what = f"about {in_bytes(tensors)} of tensors"
-    what += f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
-    what += f", {in_bytes(card)}{of} on the card: {needs['images']} images of {shape} at once"
-    what += f" in {needs['precision']}"
+    room = f" of {in_bytes(max(limits))}" if limits else ""
+    tried = f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
+    what = (
+        f"about {in_bytes(tensors)} of tensors{tried}, {in_bytes(card)}{room} on the card: "
+        f"{needs['images']} images of {shape} at once in {needs['precision']}"
+    )
     if limits and needs["peak_bytes"] > max(limits):
         yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
     elif limits and card > min(limits):
@@ -241,17 +225,13 @@ def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
 def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     """What a start did when it was to stop."""
     took, acted = in_seconds(start["took_s"]), start["acted"]
-    saves = [
-        event for event in start["events"] if event.get("event") == "save" and event.get("time", 0) >= acted
-    ]
-    if start["killed"] and what == "time limit" and start["took_s"] < start["lead"]:
-        return Row(
-            what, UNKNOWN, f"{how}; still running {took} later", f"wait longer: --seconds {start['lead']}"
-        )
+    late = [event for event in start["events"] if event.get("time", 0) >= acted]
+    saves = [event for event in late if event.get("event") == "save"]
     if start["killed"]:
-        return Row(
-            what, FAILED, f"{how}; still running {took} later, and killed", f"stop the trainer then: {_PAGE}"
-        )
+        detail = f"{how}; still running {took} later"
+        if what == "time limit" and start["took_s"] < start["lead"]:
+            return Row(what, UNKNOWN, detail, f"wait longer: --seconds {start['lead']}")
+        return Row(what, FAILED, f"{detail}, and killed", f"stop the trainer then: {_PAGE}")
     if saves:
         return Row(what, OK, f"{how}; saved {_progress(saves[-1])} and ended in {took}")
     if (start["saved"] or 0) >= acted:
@@ -259,12 +239,8 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     if start["status"] and has_error(start["log"]):
         return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
     since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
-    return Row(
-        what,
-        LOST,
-        f"{how}; ended in {took}, but {since}",
-        f"ignore SIGTERM, and save when the stop file is there: {_PAGE}",
-    )
+    fix = f"ignore SIGTERM, and save when the stop file is there: {_PAGE}"
+    return Row(what, LOST, f"{how}; ended in {took}, but {since}", fix)
 
 
 def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
@@ -282,11 +258,8 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
     """Where the next start began."""
     how = f"{how}; " if how else ""
     unit = "step" if _step(start) is not None else "epoch"
-    begins = [
-        event[unit]
-        for event in following["events"]
-        if event.get("event") in ("start", "resume", "train") and unit in event
-    ]
+    shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
+    begins = [event[unit] for event in shown if unit in event]
     last = _step(start, unit)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
