@@ -126,7 +126,6 @@ def _refuse(script: JobScript) -> None:
 
 
 def _read(draft: Draft, read: Plain) -> None:
-    """Take over everything that has a place."""
     script = draft.script
     slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():

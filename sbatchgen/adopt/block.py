@@ -132,7 +132,6 @@ class Block:
 
 
 def _writes(command: Command) -> bool:
-    """Whether it writes a file."""
     targets = (each.target for each in command.redirects if each.operator in (">", ">>", "&>", "&>>", ">|"))
     return any(target is not None and target.text != "/dev/null" for target in targets)
 
@@ -148,7 +147,6 @@ def _is_harmless(command: Command) -> bool:
 
 
 def _shows(command: Command) -> bool:
-    """Whether it is scontrol show, or env alone."""
     if command.name == "env":
         return len(command.words) == 1
     return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]

@@ -176,7 +176,6 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
 
 
 def _read_step(draft: Draft, step: Tool) -> None:
-    """Take over the options of srun."""
     for option in step.given:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
@@ -189,7 +188,6 @@ def _read_step(draft: Draft, step: Tool) -> None:
 
 
 def _set_step(draft: Draft, name: str, value: str | None) -> None:
-    """Take over an option of srun."""
     if value is None or name in _OF_NODES:
         draft.lose(
             f"--{name} of srun" + (": its value is known only when the job runs" if value is None else "")

@@ -130,7 +130,6 @@ def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> s
 
 
 def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
-    """Take over the variables of a block that only sets some."""
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
         if name in draft.meeting:
             if _BY_ADDRESS.search(block.text):

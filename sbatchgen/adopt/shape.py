@@ -65,7 +65,6 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
 
 
 def _as_per_node(draft: Draft, nodes: int) -> None:
-    """Replace --ntasks by the tasks of each node."""
     options, tasks = draft.options, draft.script.resources.ntasks
     if "ntasks" not in options or not tasks:
         return

@@ -73,7 +73,6 @@ def options_of(script: JobScript) -> dict[str, Option]:
 
 
 def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[str, Option]) -> None:
-    """Take over the uses of options that count."""
     line = (number,)
     if not uses:
         draft.add(line, "dropped", "it requests nothing")

@@ -80,7 +80,6 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
 
 
 def _say_why(draft: Draft) -> None:
-    """Report why a script starts no training that could become a job."""
     body = draft.body
     if submits := next((command for command in body.commands if command.name == "sbatch"), None):
         draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
@@ -105,7 +104,6 @@ def _say_why(draft: Draft) -> None:
 
 
 def _home(statements: Sequence[Block], launch: Launch) -> Block:
-    """Return the block of a launch."""
     return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
 
 

@@ -186,7 +186,6 @@ class Partition(JobSettings, NodeFacts):
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
 
     def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
-        """Yield what is wrong with `time_by_nodes`."""
         before: NodeRange | None = None
         for some in sorted(self.time_by_nodes, key=lambda each: each.first):
             if before and some.first <= before.last:

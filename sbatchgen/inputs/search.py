@@ -229,7 +229,6 @@ class Places:
 
 
 def _refuse_others(name: str) -> None:
-    """Raise DocumentError for a file that is not a profile."""
     from sbatchgen.inputs.wrong_file import mistaken
 
     if problem := mistaken(name, "profile", "profile"):

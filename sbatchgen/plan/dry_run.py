@@ -281,10 +281,8 @@ def _stand_ins() -> dict[str, tuple[bytes, int]]:
         code = SourceFileLoader(name, str(path)).get_code(name)
         compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
         files[f"{module}.py"] = (path.read_bytes(), 0o755)
-        files[f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc".lstrip("/")] = (
-            compiled,
-            0o644,
-        )
+        cached = f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
+        files[cached.lstrip("/")] = (compiled, 0o644)
     return {f"{PLACE}/{name}": file for name, file in files.items()}
 
 
@@ -317,14 +315,9 @@ def _absolute(name: str, folder: str) -> str:
 
 
 def _lacking(done: DryRun, given: Given) -> list[Need]:
-    """What the run lacked, if the next run can have it."""
     err = done.ended.files.get("err", "")
-    programs = [
-        (process.argv[0], process.cwd, step.line)
-        for step in done.steps
-        for process in step.processes
-        if not process.container
-    ]
+    processes = [(each, step.line) for step in done.steps for each in step.processes if not each.container]
+    programs = [(process.argv[0], process.cwd, line) for process, line in processes]
     lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *absent(programs)]
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:

@@ -170,16 +170,9 @@ def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) 
     `batch` is the environment in which the batch script starts.
     """
     wrapped = {_place(start) for start in starts if "__plan_container" in start.environment}
-    starts = [
-        start
-        for start in starts
-        if not (
-            start.name in _CONTAINERS
-            and "__plan_container" not in start.environment
-            and _place(start) in wrapped
-        )
-    ]
-    starts = [*_numbered(starts)]
+    containers = [start for start in starts if start.name in _CONTAINERS and _place(start) in wrapped]
+    outer = [start for start in containers if "__plan_container" not in start.environment]
+    starts = [*_numbered([start for start in starts if start not in outer])]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
         own = launching.get(start.step)

@@ -196,7 +196,6 @@ def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) 
 
 
 def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
-    """The nodes that a step may get, in order."""
     names = list(job["nodes"])
     if "nodelist" in options:
         listed = options["nodelist"].strip()
@@ -229,20 +228,15 @@ def variables(
     on, names = task["on"], task["names"]
     mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     of = {
-        "SLURMD_NODENAME": task["host"],
-        "SLURM_TOPOLOGY_ADDR": task["host"],
+        **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), task["host"]),
         "SLURM_PROCID": str(task["rank"]),
         "SLURM_LOCALID": str(task["local"]),
         "SLURM_NODEID": str(task["node"]),
         "SLURM_GTIDS": ",".join(mine),
-        "SLURM_NTASKS": str(len(tasks)),
-        "SLURM_NPROCS": str(len(tasks)),
-        "SLURM_NNODES": str(len(names)),
-        "SLURM_STEP_NUM_TASKS": str(len(tasks)),
-        "SLURM_STEP_NUM_NODES": str(len(names)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(len(names))),
         "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
-        "SLURM_TASKS_PER_NODE": counts(on),
-        "SLURM_STEP_TASKS_PER_NODE": counts(on),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(on)),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{umask():04o}",
     }
@@ -275,7 +269,6 @@ def variables(
 def _of_options(
     tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
-    """What a task sees of the options of srun."""
     of = {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
     if options.get("hint") == "nomultithread":
         of["SLURM_THREADS_PER_CORE"] = "1"
@@ -332,7 +325,6 @@ def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[st
 
 
 def _mask(text: str) -> int:
-    """The number of a mask, decimal or with 0x."""
     try:
         return int(text, 0)
     except ValueError:

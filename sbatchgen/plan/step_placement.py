@@ -90,12 +90,10 @@ class _Nodes:
         return idle[: len(parts)]
 
     def free(self, name: str) -> list[int]:
-        """Return the numbers of the GPUs that no step holds."""
         taken = {gpu for step in self._holding(name) for gpu in step.places[name]}
         return [gpu for gpu in range(self._held.asked_gpus) if gpu not in taken]
 
     def fits(self, name: str, sharing: str, part: Taken) -> bool:
-        """Whether a step may start on a node now."""
         others = self._holding(name)
         if sharing == "overlap" or not others:
             return True

@@ -237,7 +237,6 @@ def _nodes(resolved: ResolvedJob) -> str:
 
 
 def _flags(resolved: ResolvedJob) -> Iterator[str]:
-    """The bundled trainer's flags that follow from the resolved job."""
     yield '--run-dir "$RUN_DIR"'
     if uses_data(resolved):
         yield '--data-dir "$DATA_DIR"'

@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.inputs.trust import make_own
 from sbatchgen.render import arguments, exports, launch
 from sbatchgen.resolved.request import Request
@@ -36,6 +37,8 @@ TITLES = {
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
 }
+# What a template has of a resolved job as it is.
+_OF_JOB = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
 FOREIGN = ("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV")
@@ -103,7 +106,6 @@ class _Loader(jinja2.FileSystemLoader):
     """Reads templates, but none of any size."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
-        """Return what jinja2 returns."""
         with contextlib.suppress(OSError):
             if Path(self.searchpath[0], template).stat().st_size > _MOST:
                 raise jinja2.TemplateError(_TOO_LARGE)
@@ -121,7 +123,6 @@ class _Cache(jinja2.FileSystemBytecodeCache):
             bucket.reset()
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-        """Write a compiled template."""
         with contextlib.suppress(OSError):
             super().dump_bytecode(bucket)
 
@@ -224,9 +225,8 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
         | _paths(resolved, here, code)
         | {
             "directives": directives if resolved.slurm else [],
-            "slurm": resolved.slurm,
-            "stoppable": resolved.stoppable,
-            "restartable": resolved.restartable,
+            **{name: getattr(resolved, name) for name in _OF_JOB},
+            **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS[:3]},
             "has_outcome": resolved.stoppable or sweep is not None,
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
             "requeue_on_node_fail": waits_for_requeue,
@@ -235,16 +235,11 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",
             "points": arguments.points(resolved),
-            "placed": resolved.placed,
             "point_says": arguments.point_says(resolved),
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
-            "consecutive": resolved.consecutive,
             "array": bool(array),
             "module_lines": tuple(_modules(resolved)),
-            "setup_before_modules": _setup(resolved.settings.setup_before_modules),
-            "setup": _setup(resolved.settings.setup),
-            "setup_after_runtime": _setup(resolved.settings.setup_after_runtime),
             "setup_per_node": launch.node_setup(resolved),
             "master_addr": resolved.settings.master_addr or "",
             # of a module or of setup: a virtual environment may use their packages
@@ -259,9 +254,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "meets": launch.meets(resolved),
             "port_base": resolved.settings.network.port_base,
             "port_count": resolved.settings.network.port_count,
-            "inherited": resolved.inherited,
             "export_lines": tuple(exports.lines(resolved)),
-            "max_restarts": resolved.max_restarts,
             "checkpoints": arguments.checkpoints(resolved),
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),

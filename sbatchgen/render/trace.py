@@ -79,7 +79,6 @@ class _Marks(Extension):
     """Puts a mark before each line of text and each value, and at both ends of a block."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """The tokens of a template, with marks between them."""
         statement: list[Token] = []
         required: list[bool] = []  # of the blocks around: a required one may hold no text, not even a mark
         for token in stream:

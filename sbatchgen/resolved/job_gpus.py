@@ -100,7 +100,6 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
 
 
 def _nodes_with(kinds: Sequence[NodeFacts], gpus: int, unknown: int) -> int:
-    """The number of nodes that have so many GPUs of one type."""
     having = [kind for kind in kinds if max(kind.whole_gpus.values(), default=0) >= gpus]
     return sum(kind.nodes if isinstance(kind, NodeShape) and kind.nodes else unknown for kind in having)
 

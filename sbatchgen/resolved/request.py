@@ -148,7 +148,6 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command that renders the script again, flags in the order of `parameters`."""
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
         value = given.get(str(parameter.name))

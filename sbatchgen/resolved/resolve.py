@@ -7,6 +7,7 @@ here reads a file or the environment, and nothing is refused: `check` judges the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
@@ -177,6 +178,9 @@ def _resolved_job(
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
     settings: JobSettings = record_of(JobSettings, values.values)
+    decided: dict[str, Any] = {key: values.get(key) for key in _SAME}
+    decided |= {key: tuple(values.get(key, ())) for key in ("args", "resume_args", "launcher_args")}
+    decided |= {key: below_key(values.values, key) for key in ("step", "env", "extra_options")}
     return ResolvedJob(
         profile=profile,
         partition=partition_of(profile, partition_name),
@@ -185,18 +189,12 @@ def _resolved_job(
         launcher=values.get("launcher") if mode.launchers else None,
         runtime=RUNTIMES[values.get("runtime")],
         settings=settings,
-        step=below_key(values.values, "step"),
         software={key: values.get(key) for key in RUNTIME_KEYS if values.get(key)},
         options=settings.options,
-        extra_options=below_key(values.values, "extra_options"),
         gpus_per_node=gpus,
         nproc_per_node=nproc,
         name=str(values.get("options.job_name")),
-        args=tuple(values.get("args", ())),
-        resume_args=tuple(values.get("resume_args", ())),
-        launcher_args=tuple(values.get("launcher_args", ())),
-        env=below_key(values.values, "env"),
         origins=values.origins,
         overridden=values.overridden,
-        **{key: values.get(key) for key in _SAME},
+        **decided,
     )

@@ -189,17 +189,13 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
 
 
 def _range(text: str, log: str | None, *ends: str) -> Range:
-    """The range of two ends, as they are written."""
     low, high = map(float, ends)
     if not low < high < math.inf:
         what, fix = f"'{text}' is no range: {ends[0]} is not below {ends[1]}", "write NAME=LOW:HIGH"
         raise CommandLineError.of(what, at="--param", fix=fix)
     if log and low <= 0:
-        what, fix = (
-            f"'{text}' is no range: log:LOW:HIGH starts above 0",
-            "write another LOW, or leave out log:",
-        )
-        raise CommandLineError.of(what, at="--param", fix=fix)
+        fix = "write another LOW, or leave out log:"
+        raise CommandLineError.of(f"'{text}' is no range: log:LOW:HIGH starts above 0", at="--param", fix=fix)
     return Range(low, high, bool(log), all(map(_WHOLE.fullmatch, ends)))
 
 

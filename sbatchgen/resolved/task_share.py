@@ -49,12 +49,8 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
     cpus = share * max(1, processes // tasks)
     if most:
         cpus = max(1, min(cpus, most // tasks))
-    why = (
-        f"{GUESS}; write cpus_per_gpu of the partition into the profile"
-        if guessed
-        else f"{share} per process or GPU"
-    )
-    values.derive("options.cpus_per_task", cpus, why)
+    guess = f"{GUESS}; write cpus_per_gpu of the partition into the profile"
+    values.derive("options.cpus_per_task", cpus, guess if guessed else f"{share} per process or GPU")
 
 
 def _nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:

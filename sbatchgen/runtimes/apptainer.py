@@ -7,7 +7,7 @@ mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/com
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
@@ -65,12 +65,7 @@ class ApptainerRuntime(base.ContainerRuntime):
     keys = base.container_keys("binds")
     requires = base.Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
-    starts = tuple(
-        f"{program}{wrapper} {verb}"
-        for program in ("apptainer", "singularity")
-        for wrapper in ("", _WRAPPER)
-        for verb in ("exec", "run")
-    )
+    starts = tuple(f"{program} {verb}" for program in get_args(Program) for verb in ("exec", "run"))
     image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
@@ -178,7 +173,6 @@ def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool) -> Iterator[str]:
 
 
 def _is_wrapper(facts: Apptainer) -> bool:
-    """Whether a site's script starts the container."""
     return facts.command.endswith(_WRAPPER)
 
 

@@ -34,89 +34,57 @@ MASKS = {
 
 if TYPE_CHECKING:
 
-    class RuntimeJob(Protocol):
-        """What a runtime may ask of a resolved job."""
+    class _Job(Protocol):
+        """What a runtime may ask of a `ResolvedJob`."""
 
         @property
-        def mode(self) -> Mode:
-            """Its mode."""
-
+        def mode(self) -> Mode: ...
         @property
-        def slurm(self) -> bool:
-            """Whether Slurm runs it."""
-
+        def slurm(self) -> bool: ...
         @property
-        def gpu_vendor(self) -> str:
-            """Who made the GPUs: nvidia or amd."""
-
+        def gpu_vendor(self) -> str: ...
         @property
-        def gpus_per_node(self) -> int:
-            """GPUs that it gets on each node."""
-
+        def gpus_per_node(self) -> int: ...
         @property
-        def shards(self) -> int:
-            """Shards of a GPU that it gets on each node."""
-
+        def shards(self) -> int: ...
         @property
-        def runtime(self) -> Runtime:
-            """Where Python comes from."""
-
+        def runtime(self) -> Runtime: ...
         @property
-        def software(self) -> Mapping[str, Any]:
-            """The values of the runtimes' job keys that are set, as `image`."""
-
+        def software(self) -> Mapping[str, Any]: ...
         @property
-        def facts(self) -> Any:
-            """What the profile says of this job's runtime: its `Facts`."""
-
+        def facts(self) -> Any: ...
         @property
-        def env(self) -> Mapping[str, str | None]:
-            """Its variables; None for a value of the submitting shell."""
-
+        def env(self) -> Mapping[str, str | None]: ...
         @property
-        def snapshot_dir(self) -> ShellPath | None:
-            """The copy of the code that it runs."""
+        def snapshot_dir(self) -> ShellPath | None: ...
 
-    class ScriptDraft(Protocol):
-        """What a runtime may ask of a job that `adopt` makes of a script."""
+    class _Draft(Protocol):
+        """What a runtime may ask of the `Draft` of a job that `adopt` makes of a script."""
 
         job: dict[str, Any]
         profile: dict[str, Any]
         folder: str | None
 
         @property
-        def body(self) -> Body:
-            """The script without its directives."""
+        def body(self) -> Body: ...
+        def path(self, word: Word, body: Body) -> str | None: ...
+        def file(self, word: Word, body: Body) -> str | None: ...
+        def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None: ...
+        def option_env(self, tool: Tool, option: ToolOption) -> None: ...
+        def option_list(self, tool: Tool, option: ToolOption) -> list[str]: ...
+        def lose(self, what: str, *names: str) -> None: ...
 
-        def path(self, word: Word, body: Body) -> str | None:
-            """Return a path as profiles have it, ${HOME}/x; None where the script does not give it."""
-
-        def file(self, word: Word, body: Body) -> str | None:
-            """Return a path that counts from the folder of submission."""
-
-        def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-            """Return the path that an option of a tool gives."""
-
-        def option_env(self, tool: Tool, option: ToolOption) -> None:
-            """Take over the variable that an option of a container sets."""
-
-        def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
-            """Return the paths that an option gives, separated by commas."""
-
-        def lose(self, what: str, *names: str) -> None:
-            """Report what has no place in a job."""
-
-    class ScriptLaunch(Protocol):
-        """What a runtime may ask of the command that starts the training."""
+    class _Launch(Protocol):
+        """What a runtime may ask of the `Launch` of the training."""
 
         @property
-        def tools(self) -> tuple[Tool, ...]:
-            """What starts what; the last is the program."""
-
+        def tools(self) -> tuple[Tool, ...]: ...
         @property
-        def program(self) -> Tool:
-            """What is started in the end."""
+        def program(self) -> Tool: ...
 
+    RuntimeJob = _Job
+    ScriptDraft = _Draft
+    ScriptLaunch = _Launch
 else:  # protocols take time to make, and nothing asks them
     RuntimeJob = ScriptDraft = ScriptLaunch = Command = Tool = Any
 
@@ -201,10 +169,7 @@ class Runtime:
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the variables of the runtime's template part, also for a job of another runtime.
 
-        Args:
-            job: The job.
-            here: The variable that holds the folder of submission.
-            exported: The names of the variables that the training must get.
+        The variable `here` holds the folder of submission; the training must get those of `exported`.
         """
         return {}
 
@@ -227,10 +192,8 @@ class Runtime:
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the lines of the command that the training is started by.
 
-        Args:
-            job: The job.
-            exported: The names of the variables that the training must get.
-            mounted: What a container sees: SRC or SRC:DST, each as text for double quotes.
+        It must get the variables of `exported`; a container sees what is `mounted`: SRC or SRC:DST, each as
+        text for double quotes.
         """
         yield from ()
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sbatchgen.inputs.completion import names_of
 from sbatchgen.inputs.document import Document, as_data
 from sbatchgen.inputs.options import VALUES
@@ -19,45 +21,7 @@ from sbatchgen.quoting import first_names, visible
 from sbatchgen.units import Text
 
 MOST = 8  # partitions of which a limit is shown
-_GPUS = "gpus_per_node|gpu_types?|gpu_type_required|gpus_typed|gpu_memory|shards_per_gpu|cpus_per_gpu"
-# Keys of a partition that bear on an option.
-_KEYS = {
-    "account": "accounts|accounts_denied",
-    "constraint": "features",
-    "cpus-per-gpu": "cpus_per_gpu|cpus_per_node",
-    "cpus-per-task": r"cpus_\w+|threads_per_core",
-    "exclude": "nodes",
-    "exclusive": "exclusive|oversubscribed",
-    "gpus": _GPUS,
-    "gpus-per-node": _GPUS,
-    "gpus-per-task": _GPUS,
-    "gres": f"{_GPUS}|gres",
-    "mem": r"mem_per_node\w*|mem_largest",
-    "mem-per-cpu": r"mem_per_cpu\w*|mem_per_node|cpus_per_node",
-    "mem-per-gpu": r"mem_per_gpu\w*|mem_per_node|gpus_per_node",
-    "nodelist": "nodes",
-    "nodes": "nodes_max|nodes_min|node_minutes_max",
-    "ntasks": "cpus_per_node",
-    "ntasks-per-node": "cpus_per_node|cpus_per_node_max|gpus_per_node",
-    "prefer": "features",
-    "qos": "qos|qos_denied|partition_qos",
-    "requeue": "preemption|preemption_grace",
-    "reservation": "reservation_only",
-    "time": "time_max|time_default|time_by_nodes|node_minutes_max",
-    "time-min": "time_max",
-    "tmp": "tmp_per_node",
-}
-# Keys of the profile that do.
-_OF_CLUSTER = {
-    "array": "limits.max_array_size|limits.max_array_tasks",
-    "gres": "gres_types",
-    "licenses": "licenses",
-    "mem": "limits.memory_consumable",
-    "partition": "default_partition",
-    "reservation": "reservations",
-    "segment": "limits.topology",
-    "switches": "limits.topology|limits.switch_nodes",
-}
+LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +46,14 @@ class ClusterFacts:
         named = [name for name in partitions if name in profile.partitions]
         default = [profile.default_partition] if profile.default_partition in profile.partitions else []
         shown = [*map(str, named or default or [*profile.partitions][:MOST])]
-        lines = [*self._written("", _OF_CLUSTER[option])] if option in _OF_CLUSTER else []
+        of_profile = LIMITS["profile"].get(option)
+        lines = [*self._written("", of_profile)] if of_profile else []
         if option == "partition":
             for name in [part for part in value.split(",") if part in profile.partitions] or shown:
                 lines += [*self._written(f"partitions.{name}.", r"[^.\[]+", Partition)]
-        elif option in _KEYS:
+        elif option in LIMITS["partition"]:
             for name in shown:
-                lines += [*self._written(f"partitions.{name}.", _KEYS[option], Partition)]
+                lines += [*self._written(f"partitions.{name}.", LIMITS["partition"][option], Partition)]
         if option == "qos" and value:
             lines += [*self._written(f"qos.{value}.", r"[^.\[]+", Qos)]
         return lines
@@ -107,7 +72,6 @@ class ClusterFacts:
         return {name: self._about(kind, name) for name in names_of(profile, kind, partitions)} if kind else {}
 
     def _about(self, kind: str, name: str) -> str:
-        """What a name of a kind stands for, in a few words."""
         if kind == "partitions":
             part = self.profile.partitions[Text(name)]
             gpus = [f"{n} {kind or 'GPUs'} a node" for kind, n in part.whole_gpus.items() if n]

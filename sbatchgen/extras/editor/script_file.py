@@ -96,7 +96,6 @@ def partitions_of(script: JobScript) -> list[str]:
 
 
 def _options(specs: Iterable[Spec]) -> Iterator[Choice]:
-    """Yield the options that a directive may have."""
     for spec in specs:
         if not spec.early:
             equals = "=" if spec.argument is HasArgument.REQUIRED else ""

@@ -85,7 +85,6 @@ class YamlFile:
 
     @property
     def _partitions(self) -> list[str]:
-        """The partitions of the job."""
         named = ",".join(each.value for each in self.settings if each.name == "--partition")
         return named.split(",") if named else []
 
@@ -108,7 +107,6 @@ def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
 
 
 def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
-    """Yield the keys that a mapping of this type may have."""
     if is_dataclass(kind):
         for name, key in keys_of(kind).items():
             yield Choice(f"{name}: ", "key", key.metadata["help"], bool(key.metadata.get("common")))
@@ -124,7 +122,6 @@ def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """Return the only values that a type has."""
     kind = without_none(kind)
     return get_args(kind) if get_origin(kind) is Literal else ("true", "false") if kind is bool else ()
 

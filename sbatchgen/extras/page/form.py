@@ -93,7 +93,6 @@ def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
 
 
 def _about(partition: Partition) -> Iterator[str]:
-    """Yield what a partition has and allows, in a few words each."""
     kinds = partition.gpu_types or {Text(partition.gpu_type or ""): partition.gpus_per_node or 0}
     gpus = [f"{count} {kind} GPUs".replace("  ", " ") for kind, count in kinds.items() if count]
     if gpus or partition.gpus_per_node == 0:

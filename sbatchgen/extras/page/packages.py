@@ -42,7 +42,6 @@ def installed(named: Path | None, cache: Path | None) -> Path:
 
 
 def _install(folder: Path) -> None:
-    """Let npm fill a folder."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         what = "the page is made with Node.js, and there is no npm here"

@@ -28,6 +28,12 @@ _LIBRARIES = "/lib/python3.14/site-packages"
 _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
 _LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
+_OF_WHEEL = (
+    "templates",
+    "profiles",
+    "schemas",
+    "code",
+)  # folders beside the package, which a wheel has in it
 _SECONDS = 600
 
 # A path in the browser, the path here, and whether texts for people are kept.
@@ -69,7 +75,6 @@ def write(page: PageParts, to: Path) -> None:
 
 
 def _texts(page: PageParts, new: Path) -> None:
-    """Write HTML, CSS and JavaScript."""
     import jinja2
 
     profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
@@ -126,12 +131,7 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
         parts = file.relative_to(package).parts
         if file.suffix in (".py", ".md", ".yaml") and not _LEFT_OUT & {*parts}:
             inside = "/".join(parts)
-            if parts[0] not in (
-                "templates",
-                "profiles",
-                "schemas",
-                "code",
-            ):  # which a wheel has in the package
+            if parts[0] not in _OF_WHEEL:
                 yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
     yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:
@@ -150,6 +150,5 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
 
 
 def _tree(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
-    """Yield the files of a folder with this suffix."""
     for file in sorted(folder.rglob(f"*{suffix}")):
         yield f"{to}/{file.relative_to(folder)}", str(file.absolute()), False

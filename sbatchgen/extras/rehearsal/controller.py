@@ -91,7 +91,6 @@ class _Start:
 
     @property
     def requeued(self) -> bool:
-        """Whether the script has asked for another start."""
         return REQUEUED.exists()
 
     @property
@@ -100,7 +99,6 @@ class _Start:
         return self.batch.returncode not in (0, None) and not self.events()
 
     def played(self, act: str) -> dict[str, Any]:
-        """Let it train, do what is to be done, and report."""
         job = self.job
         ready = self._wait(job.seconds, until_ready=act != END)
         trained, before = time.time() - self.began, self.events()
@@ -207,7 +205,6 @@ def _crowding() -> float:
 
 
 def _written(job: PlayedJob) -> list[dict[str, Any]]:
-    """Return the events that the trainer has written into the run folder."""
     with contextlib.suppress(DocumentError):
         return list(events(Path(job.run_dir)))
     return []
@@ -225,7 +222,6 @@ def _files(folder: str) -> Iterator[str]:
 
 
 def _processes() -> list[int]:
-    """Return the numbers of all processes."""
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
 
 

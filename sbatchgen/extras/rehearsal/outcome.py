@@ -162,7 +162,6 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
 
 
 def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Whether it saves when Slurm ends it."""
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
@@ -188,7 +187,6 @@ def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
 
 
 def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Whether the tensors of a step have room on a GPU."""
     needs = start["memory"]
     if needs is None:
         yield Row("GPU memory", UNKNOWN, f"it can't be computed: {cause_of(1, start['log']).what}")
@@ -223,7 +221,6 @@ def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
-    """What a start did when it was to stop."""
     took, acted = in_seconds(start["took_s"]), start["acted"]
     late = [event for event in start["events"] if event.get("time", 0) >= acted]
     saves = [event for event in late if event.get("event") == "save"]
@@ -255,7 +252,6 @@ def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
 
 
 def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
-    """Where the next start began."""
     how = f"{how}; " if how else ""
     unit = "step" if _step(start) is not None else "epoch"
     shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]

@@ -144,7 +144,6 @@ def rehearse(
 
 
 def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
-    """Return what the trainer can read and write."""
     reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
     reach = "has this machine's network" if network else "has no network (--network gives it one)"
     return (
@@ -208,7 +207,6 @@ def _on_this_machine(
 
 
 def _gpus() -> list[str]:
-    """Return the devices of GPUs that this machine has."""
     return [name for name in _GPUS if Path("/dev", name).exists()]
 
 
