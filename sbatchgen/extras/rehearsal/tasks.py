@@ -59,7 +59,7 @@ def _of_memory(command: list[str]) -> list[str]:
         return command
     launcher = next(at for at, word in enumerate(command) if word.startswith(package))
     arguments = command[command.index(package) + 1 :]
-    return [*command[:launcher], str(Path(__file__).with_name("memory.py")), package, *arguments]
+    return [*command[:launcher], f"{package}/memory.py", *arguments]
 
 
 def _abort(number: int, _: FrameType | None) -> None:

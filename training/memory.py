@@ -1,7 +1,6 @@
-"""The most memory that the steps of a run need on a GPU, without one: `python3 memory.py .../training ARGS`.
+"""The most memory that the steps of a run need on a GPU, without one: `python3 .../training/memory.py ARGS`.
 
-A program for the Python of a job, which has torch; this package never imports it. `training` is the trainer's
-package, ARGS are its arguments, WORLD_SIZE is the number of processes. It prints a line of JSON.
+ARGS are those of a training, WORLD_SIZE is the number of its processes. It prints a line of JSON.
 
 Two steps are done with tensors that have a shape and no contents (torch's FakeTensorMode), and each tensor
 counts while it exists. Not counted: CUDA's context, workspaces of cuDNN, buffers of NCCL, and memory that the
@@ -24,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":  # started as a file: import the trainer's package, and nothing of this folder
-    others = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE]
-    sys.path[:] = [str(Path(sys.argv.pop(1)).parent), *others]
+PACKAGE = Path(__file__).resolve().parent
+if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
+    sys.path.insert(0, str(PACKAGE.parent))
 
 import torch
 import torch.utils.checkpoint
