@@ -120,10 +120,8 @@ def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     """Write a file of the user's. An old one is written in place: its mode, owner and links stay.
 
-    Args:
-        path: The file; a link is followed, and a pipe or a device gets the data.
-        data: Its new contents.
-        before: What it held when it was read; if that has changed, nothing is written.
+    A link is followed, and a pipe or a device gets the data. If a file does not hold any more what it held
+    `before`, when it was read, nothing is written.
 
     Raises:
         DocumentError: It can't be written, is read-only, or has changed since it was read.
@@ -138,8 +136,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         else:
             _overwrite(path, data, before)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        why = error.strerror if isinstance(error, OSError) else error
-        number = error.errno if isinstance(error, OSError) else 0
+        why, number = (error.strerror, error.errno) if isinstance(error, OSError) else (error, 0)
         fix = "name another file, or give it and its folder the right to write"
         if number in (errno.ENOSPC, errno.EDQUOT):
             fix = "make room there"

@@ -166,11 +166,6 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     return [*groups.values()]
 
 
-def _places(process: StartedProcess) -> tuple[str, ...]:
-    of = process.env
-    return str(process.rank), of.get("SLURM_NODEID") or "0", process.node, of.get("SLURM_LOCALID") or "0"
-
-
 def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
     """One row for all: a word that differs has the mark of what it follows from."""
     folded = []
@@ -179,8 +174,13 @@ def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> l
         if len(set(column)) > 1:
             head, equals, _ = text.rpartition("=")
             values = [each.rpartition("=")[2] for each in column]
-            places = [*zip(*map(_places, group), strict=True)]
-            mark = next((mark for mark, own in zip(_MARKS, places, strict=True) if [*own] == values), _ANY)
+            places = (
+                [str(each.rank) for each in group],
+                [each.env.get("SLURM_NODEID") or "0" for each in group],
+                [each.node for each in group],
+                [each.env.get("SLURM_LOCALID") or "0" for each in group],
+            )
+            mark = next((mark for mark, place in zip(_MARKS, places, strict=True) if place == values), _ANY)
             text = f"{head}{equals}{mark}"
         folded.append(text)
     return folded

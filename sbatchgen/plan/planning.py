@@ -73,14 +73,9 @@ def may_be_lost(done: DryRun) -> bool:
 
 
 def _user() -> str:
-    """Return the name of the user.
-
-    Raises:
-        NoSandboxError: This machine has no users, as the page in a browser.
-    """
     try:
         return user_name(os.getuid())
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:  # as of the page in a browser, which has no users
         raise NoSandboxError.of("it is not Linux") from None
 
 
@@ -102,12 +97,12 @@ def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence
     Raises:
         CommandLineError: A value has no name, or a file can't be read.
     """
-    of: dict[str, str] = {}
+    given: dict[str, str] = {}
     for text in variables:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise CommandLineError.of(f"'{text}' sets no variable", at="--var", fix="write --var NAME=VALUE")
-        of[name] = value
+        given[name] = value
     named: dict[str, bytes] = {}
     for text in files:
         path, equals, source = text.partition("=")
@@ -116,7 +111,6 @@ def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence
         except OSError as error:
             raise CommandLineError.of(f"can't read {source}: {error.strerror}", at="--file") from error
         if not path.strip("/"):
-            raise CommandLineError.of(
-                f"'{text}' names no file", at="--file", fix="write --file PATH or PATH=FILE"
-            )
-    return Given(arguments=tuple(arguments), variables=of, files=named)
+            fix = "write --file PATH or PATH=FILE"
+            raise CommandLineError.of(f"'{text}' names no file", at="--file", fix=fix)
+    return Given(arguments=tuple(arguments), variables=given, files=named)

@@ -219,33 +219,30 @@ def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) 
 def _process(
     start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
 ) -> StartedProcess:
-    of = start.environment
-    gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    environment = start.environment
+    gpus = [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
     given = options_of_srun((step.name, *step.words)) if step else ()
     images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
-    on_node = held.cpus[0] if not step else _cpus(of, held)
+    cpus = held.cpus[0]
+    if step:  # what a task asks for, or its part of the node's
+        tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
+        on_node = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
+        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
     return StartedProcess(
-        node=of.get("SLURMD_NODENAME", held.nodes[0]),
-        rank=number_of(of.get("__plan_rank")) if step else 0,
+        node=environment.get("SLURMD_NODENAME", held.nodes[0]),
+        rank=number_of(environment.get("__plan_rank")) if step else 0,
         argv=(start.name, *start.words),
         cwd=start.folder,
-        env=dict(_differences(of, batch)),
+        env=dict(_differences(environment, batch)),
         gpus=tuple(map(number_of, gpus)),
-        cpus=on_node,
-        container=of.get("__plan_container") or next(images, ""),
+        cpus=cpus,
+        container=environment.get("__plan_container") or next(images, ""),
     )
 
 
-def _cpus(of: Mapping[str, str], held: Grant) -> int:
-    """CPUs of a task: those it asks for, or its part of the node's."""
-    tasks = of.get("SLURM_GTIDS", "0").count(",") + 1
-    on_node = number_of(of.get("SLURM_CPUS_ON_NODE")) or held.cpus[0]
-    return number_of(of.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
-
-
-def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    for name in sorted({*of, *batch}):
-        value = plain(of[name]) if name in of else None
+def _differences(own: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*own, *batch}):
+        value = plain(own[name]) if name in own else None
         before = plain(batch[name]) if name in batch else None
         if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
             yield name, value

@@ -393,13 +393,11 @@ def _found(name: str, environment: Options) -> str | None:
     paths = environment.get("PATH", "").split(":")
     for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
         if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path if path.startswith((BIN, *SYSTEM)) or _is_script(path) else None
+            if path.startswith((BIN, *SYSTEM)):
+                return path
+            with open(path, "rb") as stream:
+                return path if stream.read(2) == b"#!" else None
     return None
-
-
-def _is_script(path: str) -> bool:
-    with open(path, "rb") as stream:
-        return stream.read(2) == b"#!"
 
 
 def record(name: str, words: list[str], environment: Options) -> None:

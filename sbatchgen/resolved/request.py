@@ -73,7 +73,10 @@ def read_request(
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
         raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
-    name_of_job = job if job in MODES else _name_of(job)
+    try:
+        name_of_job = job if job in MODES else JobName.parse(Path(job).stem)
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
     def resolved_in(partition: str) -> ResolvedJob:
         return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
@@ -110,13 +113,6 @@ def _job_file(job: str) -> Path:
     return path
 
 
-def _name_of(job: str) -> str:
-    try:
-        return JobName.parse(Path(job).stem)
-    except ValueError as error:
-        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
-
-
 def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
     """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
     if named := given.get("profile"):
@@ -138,10 +134,9 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
     if len(own) == 1:
         return own[0], Origin(Level.DEFAULT, ONLY_PROFILE)
     if own:
+        what = f"no profile is named, and you have several: {first_names(own, 5)}"
         fix = f"add --profile {own[0]}, or export SBATCHGEN_PROFILE={own[0]}"
-        raise CommandLineError.of(
-            f"no profile is named, and you have several: {first_names(own, 5)}", fix=fix
-        )
+        raise CommandLineError.of(what, fix=fix)
     fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
     fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"
     raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)

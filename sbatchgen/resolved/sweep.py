@@ -120,19 +120,16 @@ class Range:
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
     """Every combination of values, the last parameter changing fastest; or `most` of them, chosen at random.
 
-    Args:
-        params: As "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1".
-        most: How many points; None for all.
-        seed: The same seed chooses the same points.
+    A parameter is given as "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1". The
+    same seed chooses the same points.
 
     Raises:
         CommandLineError: A parameter is wrong, or there are fewer or too many combinations.
     """
     given = dict(_parameter(text) for text in params)
     if len(given) != len(params):
-        raise CommandLineError.of(
-            "a parameter is there twice", at="--param", fix="name it once: NAME=VALUE,VALUE"
-        )
+        fix = "name it once: NAME=VALUE,VALUE"
+        raise CommandLineError.of("a parameter is there twice", at="--param", fix=fix)
     values = {name: several for name, several in given.items() if isinstance(several, list)}
     ranges = [name for name in given if name not in values]
     if ranges and most is None:

@@ -255,10 +255,11 @@ class ContainerRuntime(Runtime):
 
     is_container = True
     mounts_own = True
+    names_images = False  # whether it knows images by name alone
 
     def is_file(self, image: str) -> bool:
-        """Whether the image is a file, not the address of a registry."""
-        return "://" not in image
+        """Whether the image is a file, not the address of a registry or a name."""
+        return not self.names_images and "://" not in image
 
     def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
         """Yield an image that is a file and does not exist."""

@@ -34,6 +34,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     name = "podman-hpc"
     title = "Podman-HPC."
     Facts = PodmanHpc
+    names_images = True
     keys = base.container_keys("mounts")
     requires = base.Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
@@ -41,10 +42,6 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"
     wait_s = 600  # until each container is removed
-
-    def is_file(self, image: str) -> bool:
-        """Return False: podman knows images by name."""
-        return False
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""

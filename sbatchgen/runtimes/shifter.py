@@ -26,6 +26,7 @@ class ShifterRuntime(base.ContainerRuntime):
     name = "shifter"
     title = "Shifter."
     Facts = Shifter
+    names_images = True
     keys = base.container_keys("volumes")
     requires = base.Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
@@ -33,10 +34,6 @@ class ShifterRuntime(base.ContainerRuntime):
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
-
-    def is_file(self, image: str) -> bool:
-        """Return False: Shifter knows images by name."""
-        return False
 
     def directives(self, job: base.RuntimeJob) -> Mapping[str, str]:
         """Return the image: Shifter prepares it on all nodes before the script starts."""

@@ -123,7 +123,10 @@ class OpenFile:
         record = {"job": JobSpec, "settings": JobSpec, "profile": Profile}.get(self.kind)
         if record is None:
             return None
-        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=self._values)
+        values: Sequence[Setting] = []
+        with suppress(SbatchgenError):  # none while the job is wrong
+            values = [*settings(self._request)] if self.kind == "job" else []
+        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=values)
 
     @cached_property
     def _source(self) -> Source:
@@ -143,14 +146,6 @@ class OpenFile:
         return read_request(
             path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text
         )
-
-    @cached_property
-    def _values(self) -> Sequence[Setting]:
-        """The values of a job; none while it is wrong."""
-        try:
-            return [*settings(self._request)] if self.kind == "job" else []
-        except SbatchgenError:
-            return []
 
     def _placed(self, finding: Finding) -> Finding:
         """Return a finding with its line; one about another file is at the first line, and names the file."""

@@ -38,7 +38,9 @@ def note(
     for finding in findings:
         place = finding.place
         if place.line == line and place.column <= column <= (place.end or column):
-            texts.append(_why(finding.rule))
+            page = pages().get(finding.rule)
+            reason = page.text.partition("\n```")[0] if page else ""  # without the examples
+            texts.append(reason.replace("## ", "**", 1).replace("\n", "**\n", 1))
             at = at or place
     if not at:
         return None
@@ -101,9 +103,3 @@ def _options(specs: Iterable[Spec]) -> Iterator[Choice]:
             equals = "=" if spec.argument is HasArgument.REQUIRED else ""
             about = meanings().get(spec.name, "An option of a plugin of the site.")
             yield Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON)
-
-
-def _why(rule: str) -> str:
-    """Return the reason of a rule, without the examples of its page."""
-    page = pages().get(rule)
-    return page.text.partition("\n```")[0].replace("## ", "**", 1).replace("\n", "**\n", 1) if page else ""

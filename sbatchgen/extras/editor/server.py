@@ -175,36 +175,24 @@ def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAc
     actions = [action for finding in findings for action in _of_finding(server, uri, file, finding)]
     if (text := file.mended()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
-        actions.append(
-            types.CodeAction(
-                title="Make all safe fixes of sbatchgen",
-                kind=types.CodeActionKind.SourceFixAll,
-                edit=types.WorkspaceEdit(changes={uri: [types.TextEdit(whole, text)]}),
-            )
-        )
+        title, kind = "Make all safe fixes of sbatchgen", types.CodeActionKind.SourceFixAll
+        edit = types.WorkspaceEdit({uri: [types.TextEdit(whole, text)]})
+        actions.append(types.CodeAction(title, kind, edit=edit))
     return actions
 
 
 def _of_finding(server: Server, uri: str, file: OpenFile, finding: Finding) -> Iterator[types.CodeAction]:
     """Yield the safe fix of a finding, and the comment that turns its rule off."""
-    fixing = types.CodeAction(
-        title=f"{finding.rule}: {finding.problem.fix or 'fix it'}",
-        kind=types.CodeActionKind.QuickFix,
-        diagnostics=[server.diagnostic(file, finding)],
-        is_preferred=True,
-    )
+    kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:
-        fixing.edit = types.WorkspaceEdit({uri: [_edit(server, file, each) for each in finding.edits]})
-        yield fixing
+        title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, each) for each in finding.edits]})
+        yield types.CodeAction(title, kind, about, is_preferred=True, edit=edit)
     text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
     if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:
         end = Edit(finding.place.line, len(text) + 1, 0, f"  # sbatchgen: disable={finding.rule}")
-        yield types.CodeAction(
-            title=f"Turn {finding.rule} off in this line",
-            kind=types.CodeActionKind.QuickFix,
-            diagnostics=fixing.diagnostics,
-            edit=types.WorkspaceEdit(changes={uri: [_edit(server, file, end)]}),
-        )
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, end)]})
+        yield types.CodeAction(f"Turn {finding.rule} off in this line", kind, about, edit=edit)
 
 
 def _edit(server: Server, file: OpenFile, edit: Edit) -> types.TextEdit:
