@@ -31,11 +31,7 @@ def user_id() -> int:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a regular file.
-
-    Raises:
-        OSError: It can't be read, or is a FIFO, a device or a folder.
-    """
+    """Return the first `most` bytes of a regular file; raises OSError for a FIFO, a device or a folder."""
     with regular(path) as file:
         return file.read(most)
 
@@ -71,11 +67,7 @@ def regular(path: Path, flags: int = 0) -> Iterator[BinaryIO]:
 
 
 def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file of ours. A link of this name is replaced, not followed.
-
-    Raises:
-        OSError: It can't be written.
-    """
+    """Write a file of ours; raises OSError. A link of this name is replaced, not followed."""
     try:
         with _beside(path, data, mode) as new:
             new.replace(path)

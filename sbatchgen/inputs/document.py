@@ -63,11 +63,7 @@ def _text(path: Path) -> str:
 
 
 def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
-    """Return the text as a `kind`; `name` is what errors call the file.
-
-    Raises:
-        DocumentError: It is not YAML, or does not fit the dataclass.
-    """
+    """Return the text as a `kind`; `name` is what errors call the file. Raises like `read_document`."""
     problems = Problems(name)
     decoder = _Decoder(problems)
     value = decoder.decode(compose(text, problems), kind, "")

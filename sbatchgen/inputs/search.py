@@ -202,11 +202,7 @@ class Places:
         return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
-        """Return the file of a profile, by name or by path.
-
-        Raises:
-            DocumentError: There is no such profile.
-        """
+        """Return the file of a profile, by name or by path; raises DocumentError if there is none."""
         if is_file_name(name):
             path = self.folder / name
             if not path.is_file():

@@ -92,11 +92,7 @@ def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "")
 
 
 def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
-    """Return what flags give a script.
-
-    Raises:
-        CommandLineError: A value has no name, or a file can't be read.
-    """
+    """Return what flags give a script; raises CommandLineError for a nameless value or an unreadable file."""
     given: dict[str, str] = {}
     for text in variables:
         name, equals, value = text.partition("=")

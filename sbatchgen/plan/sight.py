@@ -76,21 +76,16 @@ class Sight:
                 end = _real(number)
                 outer = [place for place in folders if path.startswith(f"{place}/")]
                 is_link = any(_real(folders[place]) + path[len(place) :] != end for place in outer)
-                folders.setdefault(
-                    end if is_link else os.path.normpath(path), number
-                )  # the outer one has the link
+                # The outer one has the link.
+                folders.setdefault(end if is_link else os.path.normpath(path), number)
             for path, number in folders.items():
                 if path not in self.copies and needs_copy(number, chosen=path in self.chosen):
-                    self.copies[path] = self._copied(number)
+                    place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
+                    copy(number, str(place))
+                    self.copies[path] = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                    self.kept.callback(os.close, self.copies[path])
             own = {path: [self.copies[path]] for path in folders if path in self.copies}
             yield {path: [folders[path], *own.get(path, ())] for path in sorted(folders)}
-
-    def _copied(self, number: int) -> int:
-        place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
-        copy(number, str(place))
-        own = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.kept.callback(os.close, own)
-        return own
 
 
 def sight_of(

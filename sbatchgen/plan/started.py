@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.executables.command_options import Given, read_options
+from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.step import number_of
@@ -134,6 +135,20 @@ class Step:
     def is_srun(self) -> bool:
         """Whether Slurm starts it."""
         return self.command[0] == "srun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedLauncher(LauncherCall):
+    """A process that is a launcher of PyTorch."""
+
+    process: StartedProcess
+
+
+def launchers_of(step: Step, nodes: int) -> Iterator[StartedLauncher]:
+    """Yield the launchers among the processes of a step, in a job with so many nodes."""
+    for process in step.processes:
+        if call := StartedLauncher.from_argv(process.argv, process=process, job_nodes=nodes):
+            yield call
 
 
 def options_of_srun(command: Sequence[str]) -> list[Given]:

@@ -267,6 +267,9 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
 def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
     """Return the variables for what the job reads and writes; `here` holds the folder of submission."""
     image, is_file = resolved.software.get("image") or "", image_is_file(resolved)
+    data = resolved.data if launch.uses_data(resolved) else ""
+    paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
+    names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return {
         # bash would follow a link before a slash
         "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, here)),
@@ -275,7 +278,8 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
         "uses_code": launch.uses_code(resolved),
         "code": absolute(resolved.code, here) if resolved.code else str(code),
         "snapshot": absolute(resolved.snapshot_dir, here) if resolved.snapshot_dir and resolved.slurm else "",
-        "needed": _needed(resolved),
+        # variables of a site
+        "needed": [name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_")],
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
     }
@@ -292,14 +296,6 @@ def _modules(resolved: ResolvedJob) -> Iterator[str]:
             yield from (f"module use {quoting.path(entry[4:].strip())}" for entry in group)
         else:
             yield f"""module load {quoting.words(tuple(group))} || die "can't load the modules\""""
-
-
-def _needed(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The variables of a site that the paths at the top of the script need."""
-    data = resolved.data if launch.uses_data(resolved) else ""
-    paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
-    names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
-    return tuple(name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_"))
 
 
 def _setup(lines: Sequence[str]) -> tuple[str, ...]:

@@ -48,7 +48,9 @@ def trace(
         DocumentError: A template changes its own text, which can't be followed.
     """
     marked = fill(_marking(tuple(folders)), resolved, code=code)
-    places = _without_doubled_blanks(list(_placed(marked)))
+    lines = list(_placed(marked))
+    blank = [text == "\n" for _, text in lines]  # of several empty lines, `finish` leaves the first
+    places = [line for line, *both in zip(lines, blank, [False, *blank[:-1]], strict=True) if not all(both)]
     if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
         what = f"the lines of template '{resolved.template}' can't be traced"
         raise DocumentError.of(what, fix="don't store and change text in the template")
@@ -62,11 +64,7 @@ def _marking(folders: tuple[Path, ...]) -> jinja2.Environment:
 
 
 def trace_request(request: Request, script: str) -> list[TemplateLine]:
-    """The place of each line of the script of a request.
-
-    Raises:
-        DocumentError: A template changes its own text, which can't be followed.
-    """
+    """The place of each line of the script of a request. Raises what `trace` does."""
     folders = request.places.folders("templates")
     try:
         return trace(request.resolved, script, code=bundled("code"), rerun=request.rerun, folders=folders)
@@ -139,12 +137,3 @@ def _placed(marked: str) -> Iterator[tuple[TemplateLine, str]]:
             blocks.pop()
     if line:
         yield first, line
-
-
-def _without_doubled_blanks(lines: list[tuple[TemplateLine, str]]) -> list[tuple[TemplateLine, str]]:
-    """As `finish` leaves them: of several empty lines, the first."""
-    return [
-        line
-        for index, line in enumerate(lines)
-        if line[1] != "\n" or not index or lines[index - 1][1] != "\n"
-    ]

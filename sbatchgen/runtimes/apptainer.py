@@ -19,6 +19,7 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
+_SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 
 
@@ -69,9 +70,7 @@ class ApptainerRuntime(base.ContainerRuntime):
     image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
-        base.ImageTool(
-            verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), uri, "singularity"
-        )
+        base.ImageTool(verb, ("apptainer", verb), _SCRATCH, uri, "singularity")
         for verb, uri in (("pull", _to_pull), ("build", _source))
     )
 
@@ -141,11 +140,10 @@ class ApptainerRuntime(base.ContainerRuntime):
             keys["verb"] = verb
         wrapped = command.endswith(_WRAPPER)
         image = draft.file(tool.operands[0], tool.body) if tool.operands else None
-        if image is None:
-            if not wrapped:
-                draft.lose("the script does not say which image is started")
-        else:
+        if image:
             keys["image"] = image
+        elif not wrapped:
+            draft.lose("the script does not say which image is started")
         if binds := list(_adopted_binds(draft, tool)):
             keys["binds"] = binds
         if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:

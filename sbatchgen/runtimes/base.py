@@ -239,7 +239,7 @@ def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: boo
     return described(help_text, metavar=metavar, group="Runtime", common=common, after=after, **more)
 
 
-def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool = True) -> Key:
+def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool = False) -> Key:
     """Return the key of a job that holds a path; `fact` is that of `Facts` with its default."""
     return Key(name, ShellPath | None, job_key(help_text, metavar=metavar, common=common), fact)
 

@@ -25,7 +25,9 @@ class CondaRuntime(base.Runtime):
     name = "conda"
     title = "Conda."
     Facts = Conda
-    keys = (base.path_key("conda_env", "env", "NAME|PATH", "Conda environment, by name or path."),)
+    keys = (
+        base.path_key("conda_env", "env", "NAME|PATH", "Conda environment, by name or path.", common=True),
+    )
     requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
     part = "runtime/conda.sh.j2"
 

@@ -29,11 +29,7 @@ class EdfRuntime(base.Runtime):
     Facts = Edf
     keys = (
         base.path_key(
-            "edf",
-            "environment",
-            "FILE|NAME",
-            "Environment of the CSCS container engine, a file or a name.",
-            common=False,
+            "edf", "environment", "FILE|NAME", "Environment of the CSCS container engine, a file or a name."
         ),
     )
     requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")

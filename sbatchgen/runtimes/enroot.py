@@ -14,6 +14,7 @@ NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a cont
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # by which it chooses libraries of the driver
 # Folders of caches that people export in their shells; in a container they may not be there.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
+_SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _OF_BASH = re.compile(r'[$`"]')  # in double quotes
 
@@ -42,10 +43,9 @@ def _source(source: str) -> str:
     """Return a URI; older releases know a registry only by the # after it."""
     scheme, _, rest = source.rpartition("://")
     if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
-        raise CommandLineError.of(
-            f"'{source}' is a file: Enroot imports from registries, Docker and Podman",
-            fix=f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME",
-        )
+        what = f"'{source}' is a file: Enroot imports from registries, Docker and Podman"
+        fix = f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME"
+        raise CommandLineError.of(what, fix=fix)
     if scheme and not _URI.match(source):
         raise CommandLineError.of(f"'{source}' is not a URI", fix="write it as docker://pytorch/pytorch")
     registry, slash, name = rest.partition("/")
@@ -55,12 +55,8 @@ def _source(source: str) -> str:
 
 
 # Options of pyxis that change nothing of what is mounted or started.
-OF_PYXIS = (
-    "container-remap-root",
-    "no-container-remap-root",
-    "container-readonly",
-    "no-container-entrypoint",
-)
+_SAME = "container-remap-root no-container-remap-root container-readonly no-container-entrypoint"
+OF_PYXIS = tuple(_SAME.split())
 
 
 class EnrootRuntime(base.ContainerRuntime):
@@ -82,11 +78,7 @@ class EnrootRuntime(base.ContainerRuntime):
     )
     wait_s = 600  # until the container is removed, which took 41 s with a small image
     enter = _ENTER
-    image_tools = (
-        base.ImageTool(
-            "import", ("enroot", "import", "--output"), ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"), _source
-        ),
-    )
+    image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _source),)
 
     def is_file(self, image: str) -> bool:
         """Whether pyxis takes the image for a path."""

@@ -25,11 +25,7 @@ class UvRuntime(base.Runtime):
     name = "uv"
     title = "A project of uv."
     Facts = Uv
-    keys = (
-        base.path_key(
-            "uv_project", "project", "PATH", "Project of uv, the folder with pyproject.toml.", common=False
-        ),
-    )
+    keys = (base.path_key("uv_project", "project", "PATH", "Project of uv, the folder with pyproject.toml."),)
     requires = base.Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
     starts = ("uv run",)

@@ -23,7 +23,7 @@ class VenvRuntime(base.Runtime):
     name = "venv"
     title = "A virtual environment."
     Facts = Venv
-    keys = (base.path_key("venv", "path", "PATH", "Virtual environment."),)
+    keys = (base.path_key("venv", "path", "PATH", "Virtual environment.", common=True),)
     requires = base.Requirement("venv", "a virtual environment", "--venv PATH")
     part = "runtime/venv.sh.j2"
     may_use_modules = True

@@ -114,14 +114,14 @@ def _pack(page: PageParts, new: Path) -> None:
         file = folder / "plan.json"
         file.write_text(json.dumps(plan))
         words = ["node", str(FILES / "pack.mjs"), str(file)]
+        what = "Node.js could not make the page"
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+            subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=True)
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in error.stderr.splitlines() if line.strip() and len(line) < 400]
+            raise DocumentError.of(f"{what}: {' / '.join(lines[-8:])}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
-            fix = "install Node.js 18 or newer"
-            raise DocumentError.of(f"Node.js could not make the page: {error}", fix=fix) from error
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip() and len(line) < 400]
-            raise DocumentError.of(f"Node.js could not make the page: {' / '.join(lines[-8:])}")
+            raise DocumentError.of(f"{what}: {error}", fix="install Node.js 18 or newer") from error
 
 
 def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
