@@ -61,13 +61,15 @@ def _root(folder: Path) -> Path | None:
 
 
 def _printed(*arguments: str) -> str | None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    kept["PATH"] = ":".join(entry for entry in kept.get("PATH", "").split(":") if entry.startswith("/"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["PATH"] = ":".join(
+        entry for entry in environment.get("PATH", "").split(":") if entry.startswith("/")
+    )
     settings = (word for setting in _SETTINGS for word in ("-c", setting))
     try:
         done = subprocess.run(
             ["git", "--no-pager", *settings, *arguments],
-            env=kept | _ENVIRONMENT,
+            env=environment | _ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT_S,

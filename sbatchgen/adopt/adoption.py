@@ -130,8 +130,8 @@ def _read(draft: Draft, read: Plain) -> None:
     slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():
         draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
-    kept = f"{script.body.flags} of the first line, in setup"
-    draft.add((1,), *(("kept", kept) if draft.setup else ("understood", "bash")))
+    about = f"{script.body.flags} of the first line, in setup"
+    draft.add((1,), *(("kept", about) if draft.setup else ("understood", "bash")))
     _read_comments(draft)
     statements = blocks(script.body)
     chosen = training.find_training(draft, statements)

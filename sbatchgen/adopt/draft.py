@@ -72,8 +72,8 @@ class Draft:
 
     def shell(self, block: Block, where: str) -> list[str]:
         """Return the lines of a block as a profile holds them, and note that they are kept there."""
-        if (own := _ARGUMENTS & block.uses) and not block.defines:
-            names = (f"${name}" for name in sorted(own))
+        if (arguments := _ARGUMENTS & block.uses) and not block.defines:
+            names = (f"${name}" for name in sorted(arguments))
             self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
             return []
         lines = []

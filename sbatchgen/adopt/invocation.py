@@ -229,8 +229,8 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     if not words:
         draft.lose(training.NO_FILE)
         return False
-    own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
-    for word, value in own:
+    pairs = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
+    for word, value in pairs:
         if value is None:
             given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
             what = "the script's own arguments" if given else "what is known only when the job runs"
@@ -242,8 +242,8 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     else:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
-    draft.job["args"] = [value for _, value in own if value is not None]
-    return len(draft.job["args"]) == len(own)
+    draft.job["args"] = [value for _, value in pairs if value is not None]
+    return len(draft.job["args"]) == len(pairs)
 
 
 def _program(draft: Draft, word: Word, body: Body) -> str | None:

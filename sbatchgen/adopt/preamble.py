@@ -54,19 +54,19 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
     rest = [*before] if draft.setup else _without_modules(draft, before)
     activation = _Activation() if "runtime" in draft.profile else _activated(draft, rest)
     free = [block for block in rest if block not in activation.blocks]
-    kept = _kept(draft, free, values)
-    if activation.blocks and not _may_move(activation, kept):
+    staying = _kept(draft, free, values)
+    if activation.blocks and not _may_move(activation, staying):
         activation, free = _Activation(), rest
-        kept = _kept(draft, free, values)
+        staying = _kept(draft, free, values)
     if activation.blocks:
         name, keys = activation.name, dict(sorted(activation.keys.items(), reverse=True))
         draft.profile |= {"runtime": name, "runtimes": {name: keys}}
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     used = {use.name for use in draft.body.uses}
-    acts = max((block.start for block in kept if not block.is_inert), default=0)
+    acts = max((block.start for block in staying if not block.is_inert), default=0)
     for block in free:
-        if block in kept:
+        if block in staying:
             _keep(draft, block, values, alone=block.start > acts)
         elif block.only_sets:
             _take(draft, block, values, used)
@@ -110,7 +110,7 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
 
 def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
     """Return the blocks that have to stay: what acts, and the variables that it uses."""
-    kept: set[Block] = set()
+    staying: set[Block] = set()
     needed = set(draft.needed)
     acts = False  # whether a program that is kept follows: it may read any variable
     for block in reversed(blocks):
@@ -123,10 +123,10 @@ def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> s
         else:
             stays = not (block.only_prints and block.uses & draft.meeting)
         if stays:
-            kept.add(block)
+            staying.add(block)
             needed |= block.uses | {each.name for each in block.sets if each.word is None}
             acts = acts or not block.is_inert
-    return kept
+    return staying
 
 
 def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
@@ -245,11 +245,11 @@ def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | 
     return None
 
 
-def _may_move(runtime: _Activation, kept: Collection[Block]) -> bool:
+def _may_move(runtime: _Activation, staying: Collection[Block]) -> bool:
     """Whether an activation may come after everything that is kept."""
     first = min(block.start for block in runtime.blocks)
-    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in kept if block.start > first):
+    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in staying if block.start > first):
         return False
-    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in kept):
+    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in staying):
         return False
-    return all(block.is_inert for block in kept if block.start > first)
+    return all(block.is_inert for block in staying if block.start > first)

@@ -28,12 +28,14 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((), "lost", what)
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
-    kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
+    kept_lines = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     late = {number for number, line in enumerate(new.lines, start=1) if line in after}
-    for name in _overwritten(draft, resolved, new, kept, late):
+    for name in _overwritten(draft, resolved, new, kept_lines, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    ours = {command.context.function for command in new.body.commands if command.line not in kept} - {""}
+    ours = {command.context.function for command in new.body.commands if command.line not in kept_lines} - {
+        ""
+    }
     for command in draft.script.body.commands:
         name, line = command.context.function, command.line
         if name in ours and draft.outcomes.get(line) == "kept":
@@ -58,7 +60,7 @@ def _requested(script: JobScript) -> dict[str, str]:
 
 
 def _overwritten(
-    draft: Draft, resolved: ResolvedJob, new: JobScript, kept: Container[int], late: Container[int]
+    draft: Draft, resolved: ResolvedJob, new: JobScript, kept_lines: Container[int], late: Container[int]
 ) -> list[str]:
     """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
@@ -67,9 +69,9 @@ def _overwritten(
         name, word, line = assignment.name, assignment.word, assignment.line
         if assignment.prefix:
             continue
-        if line in kept and line not in late and (assignment.exported or name in folders):
+        if line in kept_lines and line not in late and (assignment.exported or name in folders):
             theirs.add(name)
-        elif line not in kept and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+        elif line not in kept_lines and not (word and name in word.variables):  # PATH=FOLDER:$PATH
             ours.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
@@ -95,7 +97,7 @@ def mended_and_left(
     mended = [finding for finding in before if finding.rule not in still]
     for finding in mended:
         if line := finding.place.line:
-            kept = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
-            as_read = "as Slurm reads it today, " if kept else ""
+            understood = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
+            as_read = "as Slurm reads it today, " if understood else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
     return mended, [finding for finding in before if finding.rule in still]

@@ -109,9 +109,9 @@ def _home(statements: Sequence[Block], launch: Launch) -> Block:
 
 def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
     """Read the other commands of the launch's statement."""
-    own = launch.command
+    started = launch.command
     for command in home.outer:
-        if command is own or (command.pipe is not None and command.pipe is own.pipe):
+        if command is started or (command.pipe is not None and command.pipe is started.pipe):
             continue
         if command.name in _HARMLESS:
             draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
@@ -121,7 +121,7 @@ def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
 
 def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
     """Keep the statements after the training in a function that runs when the script ends by itself."""
-    kept: list[str] = []
+    lines: list[str] = []
     acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
     for number, block in enumerate(blocks, start=1):
         if any(draft.outcomes.get(line) == "lost" for line in block.lines):
@@ -130,14 +130,14 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
             draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
         else:
             draft.needed |= block.uses
-            kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
-    if not kept:
+            lines += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
+    if not lines:
         return
-    own = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
-    at_exit = [command for command, signals in own if {"EXIT", "0"} & {*signals}]
+    traps = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
+    at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
     text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
     exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
-    sometimes = any("TERM" in signals or not command.context.top for command, signals in own)
+    sometimes = any("TERM" in signals or not command.context.top for command, signals in traps)
     if sometimes or text is None or (text and exits):
         draft.lose(
             "a trap of the script's own, and commands after the training: move these to a separate job"
@@ -148,7 +148,7 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
         "after_training() {",
         f"local ended=$?; if (({goes_on})); then # 143: ended by Slurm",
         '(exit "$ended") # so that it is $?',
-        *kept,
+        *lines,
         "fi",
         *([f"{text} # the script's own trap"] if text else []),
         "}",

@@ -82,9 +82,11 @@ class Places:
         Those of installed packages are not looked for; they are included once another search has found them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
-        own = self._folders(kind, self._roots)
+        found = self._folders(kind, self._roots)
         installed = self._folders(kind, {root: root for root in packages.values()})
-        return [*own, bundled(kind), *installed] if kind == "profiles" else [*own, *installed, bundled(kind)]
+        return (
+            [*found, bundled(kind), *installed] if kind == "profiles" else [*found, *installed, bundled(kind)]
+        )
 
     def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
         return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]

@@ -36,10 +36,10 @@ class Network:
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        most = Port.LAST - self.port_base + 1
-        if self.port_count > most:
+        room = Port.LAST - self.port_base + 1
+        if self.port_count > room:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
-            yield "port_count", what, f"write port_count: {most}, or less"
+            yield "port_count", what, f"write port_count: {room}, or less"
         for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
             if name and not re.fullmatch(_INTERFACE, name):
                 what = f"gloo needs names of interfaces, but '{name}' is not one"

@@ -168,8 +168,8 @@ def dry_run(
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = _box(script, grant, home=home, workdir=workdir, see=see)
-    with ExitStack() as kept:
-        sight = sight_of(script.text, workdir, [folder], kept, home=home, user=user)
+    with ExitStack() as copies:
+        sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user)
         return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
 
 
@@ -362,9 +362,9 @@ def _tested(done: DryRun, given: Given) -> Iterator[Need]:
     body = done.script.body
     line = empty_test(done.trace, functions_of(body))
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
-        own = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
+        texts = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
         is_given = name in done.batch or name in given.variables
-        if not is_given and all(f"${{{name}" in text for text in own):  # NAME=${NAME:-}
+        if not is_given and all(f"${{{name}" in text for text in texts):  # NAME=${NAME:-}
             yield Need("variable", name, line)
 
 

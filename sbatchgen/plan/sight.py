@@ -84,21 +84,21 @@ class Sight:
                     copy(number, str(place))
                     self.copies[path] = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                     self.kept.callback(os.close, self.copies[path])
-            own = {path: [self.copies[path]] for path in folders if path in self.copies}
-            yield {path: [folders[path], *own.get(path, ())] for path in sorted(folders)}
+            copied = {path: [self.copies[path]] for path in folders if path in self.copies}
+            yield {path: [folders[path], *copied.get(path, ())] for path in sorted(folders)}
 
 
 def sight_of(
     text: str, workdir: str, chosen: Sequence[str], kept: ExitStack, *, home: str, user: str
 ) -> Sight:
     """Return what a script with this text sees that starts in `workdir`; `kept` holds what is made for it."""
-    own = Sight(home, tuple(path for path in chosen if _is_shown(path, home, chosen=True)), kept)
-    links = [target for folder in own.chosen for target in _links(folder)]
+    sight = Sight(home, tuple(path for path in chosen if _is_shown(path, home, chosen=True)), kept)
+    links = [target for folder in sight.chosen for target in _links(folder)]
     for name, value in (("HOME", home), ("USER", user)):
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
     named = dict.fromkeys(match[0] for match in _PATH.finditer(text))  # up to the first other variable
-    return own.wider([workdir, *links, *named])
+    return sight.wider([workdir, *links, *named])
 
 
 def path_of(path: str) -> str:

@@ -190,12 +190,12 @@ def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) 
     starts = [*_numbered([start for start in starts if start not in outer])]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
-        own = launching.get(start.step)
-        if own is start:
+        launch = launching.get(start.step)
+        if launch is start:
             inside = [other for other in starts if other.step == start.step and other is not start]
             processes = [_process(other, held, batch, start) for other in inside if _matters(other)]
             yield _step(start, held, processes)
-        elif own is None and _matters(start):
+        elif launch is None and _matters(start):
             yield _step(start, held, [_process(start, held, batch, None)])
 
 
@@ -204,9 +204,9 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
     steps_of_srun = (start for start in starts if start.takes)
     numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
     for start in starts:
-        own = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
+        numbered = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
         is_task = "__plan_rank" in start.environment and start.step in numbers
-        yield replace(start, environment={**start.environment, **own}) if is_task else start
+        yield replace(start, environment={**start.environment, **numbered}) if is_task else start
 
 
 def _matters(start: StartRecord) -> bool:
@@ -255,9 +255,11 @@ def _process(
     )
 
 
-def _differences(own: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    for name in sorted({*own, *batch}):
-        value = plain(own[name]) if name in own else None
+def _differences(
+    environment: Mapping[str, str], batch: Mapping[str, str]
+) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*environment, *batch}):
+        value = plain(environment[name]) if name in environment else None
         before = plain(batch[name]) if name in batch else None
         if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
             yield name, value

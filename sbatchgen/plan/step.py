@@ -74,7 +74,7 @@ def srun(
     if "version" in options:
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
-    kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
+    exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
     place = " ".join(
         [environment.get("__plan_count", "0"), line, *words]
@@ -82,29 +82,29 @@ def srun(
     placed = job.get("placed", {}).get(place, {})
     tasks, refusal = spread(options, job, environment, list(placed))
     kind = "refused." if refusal else ""  # which has no number
-    if command and "/" not in command[0] and "PATH" not in kept:
+    if command and "/" not in command[0] and "PATH" not in exports:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = _next_number(kind)
-    own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    marks = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     if tasks:
-        own |= {"__plan_place": place, "__plan_needs": _needs(tasks, options, job, environment)}
-    record("srun", words, environment | own)
+        marks |= {"__plan_place": place, "__plan_needs": _needs(tasks, options, job, environment)}
+    record("srun", words, environment | marks)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
         return 1
     if options.get("chdir"):
         os.chdir(options["chdir"])
     commands = []
-    program = _found(command[0], kept) if command else None
-    most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
-    shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
-    without_gpus = {key: value for key, value in kept.items() if key not in _OF_GPUS}
+    program = _found(command[0], exports) if command else None
+    limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
+    shown = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
+    without_gpus = {key: value for key, value in exports.items() if key not in _OF_GPUS}
     for task in shown:
-        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, kept)
-        around = kept if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
-        own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
-        own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
-        commands.append((command, around | of_task | own))
+        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, exports)
+        around = exports if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
+        marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
+        marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
+        commands.append((command, around | of_task | marks))
     return start(commands, job) if command else 0
 
 
@@ -189,9 +189,9 @@ def spread(
 
 def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
     """The CPUs that a step gives each task; 0 if nothing says it."""
-    own = number_of(options.get("cpus-per-task"))
-    if own or "22.05" <= job["release"] < "23.11":
-        return own
+    asked = number_of(options.get("cpus-per-task"))
+    if asked or "22.05" <= job["release"] < "23.11":
+        return asked
     return number_of(environment.get("SLURM_CPUS_PER_TASK"))
 
 
@@ -200,8 +200,8 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
     if "nodelist" in options:
         listed = options["nodelist"].strip()
         wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= LATER else listed)}
-        most = number_of(options.get("nodes")) or len(names)
-        if not listed or len(wanted) > most or any("\n" in name for name in wanted):
+        limit = number_of(options.get("nodes")) or len(names)
+        if not listed or len(wanted) > limit or any("\n" in name for name in wanted):
             return []
         names = [name for name in names if name in wanted] or names
     if "exclude" in options:
@@ -227,7 +227,7 @@ def variables(
     """What Slurm sets in a task beside what the batch script has."""
     on, names = task["on"], task["names"]
     mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
-    of = {
+    values = {
         **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), task["host"]),
         "SLURM_PROCID": str(task["rank"]),
         "SLURM_LOCALID": str(task["local"]),
@@ -241,45 +241,47 @@ def variables(
         "SLURM_UMASK": f"{umask():04o}",
     }
     if not task["local"]:  # the first task of a node has it also if --export leaves it out
-        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
+        values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
-    of |= _of_options(len(tasks), len(names), options, job, environment)
+    values |= _of_options(len(tasks), len(names), options, job, environment)
     if later and options.get("gpus"):
-        of["SLURM_GPUS"] = options["gpus"]
+        values["SLURM_GPUS"] = options["gpus"]
     if each := number_of(options.get("cpus-per-task")):
-        of["SLURM_CPUS_PER_TASK"] = str(each)
+        values["SLURM_CPUS_PER_TASK"] = str(each)
     each = _cpus_per_task(options, job, environment)
     if each or _sharing(options, job, environment) == "exact":
-        of["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * len(mine))
+        values["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * len(mine))
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
     ):
-        of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
+        values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     if later and options.get("gpus-per-node"):
-        of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
+        values["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if held := _gpus_of_step(options, job, len(names), len(mine)):
         places = _seen_gpus(task["local"], held, len(mine), options, job)
         gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
         seen = ",".join(str(gpus.get(place, place)) for place in places)
-        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
-        of["SLURM_GPUS_ON_NODE"] = str(held)
-    return of
+        values |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
+        values["SLURM_GPUS_ON_NODE"] = str(held)
+    return values
 
 
 def _of_options(
     tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
-    of = {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
+    values = {
+        variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options
+    }
     if options.get("hint") == "nomultithread":
-        of["SLURM_THREADS_PER_CORE"] = "1"
+        values["SLURM_THREADS_PER_CORE"] = "1"
     if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
-        return of | {"SLURM_DISTRIBUTION": order}
+        return values | {"SLURM_DISTRIBUTION": order}
     if options.get("mem") == "0":
-        return of
+        return values
     is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
     has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
     is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
-    return of | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
+    return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
 def umask() -> int:
@@ -340,12 +342,12 @@ def exported(export: str, environment: Options) -> Options:
     """The environment that --export leaves."""
     words = [word for word in export.split(",") if word]
     names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
-    kept = {
+    passed = {
         key: value
         for key, value in environment.items()
         if "ALL" in names or key in names or key.startswith(("SLURM", "__plan", "BASH_ENV"))
     }
-    return kept | dict(word.split("=", 1) for word in words if "=" in word)
+    return passed | dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:

@@ -62,21 +62,21 @@ def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
 
 
 def _fetch(name: str, md5: str) -> bytes:
-    said = []
+    failures = []
     for mirror in MIRRORS:
         try:
             with urllib.request.urlopen(f"{mirror}/{name}", timeout=TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(MAX_BYTES)
                 left = getattr(answer, "length", 0)  # read() with a limit does not report an early end
         except (OSError, http.client.HTTPException) as error:
-            said.append(f"{mirror}: {error or type(error).__name__}")
+            failures.append(f"{mirror}: {error or type(error).__name__}")
             continue
         if _md5(data) == md5:
             return data
         why = f"ended early, {left} bytes missing" if left else "has the wrong MD5 checksum"
-        said.append(f"{mirror}: {name} {why}")
+        failures.append(f"{mirror}: {name} {why}")
     fix = "copy the files there by hand, or use --synthetic"
-    raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
+    raise DocumentError.of(f"can't download {name}: {'; '.join(failures)}", fix=fix)
 
 
 def _md5(data: bytes) -> str:

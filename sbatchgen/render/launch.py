@@ -151,8 +151,8 @@ def targets(mounted: Iterable[str]) -> str:
 def _step(resolved: ResolvedJob) -> Iterator[str]:
     if not resolved.slurm:
         return
-    own = [f"--{name}={word}" for name, word in _own_options(resolved) if name not in resolved.step]
-    yield " ".join(["srun", *own])
+    options = [f"--{name}={word}" for name, word in _own_options(resolved) if name not in resolved.step]
+    yield " ".join(["srun", *options])
     step = dict(resolved.step)
     if step.get("cpu-bind") == GPU_CPUS:  # "false" where tasks have no GPU of their own
         masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
@@ -201,12 +201,12 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
 def _trainer(resolved: ResolvedJob) -> Iterator[str]:
     """The launcher and the trainer, without the trainer's arguments."""
     ours = '"$CODE_DIR/training"'
-    own, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
+    trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
     python = "python3"
     mask = MASKS[resolved.gpu_vendor][0]
-    if not resolved.mode.uses_gpus and own and mask not in resolved.env:
+    if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
-    started = " ".join([*(["-m"] if module else []), arguments.word(own or "", resolved)])
+    started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
     if resolved.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*map(quoting.word, resolved.launcher_args), end]
@@ -214,10 +214,12 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(resolved)}'
         yield f"{started} --nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
         yield from rest
-        yield from [arguments.word(own, resolved)] if own else quoting.packed([ours, *_flags(resolved)])
-    elif own and (resolved.launcher or _may_inherit_rank(resolved)):
+        yield from (
+            [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
+        )
+    elif trainer and (resolved.launcher or _may_inherit_rank(resolved)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {resolved.launcher or "none"} -- {started}'
-    elif own:
+    elif trainer:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])

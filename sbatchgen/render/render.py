@@ -85,8 +85,8 @@ def finish(text: str, rerun: Sequence[str]) -> str:
     while "\n\n\n" in script:
         script = script.replace("\n\n\n", "\n\n")
     again = quoting.words(tuple(rerun))
-    said = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
-    return script.replace(f"# {_PROVENANCE}", said, 1)
+    heading = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
+    return script.replace(f"# {_PROVENANCE}", heading, 1)
 
 
 def rendered_by(script: str) -> str:

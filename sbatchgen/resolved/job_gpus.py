@@ -76,27 +76,27 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
     counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
     having = [(count, _nodes_with(kinds, count, nodes)) for count in counts]
-    most, why = counts[0] if counts else 0, "mode and partition"
+    best, why = counts[0] if counts else 0, "mode and partition"
     if enough := [count for count, number in having if number >= nodes]:
-        most = enough[0]
-        if most < counts[0]:
+        best = enough[0]
+        if best < counts[0]:
             why = f"{having[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
     elif any(kind.gpu_types for kind in kinds):
-        most, why = 1, "a slice of a GPU: NCCL uses no others"
+        best, why = 1, "a slice of a GPU: NCCL uses no others"
     names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
     limits = [
         (limit, name)
         for name in names
         if name in profile.qos and (limit := profile.qos[name].gpus_max) is not None
     ]
-    if limits and nodes * most > min(limits)[0] >= nodes:
-        most, why = min(limits)[0] // nodes, f"qos {min(limits)[1]} allows {min(limits)[0]} GPUs"
+    if limits and nodes * best > min(limits)[0] >= nodes:
+        best, why = min(limits)[0] // nodes, f"qos {min(limits)[1]} allows {min(limits)[0]} GPUs"
     slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
-    types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= most and kind}
+    types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= best and kind}
     if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
-        values.set("options.gpus_per_node", Text(f"{min(types)}:{most}"), Origin(Level.DEFAULT, "whole GPUs"))
+        values.set("options.gpus_per_node", Text(f"{min(types)}:{best}"), Origin(Level.DEFAULT, "whole GPUs"))
     values.why_gpus = why
-    return most
+    return best
 
 
 def _nodes_with(kinds: Sequence[NodeFacts], gpus: int, unknown: int) -> int:

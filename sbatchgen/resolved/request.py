@@ -130,12 +130,12 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
     """Without Slurm `local`, else the only profile of the user: no job trains on a login node by mistake."""
     if which("sbatch", path=places.environment.get("PATH")) is None:
         return "local", Origin(Level.DEFAULT, "no profile is set")
-    own = places.own_profiles()
-    if len(own) == 1:
-        return own[0], Origin(Level.DEFAULT, ONLY_PROFILE)
-    if own:
-        what = f"no profile is named, and you have several: {first_names(own, 5)}"
-        fix = f"add --profile {own[0]}, or export SBATCHGEN_PROFILE={own[0]}"
+    names = places.own_profiles()
+    if len(names) == 1:
+        return names[0], Origin(Level.DEFAULT, ONLY_PROFILE)
+    if names:
+        what = f"no profile is named, and you have several: {first_names(names, 5)}"
+        fix = f"add --profile {names[0]}, or export SBATCHGEN_PROFILE={names[0]}"
         raise CommandLineError.of(what, fix=fix)
     fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
     fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"

@@ -163,8 +163,8 @@ def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition
     values.derive("options.requeue", restart, "resume and max_restarts")
     if restart and profile.scheduler == "slurm":
         saves = not values.get("requeue_on_timeout")
-        most, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
-        lead = max(1, min(most, int(values.get("options.time")) // 4))
+        maximum, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
+        lead = max(1, min(maximum, int(values.get("options.time")) // 4))
         values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 

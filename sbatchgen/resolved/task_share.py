@@ -35,20 +35,20 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
     """CPUs of a task: the share of the node that goes with its GPUs; none of a whole node of unknown size."""
     nodes = _nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
-    most = min(filter(None, limits), default=None)
+    maximum = min(filter(None, limits), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
-    if not share and not most and (values.get("options.exclusive") or partition.exclusive):
+    if not share and not maximum and (values.get("options.exclusive") or partition.exclusive):
         return
     guessed = not share and (gpus or shards)
     if share is None or not mode.uses_gpus or not (gpus or shards):
-        share = min(DEFAULT_CPUS, most or DEFAULT_CPUS)
+        share = min(DEFAULT_CPUS, maximum or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
     processes = values.get("nproc_per_node") if mode.several_processes else max(1, gpus)
     cpus = share * max(1, processes // tasks)
-    if most:
-        cpus = max(1, min(cpus, most // tasks))
+    if maximum:
+        cpus = max(1, min(cpus, maximum // tasks))
     guess = f"{GUESS}; write cpus_per_gpu of the partition into the profile"
     values.derive("options.cpus_per_task", cpus, guess if guessed else f"{share} per process or GPU")
 
@@ -79,14 +79,14 @@ def derive_memory(values: DecidedValues, profile: Profile, partition: Partition,
         return
     nodes = _nodes(values, partition, gpus, 0)
     smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
-    most = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
+    maximum = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
     if gpus and values.get("options.exclusive") is None:
         mem = min(filter(None, (_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)), default=0)
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
-    elif most > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
+    elif maximum > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
         cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)
         if values.get("options.exclusive"):
             cpus = max((node.cpus_per_node or cpus for node in nodes), default=cpus)
-        if partition.mem_per_cpu_default * cpus > most:
+        if partition.mem_per_cpu_default * cpus > maximum:
             why = f"the default of {partition.mem_per_cpu_default} per CPU is more than a node has"
-            values.derive("options.mem", Memory(most), why)
+            values.derive("options.mem", Memory(maximum), why)

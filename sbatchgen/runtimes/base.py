@@ -289,8 +289,8 @@ def inside(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
     Values of the submitting shell may be secrets, which have no place in a command line.
     """
     secret = {name for name, value in job.env.items() if value is None}
-    kept = (f'{name}="${name}"' for name in exported if name not in secret)
-    yield from quoting.packed(['env --chdir="$PWD"', *kept])
+    passed = (f'{name}="${name}"' for name in exported if name not in secret)
+    yield from quoting.packed(['env --chdir="$PWD"', *passed])
 
 
 def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:

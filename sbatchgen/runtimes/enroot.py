@@ -127,8 +127,8 @@ class EnrootRuntime(base.ContainerRuntime):
 
     def environment_changes(self, job: base.RuntimeJob) -> list[str]:
         """Return a home for caches: that of the image can't be written."""
-        own = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
-        return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
+        is_given = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
+        return [f'HOME="{"$HOME" if is_given else "$RUN_DIR"}"']
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield an image file that pyxis takes for a registry address, or that is Apptainer's."""

@@ -135,10 +135,10 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
                 yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
     yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:
-        own = file.resolve().parent == bundled("profiles").resolve()
-        yield f"{root if own else '/site'}/profiles/{file.name}", str(file.absolute()), False
+        is_bundled = file.resolve().parent == bundled("profiles").resolve()
+        yield f"{root if is_bundled else '/site'}/profiles/{file.name}", str(file.absolute()), False
         beside = file.absolute().parents[1] / "templates"
-        if not own and file.absolute().parent.name == "profiles" and beside.is_dir():
+        if not is_bundled and file.absolute().parent.name == "profiles" and beside.is_dir():
             yield from _tree(beside, "/site/templates", ".j2")
     for name in ("click", "jinja2", "markupsafe", "yaml"):
         spec = find_spec(name)

@@ -184,8 +184,12 @@ class _Start:
         newest, name = self.began, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
-                below, own = path[len(root) + 1 :], root == self.job.run_dir
-                if (own and below not in _OF_SCRIPT) or below.endswith(_CHECKPOINTS) or "checkpoint" in below:
+                below, in_run_dir = path[len(root) + 1 :], root == self.job.run_dir
+                if (
+                    (in_run_dir and below not in _OF_SCRIPT)
+                    or below.endswith(_CHECKPOINTS)
+                    or "checkpoint" in below
+                ):
                     with contextlib.suppress(OSError):
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
         return {"checkpoint": name, "saved": newest if name else None}

@@ -151,8 +151,8 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         yield Row("restart", "failed", what)
     else:
         fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}; or --resume off, for no restarts'
-        most = max(_step(each) or 0 for each in rehearsed.starts)
-        has_more = most > (_step(start) or 0)  # else it may have come to its end
+        furthest = max(_step(each) or 0 for each in rehearsed.starts)
+        has_more = furthest > (_step(start) or 0)  # else it may have come to its end
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
         yield Row(
             "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix

@@ -85,18 +85,18 @@ def rehearse(
     user = environment.get("USER", "user")
     held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
     held = replace(held, gpus=resolved.gpus_per_node)
-    kept, _ = submit_environment(environment)
-    own = {
-        "PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}",
+    exported, _ = submit_environment(environment)
+    replaced = {
+        "PATH": f"{_BIN}:{exported.get('PATH', os.defpath)}",
         "SLURM_SUBMIT_DIR": str(folder),
         "USER": user,
         "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
     }
     number = str(JOB_ID + os.getpid() % 9000)  # scripts make their port of it; the machine has other users
     of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
-    batch = {**kept, **of_job, **own}
+    batch = {**exported, **of_job, **replaced}
     run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
-    home = kept.get("HOME", "")
+    home = exported.get("HOME", "")
     kept_copies = ExitStack()
     sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
@@ -178,10 +178,10 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
     if not resolved.slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="run the job itself: sbatchgen submit")
-    processes, most = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
-    if processes > most:
+    processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
+    if processes > limit:
         has = f"this machine has {os.cpu_count()} CPUs"
-        what = f"the job has {processes} processes, and {has}: at most {most}"
+        what = f"the job has {processes} processes, and {has}: at most {limit}"
         raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
 
 
