@@ -82,11 +82,11 @@ class Places:
         Those of installed packages are not looked for; they are included once another search has found them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
-        found = self._folders(kind, self._roots)
+        folders = self._folders(kind, self._roots)
         installed = self._folders(kind, {root: root for root in packages.values()})
-        return (
-            [*found, bundled(kind), *installed] if kind == "profiles" else [*found, *installed, bundled(kind)]
-        )
+        if kind == "profiles":
+            return [*folders, bundled(kind), *installed]
+        return [*folders, *installed, bundled(kind)]
 
     def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
         return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
@@ -204,7 +204,7 @@ class Places:
         return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
-        """Return the file of a profile, by name or by path; raises DocumentError if there is none."""
+        """Return the file of a profile, by name or by path; raises DocumentError if no file has it."""
         if is_file_name(name):
             path = self.folder / name
             if not path.is_file():

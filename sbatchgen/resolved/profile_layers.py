@@ -27,7 +27,7 @@ def named_partition(layers: Sequence[Layer]) -> str:
 
 
 def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
-    """Return the partition of a job before one is chosen: its own, or the default; "" if there is none."""
+    """Return the partition of a job before one is chosen: its own, or the default; "" without one."""
     of_mode = profile.modes[mode.name].partition if mode.name in profile.modes else None
     fallback = of_mode or profile.options.partition or profile.default_partition
     return str(named_partition(layers) or fallback or "")

@@ -74,8 +74,8 @@ class Server(LanguageServer):
     def publish(self, uri: str, *, saved: bool) -> None:
         """Send the findings of a file."""
         file = self.file(uri)
-        found = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
-        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
+        shown = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown))
 
     def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
         """Return a finding as the protocol has it."""
