@@ -112,7 +112,6 @@ def _read_prefix(draft: Draft, tool: Tool) -> None:
 
 
 def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
-    """Take over a variable that is set for the launch alone."""
     if name in shape.RANKS:
         draft.add(draft.lines, "understood", f"{name} as the script has it")
     elif is_variable(name) and value is not None and "${" not in value:
@@ -189,9 +188,8 @@ def _read_step(draft: Draft, step: Tool) -> None:
 
 def _set_step(draft: Draft, name: str, value: str | None) -> None:
     if value is None or name in _OF_NODES:
-        draft.lose(
-            f"--{name} of srun" + (": its value is known only when the job runs" if value is None else "")
-        )
+        why = ": its value is known only when the job runs" if value is None else ""
+        draft.lose(f"--{name} of srun{why}")
         return
     draft.profile.setdefault("step", {})[name] = value or "true"
     if name not in PROGRAMS["srun"].values | PROGRAMS["srun"].flags:
@@ -202,7 +200,6 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
 
 
 def _read_torchrun(draft: Draft, launcher: Tool) -> None:
-    """Take over all options of torchrun but those of the rendezvous."""
     for option in launcher.given:
         if option.name in _OWN.split():
             continue
@@ -297,7 +294,6 @@ def _read_eval(draft: Draft, command: Command) -> None:
 
 
 def _read_redirections(draft: Draft, command: Command) -> None:
-    """Drop redirections and pipes of what the trainer prints."""
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
             draft.add(draft.lines, "dropped", "the job's log has what it prints, not its redirection")

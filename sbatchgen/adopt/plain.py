@@ -48,7 +48,6 @@ def plain(script: JobScript) -> Plain:
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
-    """Return the script with other text in some places."""
     text = script.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]

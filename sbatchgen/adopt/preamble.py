@@ -246,7 +246,6 @@ def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | 
 
 
 def _may_move(runtime: _Activation, staying: Collection[Block]) -> bool:
-    """Whether an activation may come after everything that is kept."""
     first = min(block.start for block in runtime.blocks)
     if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in staying if block.start > first):
         return False

@@ -28,14 +28,12 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((), "lost", what)
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
-    kept_lines = {number for number, line in enumerate(new.lines, start=1) if line in setup}
+    held = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     late = {number for number, line in enumerate(new.lines, start=1) if line in after}
-    for name in _overwritten(draft, resolved, new, kept_lines, late):
+    for name in _overwritten(draft, resolved, new, held, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    ours = {command.context.function for command in new.body.commands if command.line not in kept_lines} - {
-        ""
-    }
+    ours = {command.context.function for command in new.body.commands if command.line not in held} - {""}
     for command in draft.script.body.commands:
         name, line = command.context.function, command.line
         if name in ours and draft.outcomes.get(line) == "kept":
@@ -60,7 +58,7 @@ def _requested(script: JobScript) -> dict[str, str]:
 
 
 def _overwritten(
-    draft: Draft, resolved: ResolvedJob, new: JobScript, kept_lines: Container[int], late: Container[int]
+    draft: Draft, resolved: ResolvedJob, new: JobScript, held: Container[int], late: Container[int]
 ) -> list[str]:
     """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
@@ -69,15 +67,14 @@ def _overwritten(
         name, word, line = assignment.name, assignment.word, assignment.line
         if assignment.prefix:
             continue
-        if line in kept_lines and line not in late and (assignment.exported or name in folders):
+        if line in held and line not in late and (assignment.exported or name in folders):
             theirs.add(name)
-        elif line not in kept_lines and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+        elif line not in held and not (word and name in word.variables):  # PATH=FOLDER:$PATH
             ours.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
-    """Return what the training of a script starts: processes on a node, program and arguments."""
     launch = training.main(script)
     if launch is None:
         return ()

@@ -103,7 +103,6 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
 
 
 def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
-    """One process, or one that starts the others."""
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
     on_gpu = launch.container and not {"nv", "rocm", "gpu"}.isdisjoint(

@@ -20,7 +20,6 @@ PROJECT_FILE = "sbatchgen.yaml"
 SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
 TRUST = "SBATCHGEN_TRUST"
 
-
 # Of the process, by what others can write: several parts of a command search, and each is reported once.
 _left_out: dict[Path, Problem] = {}
 

@@ -17,7 +17,6 @@ from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, StepOption
 SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
-
 # Keys of `network` that are variables of the training, with the variable's name in lower case.
 NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
 
@@ -96,7 +95,6 @@ class LauncherSettings(StartSettings):
 
 
 def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield a partition in a place that depends on the partition."""
     if options.partition:
         yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
 

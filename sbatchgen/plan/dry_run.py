@@ -232,7 +232,6 @@ def _again(  # noqa: PLR0917 - of one caller
 
 
 def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
-    """Return the sandbox of a script, without what it is given."""
     text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()

@@ -98,7 +98,6 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
 
 
 def _values(column: Sequence[str]) -> str:
-    """The words of several steps at the same place, as one."""
     values = [*dict.fromkeys(column)]
     if len(values) == 1:
         return values[0]

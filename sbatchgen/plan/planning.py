@@ -46,7 +46,10 @@ def plan_of(
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
     if "\r\n" in script.text:  # which sbatch refuses
         script = replace(script, text=script.text.replace("\r\n", "\n"))
-    user = _user()
+    try:
+        user = user_name(os.getuid())
+    except ModuleNotFoundError:  # of a machine without users, as the page in a browser
+        raise NoSandboxError.of("it is not Linux") from None
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
     done = dry_run(script, held, str(folder), given or Given(), home=home, user=user, see=see)
@@ -70,13 +73,6 @@ def may_be_lost(done: DryRun) -> bool:
         return True
     lines = range(end.line, end.end_line + 1)
     return not any(step.line in lines and not step.background for step in done.steps)
-
-
-def _user() -> str:
-    try:
-        return user_name(os.getuid())
-    except ModuleNotFoundError:  # as of the page in a browser, which has no users
-        raise NoSandboxError.of("it is not Linux") from None
 
 
 def is_planned(script: JobScript) -> bool:

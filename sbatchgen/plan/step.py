@@ -226,6 +226,8 @@ def variables(
 ) -> Options:
     """What Slurm sets in a task beside what the batch script has."""
     on, names = task["on"], task["names"]
+    mask = os.umask(0)
+    os.umask(mask)
     mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     values = {
         **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), task["host"]),
@@ -238,7 +240,7 @@ def variables(
         "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
         **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(on)),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
-        "SLURM_UMASK": f"{umask():04o}",
+        "SLURM_UMASK": f"{mask:04o}",
     }
     if not task["local"]:  # the first task of a node has it also if --export leaves it out
         values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
@@ -284,15 +286,7 @@ def _of_options(
     return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
-def umask() -> int:
-    """The umask of this process."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int) -> int:
-    """How many GPUs a step has on a node on which it has so many tasks."""
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
             if option != "gres" or item.startswith(("gpu", "none")):

@@ -68,7 +68,6 @@ def _common(resolved: ResolvedJob) -> dict[str, str]:
 
 
 def _words(resolved: ResolvedJob) -> dict[str, str]:
-    """Variables whose values bash makes where the job runs, as words of bash."""
     words = resolved.runtime.words(resolved)
     if _shares_whole_nodes(resolved) and "OMP_NUM_THREADS" not in resolved.env:
         processes = resolved.nproc_per_node

@@ -199,7 +199,6 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
 
 
 def _trainer(resolved: ResolvedJob) -> Iterator[str]:
-    """The launcher and the trainer, without the trainer's arguments."""
     ours = '"$CODE_DIR/training"'
     trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
     python = "python3"
@@ -232,7 +231,6 @@ def _may_inherit_rank(resolved: ResolvedJob) -> bool:
 
 
 def _nodes(resolved: ResolvedJob) -> str:
-    """Number of nodes and rank of this one, as flags of a launcher that can't see them."""
     if resolved.profile.scheduler == "env":
         return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # of the platform, which counts nodes
     return ' --nnodes="$SLURM_NNODES"' if resolved.launcher == "torchrun" and resolved.nodes > 1 else ""

@@ -112,7 +112,6 @@ def _text(beside: Token, text: str) -> Token:
 
 
 def _placed(marked: str) -> Iterator[tuple[TemplateLine, str]]:
-    """Each line of a marked text, and where its first character is from."""
     blocks: list[str] = []
     first = place = TemplateLine(Path(), 0)
     line = ""

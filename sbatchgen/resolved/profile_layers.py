@@ -55,8 +55,8 @@ def profile_layers(
         mode.launchers
     )
     yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, defaults=True), parts)
-    of_partition = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
-    yield from _with_parts(of_partition, parts)
+    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
+    yield from _with_parts(here, parts)
     if mode.name in cluster.modes:
         of_mode, start = cluster.modes[mode.name], f"modes.{mode.name}"
         values = option_values(of_mode)

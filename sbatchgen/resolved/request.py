@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sbatchgen.resolved.choice import Check
     from sbatchgen.resolved.sweep import Sweep
 
-
 ONLY_PROFILE = "it is your only profile"
 
 
@@ -185,7 +184,6 @@ def with_snapshot(request: Request, folder: str) -> Request:
 
 
 def _with(request: Request, resolved: ResolvedJob, *words: str) -> Request:
-    """The request of another resolved job, which these words make."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
     return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 

@@ -128,7 +128,11 @@ def _derive_runtime(values: DecidedValues) -> None:
 
 def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) -> None:
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
-    requeues = _requeues_itself(values, profile)
+    # Whether the trainer resumes by itself, and no other job follows at the time limit.
+    others = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
+    by_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
+    requeues = bool(by_itself and restarts and not others and profile.scheduler == "slurm")
     values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
     run_dir = f"{profile.paths.runs or 'runs'}/{values.get('options.job_name')}"
     values.derive("run_dir", ShellPath(run_dir), "the job's name")
@@ -136,14 +140,6 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
     for fact in NETWORK_VARIABLES if mode.several_processes else ():
         values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
-
-
-def _requeues_itself(values: DecidedValues, profile: Profile) -> bool:
-    """Whether the trainer resumes by itself, and no other job follows at the time limit."""
-    others = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
-    restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
-    by_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
-    return bool(by_itself and restarts and not others and profile.scheduler == "slurm")
 
 
 def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:

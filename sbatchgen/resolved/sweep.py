@@ -155,7 +155,6 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
 def _drawn(
     several: Sequence[Sequence[str] | Range], most: int, random: Random
 ) -> tuple[tuple[str, ...], ...]:
-    """Different points, each with a value of every parameter, drawn at random."""
     points: dict[tuple[str, ...], None] = {}
     for _ in range(100 * most):  # of few whole numbers, the last ones are seldom drawn
         # The one method whose numbers no release of Python changes.

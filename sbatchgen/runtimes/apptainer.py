@@ -124,10 +124,8 @@ class ApptainerRuntime(base.ContainerRuntime):
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
             return None
-        what = (
-            "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: what the trainer "
-        )
-        what += "imports while it saves may be gone"
+        ended = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends"
+        what = f"{ended}: what the trainer imports while it saves may be gone"
         fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
         return base.KeyFault("image", what, fix)
 

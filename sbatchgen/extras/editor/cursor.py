@@ -38,7 +38,6 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
 
 
 def _above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
-    """Return the keys of the lines that a line with this indentation is below."""
     path: list[str] = []
     dash, key = indent, indent + in_list  # the items of a list may start where its key does
     for text in reversed(lines):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from sbatchgen.extras.editor.answers import Choice, Choices, Note, starting
 from sbatchgen.extras.editor.cluster import ClusterFacts
@@ -77,7 +77,12 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
             return values(spec.name, value["value"], cluster, partitions_of(script), column)
     start = re.search(r"\S*$", before)
     assert start is not None  # noqa: S101
-    return starting(_options(known.values()), start[0], start.start() + 1)
+    options = []
+    for spec in (spec for spec in known.values() if not spec.early):
+        equals = "=" if spec.argument is HasArgument.REQUIRED else ""
+        about = meanings().get(spec.name, "An option of a plugin of the site.")
+        options.append(Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON))
+    return starting(options, start[0], start.start() + 1)
 
 
 def values(
@@ -95,11 +100,3 @@ def partitions_of(script: JobScript) -> list[str]:
     """Return the partitions that a script names."""
     option = script.options.get("partition")
     return (option.value or "").split(",") if option else []
-
-
-def _options(specs: Iterable[Spec]) -> Iterator[Choice]:
-    for spec in specs:
-        if not spec.early:
-            equals = "=" if spec.argument is HasArgument.REQUIRED else ""
-            about = meanings().get(spec.name, "An option of a plugin of the site.")
-            yield Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON)

@@ -99,7 +99,6 @@ def _texts(page: PageParts, new: Path) -> None:
 
 
 def _pack(page: PageParts, new: Path) -> None:
-    """Let Node.js compile and compress Python."""
     with temporary_folder("sbatchgen-page-") as folder:
         place = folder / "place"
         root = str(page.site.code or PLACE)

@@ -127,7 +127,7 @@ class _Start:
             "requeued": self.requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
-            "log": self._last(),
+            "log": self._text()[-_MOST_OF_LOG:],
             "quiet_s": time.time() - self.heard,
             **self._newest(),
         }
@@ -140,7 +140,12 @@ class _Start:
         self.batch.wait()
         answers = [line for line in self._text().splitlines() if line.startswith('{"peak_bytes"')]
         answer = json.loads(answers[-1]) if answers else None
-        return {"act": "memory", "memory": answer, "status": self.batch.returncode, "log": self._last()}
+        return {
+            "act": "memory",
+            "memory": answer,
+            "status": self.batch.returncode,
+            "log": self._text()[-_MOST_OF_LOG:],
+        }
 
     def events(self) -> list[dict[str, Any]]:
         """Return what the trainer has written of this start: in its file of events, or else in the log."""
@@ -184,18 +189,15 @@ class _Start:
         newest, name = self.began, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
-                below, in_run_dir = path[len(root) + 1 :], root == self.job.run_dir
+                below, inside = path[len(root) + 1 :], root == self.job.run_dir
                 if (
-                    (in_run_dir and below not in _OF_SCRIPT)
+                    (inside and below not in _OF_SCRIPT)
                     or below.endswith(_CHECKPOINTS)
                     or "checkpoint" in below
                 ):
                     with contextlib.suppress(OSError):
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
         return {"checkpoint": name, "saved": newest if name else None}
-
-    def _last(self) -> str:
-        return self._text()[-_MOST_OF_LOG:]
 
     def _text(self) -> str:
         with self.log.open("rb") as stream:

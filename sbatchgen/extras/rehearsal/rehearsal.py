@@ -211,7 +211,6 @@ def _gpus() -> list[str]:
 
 
 def _batch(resolved: ResolvedJob) -> int:
-    """Images of a step of the bundled trainer."""
     words = [word for arg in resolved.args for word in arg.split("=", 1)]
     processes = resolved.nodes * resolved.nproc_per_node
     for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):

@@ -53,7 +53,6 @@ def main() -> int:
 
 
 def _of_memory(command: list[str]) -> list[str]:
-    """Return the command that computes the memory for the arguments of the bundled trainer."""
     package = next((word for word in command if word.endswith("/training")), None)
     if package is None:
         return command
