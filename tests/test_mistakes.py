@@ -67,7 +67,7 @@ submit odl.slurm | did you mean 'old.slurm'? | submit old.slurm --dry-run
 review sinlge | did you mean 'single'? | review single
 review single -N 2 | no such option -N | review single --nodes 2
 review single --device cpu | no such option --device | review single -- --device cpu
-status --follow | no such option --follow | status --watch
+status --follow | write --watch | status
 sweep single --param lr 0.1,0.01 | unexpected extra argument | sweep single --param lr=0.1,0.01 --dry-run
 sumbit single | did you mean 'submit'? | submit single --dry-run
 review single --profile sit | did you mean 'site'? | review single --profile site
