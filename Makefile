@@ -33,7 +33,7 @@ TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.p
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
 PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests tools
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST = sh tests/tmp_in_memory.sh $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
