@@ -40,7 +40,7 @@ orphan) kill -KILL $PPID; sleep 1; echo "${!#}" >>queue ;;
 *) echo "${plan[calls]}" >&2; exit 1 ;;
 esac
 """.replace("TIMED_OUT", TIMED_OUT)
-FAKE_SQUEUE = """#!{python}
+FAKE_SQUEUE = """#!{python} -S
 import sys
 with open("clusters", "a") as asked_of:
     print(*(word for word in sys.argv if word.startswith("--clusters=")), file=asked_of)
