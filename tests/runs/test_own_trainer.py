@@ -134,6 +134,7 @@ def test_an_environment_that_may_have_torch_is_no_finding(
     assert says(json.loads(made.out)) == []
 
 
+@pytest.mark.torch
 def test_the_python_of_this_shell_is_looked_at_if_it_is_that_of_the_job(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
