@@ -170,6 +170,8 @@ const walks = {
     const visit = await Visit.open("#profile=lumi&mode=ddp");
     await visit.settled();
     check((await visit.text("#findings")).includes("requires --account"), await visit.text("#findings"));
+    check((await visit.script()).includes("--account=ACCOUNT"), "no script before the account is known");
+    check((await visit.text("[data-field=account] .error")).includes("set --account"), "nothing beside the field");
     await visit.press("--account", "#findings");
     check((await visit.page.evaluate(() => document.activeElement.id)) === "account", "the field has no focus");
     await visit.page.keyboard.type("project_465");
@@ -372,6 +374,16 @@ const walks = {
     await visit.lint(BAD);
     check((await wide()) <= 320, `${await wide()} pixels, lint`);
     await visit.picture("narrow-lint");
+    return visit;
+  },
+  "a phone": async () => {
+    const visit = await Visit.open("#profile=lumi&mode=ddp", { width: 360, height: 640 });
+    await visit.settled();
+    const top = await visit.page.$eval("#script", (node) => node.getBoundingClientRect().top + window.scrollY);
+    check(top <= 2 * 640, `the script begins at ${top} pixels`);
+    check((await visit.text("#next")).startsWith("sbatch ddp.slurm"), "no next step");
+    await visit.picture("phone");
+    await visit.axe("phone");
     return visit;
   },
   "dark, and on paper": async () => {

@@ -93,8 +93,11 @@ function given() {
     if (fields.get(flag).is_flag) found.push([flag, text === "yes" ? [flag] : [fields.get(flag).no]]);
     else for (const value of several === undefined ? [text] : words(text)) found.push([flag, [flag, value]]);
   }
-  return found;
+  return [...found, ...unfilled().map((flag) => [flag, [flag, flag.slice(2).replaceAll("-", "_").toUpperCase()]])];
 }
+
+/** Return the flags that the cluster requires and that have no value yet: the script has their names in capitals. */
+const unfilled = () => profile().required.filter((flag) => input(flag) && !input(flag).value.trim());
 
 function commandLine() {
   const args = words(at("args").value);
@@ -229,9 +232,13 @@ function showFindings(list) {
     ...list.map((each) => showFinding(each, changes(each).map(([text, flags]) => button(text, () => apply(flags))))),
   );
   for (const node of inputs()) {
-    const wrong = list.some((each) => each.severity === "error" && [each.at, each.what].join(" ").includes(node.dataset.flag));
-    if (wrong) node.setAttribute("aria-invalid", "true");
-    else node.removeAttribute("aria-invalid");
+    const wrong = list.find(({ severity, at: place, what }) => severity === "error" && `${place} ${what}`.includes(node.dataset.flag));
+    const box = node.closest(".field");
+    box.querySelector(".error")?.remove();
+    if (wrong) {
+      node.setAttribute("aria-invalid", "true");
+      box.append(make("p", { class: "help error" }, wrong.fix || wrong.what)); // beside the field too
+    } else node.removeAttribute("aria-invalid");
   }
 }
 
@@ -268,6 +275,7 @@ function showScript(script) {
     ),
   );
   at("script").dataset.text = script ?? "";
+  at("next").textContent = [`sbatch ${nameOfJob()}.slurm`, "squeue --me", `tail -f ${nameOfJob()}-*.out`].join("\n");
   for (const id of ["copy", "download"]) at(id).disabled = script === null;
 }
 
@@ -337,11 +345,12 @@ function showPlan({ starts, script, request }) {
   at("plan").append(...more.filter(Boolean).map((text) => make("p", {}, text)));
 }
 
-function showCost({ cost }) {
+function showCost({ cost, request }) {
   at("cost").textContent = "";
   const number = (hours) => (Math.round(hours * 10) / 10).toLocaleString(document.documentElement.lang);
   if (cost?.gpu_hours == null) return;
   at("cost").textContent = say("cost", { gpu: number(cost.gpu_hours), cpu: cost.cpu_hours === null ? "?" : number(cost.cpu_hours) });
+  if (request.restarts) at("cost").textContent += `; ${say("cost_restarts", { count: request.restarts })}`;
   if (cost.billing_hours) at("cost").textContent += `, ${say("cost_billing", { billing: number(cost.billing_hours) })}`;
 }
 
@@ -367,6 +376,9 @@ const refresh = latest(async (isCurrent) => {
   if (lacksTrainer) {
     review.findings.unshift({ severity: "error", what: say("needs_trainer"), at: "--trainer", fix: say("needs_trainer_fix"), rule: "" });
     review.script = null;
+  }
+  for (const flag of unfilled()) {
+    review.findings.unshift({ severity: "error", what: say("to_fill", { flag }), at: flag, fix: say("to_fill_fix", { flag }), rule: "" });
   }
   showScript(review.script);
   showFindings(review.findings);
@@ -522,7 +534,7 @@ function download(text, name) {
   make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
-const script = () => at("script").dataset.text;
+const script = () => at("script").dataset.text ?? "";
 const nameOfJob = () => script().match(/^#SBATCH --job-name=([\w.-]+)$/m)?.[1] ?? "job";
 const link = () => location.href;
 const clicks = {
@@ -579,6 +591,7 @@ async function restore() {
   if (state.has("mode")) at("args").value = state.get("args") ?? "";
   const more = [...at("more").querySelectorAll("[data-flag]")];
   at("more").open = more.some((node) => node.value);
+  if (model.profiles.length === 1) at("lint-profile").value = model.profiles[0].name;
   if (state.has("for")) named("lint-profile", "for");
   const text = state.has("script") ? await unpacked(state.get("script")).catch(() => "") : null;
   if (text !== null) at("source").value = harmful.test(text) ? "" : text;
