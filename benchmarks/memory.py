@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from sbatchgen.extras.rehearsal.memory import peak
 from tests.plan.allocator import most_bytes
 from tests.training import vision
 from training.config import parse
+from training.memory import peak
 
 MODELS = ("convnet", "resnet18", "resnet50", "mobilenet_v3_small", "vit_b_16")
 VARIANTS = (

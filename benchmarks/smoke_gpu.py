@@ -172,8 +172,7 @@ def _memory(smoke: Smoke) -> str:
     smoke.train("memory", *flags)
     program = [
         sys.executable,
-        str(ROOT / "sbatchgen/extras/rehearsal/memory.py"),
-        str(ROOT / "training"),
+        str(ROOT / "training/memory.py"),
         *flags,
     ]
     done = subprocess.run(program, capture_output=True, text=True, check=True)

@@ -31,11 +31,7 @@ def user_id() -> int:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a regular file.
-
-    Raises:
-        OSError: It can't be read, or is a FIFO, a device or a folder.
-    """
+    """Return the first `most` bytes of a regular file; raises OSError for a FIFO, a device or a folder."""
     with regular(path) as file:
         return file.read(most)
 
@@ -71,11 +67,7 @@ def regular(path: Path, flags: int = 0) -> Iterator[BinaryIO]:
 
 
 def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file of ours. A link of this name is replaced, not followed.
-
-    Raises:
-        OSError: It can't be written.
-    """
+    """Write a file of ours; raises OSError. A link of this name is replaced, not followed."""
     try:
         with _beside(path, data, mode) as new:
             new.replace(path)
@@ -120,10 +112,8 @@ def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     """Write a file of the user's. An old one is written in place: its mode, owner and links stay.
 
-    Args:
-        path: The file; a link is followed, and a pipe or a device gets the data.
-        data: Its new contents.
-        before: What it held when it was read; if that has changed, nothing is written.
+    A link is followed, and a pipe or a device gets the data. If a file does not hold any more what it held
+    `before`, when it was read, nothing is written.
 
     Raises:
         DocumentError: It can't be written, is read-only, or has changed since it was read.
@@ -138,8 +128,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         else:
             _overwrite(path, data, before)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        why = error.strerror if isinstance(error, OSError) else error
-        number = error.errno if isinstance(error, OSError) else 0
+        why, number = (error.strerror, error.errno) if isinstance(error, OSError) else (error, 0)
         fix = "name another file, or give it and its folder the right to write"
         if number in (errno.ENOSPC, errno.EDQUOT):
             fix = "make room there"

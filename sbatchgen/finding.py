@@ -10,19 +10,12 @@ Severity = Literal["error", "warning", "info"]
 
 
 class Place(NamedTuple):
-    """Where something was written.
+    """Where something was written."""
 
-    Attributes:
-        text: As people read it: `job.slurm:4:9`, `job.yaml:4` or a flag.
-        line: The line in a script, from 1; 0 where there is no script.
-        column: The first character in the line, from 1.
-        end: The column after the last character; 0 for the rest of the line.
-    """
-
-    text: str = ""
-    line: int = 0
-    column: int = 0
-    end: int = 0
+    text: str = ""  # as people read it: `job.slurm:4:9`, `job.yaml:4` or a flag
+    line: int = 0  # the line in a script, from 1; 0 where there is no script
+    column: int = 0  # the first character in the line, from 1
+    end: int = 0  # the column after the last character; 0 for the rest of the line
 
 
 NOWHERE = Place()
@@ -51,27 +44,18 @@ class ShortFinding(TypedDict):
 
 
 class Finding(NamedTuple):
-    """What a check says.
+    """What a check says."""
 
-    Attributes:
-        severity: error: Slurm refuses it, or the job can't do what it says. warning: Slurm takes it without
-            a word. info: worth knowing.
-        problem: What, where, and the fix.
-        about_fit: Whether the job breaks on a limit of the cluster, not on itself.
-        rule: The rule's id, as SB204.
-        place: Where in a script.
-        edits: A safe fix of a script, all of it or nothing.
-        pedantic: True and mostly harmless: reported only on request.
-        why_not: In a few words, why the job can't run in its partition; "" if it is not about the partition.
-    """
-
+    # error: Slurm refuses it, or the job can't do what it says. warning: Slurm takes it without a word. info:
+    # worth knowing
     severity: Severity
-    problem: Problem
-    about_fit: bool = False
-    rule: str = ""
-    place: Place = NOWHERE
-    edits: tuple[Edit, ...] = ()
-    pedantic: bool = False
+    problem: Problem  # what, where, and the fix
+    about_fit: bool = False  # whether the job breaks on a limit of the cluster, not on itself
+    rule: str = ""  # the rule's id, as SB204
+    place: Place = NOWHERE  # where in a script
+    edits: tuple[Edit, ...] = ()  # a safe fix of a script, all of it or nothing
+    pedantic: bool = False  # true and mostly harmless: reported only on request
+    # in a few words, why the job can't run in its partition; "" if it is not about the partition
     why_not: str = ""
 
     def as_object(self) -> ShortFinding:

@@ -30,12 +30,8 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     """Return what git prints, without the last line break.
 
     None if it fails, or if others can write the folder of the repository, its .git or its configuration: that
-    is reported like other files that are left out.
-
-    Args:
-        folder: A folder in a working tree.
-        arguments: The command.
-        bare: Whether the folder is a repository itself, without a working tree.
+    is reported like other files that are left out. The folder is in a working tree; with `bare` it is a
+    repository itself.
     """
     root = folder.resolve() if bare else _root(folder)
     if root is None:
@@ -65,13 +61,15 @@ def _root(folder: Path) -> Path | None:
 
 
 def _printed(*arguments: str) -> str | None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    kept["PATH"] = ":".join(entry for entry in kept.get("PATH", "").split(":") if entry.startswith("/"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["PATH"] = ":".join(
+        entry for entry in environment.get("PATH", "").split(":") if entry.startswith("/")
+    )
     settings = (word for setting in _SETTINGS for word in ("-c", setting))
     try:
         done = subprocess.run(
             ["git", "--no-pager", *settings, *arguments],
-            env=kept | _ENVIRONMENT,
+            env=environment | _ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT_S,

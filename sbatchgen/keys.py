@@ -10,20 +10,16 @@ if TYPE_CHECKING:
 
 
 def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
-    """Return a field with its help.
+    """Return a field with its help, a line; `make` makes a default that can't be shared.
 
-    Args:
-        help_text: One line.
-        default: Its default.
-        make: Makes a default that can't be shared.
-        more: Of a key that is also a flag: `group` in the help, `common` if the short help shows it,
-            `metavar`, `flag` if it has another name, and `values`: the kind of names that a profile has for
-            it, see `completion.names_of`. `key` if YAML has another name than Python.
+    A key that is also a flag has more: its `group` in the help, `common` if the short help shows it, its
+    `metavar`, its `flag` if that has another name, and `values`: the kind of names that a profile has for it,
+    see `completion.names_of`. It has `key` if YAML has another name than Python.
     """
     metadata = {"help": help_text, **more}
-    return (
-        field(default_factory=make, metadata=metadata) if make else field(default=default, metadata=metadata)
-    )
+    if make:
+        return field(default_factory=make, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def required(help_text: str) -> Any:

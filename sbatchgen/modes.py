@@ -7,25 +7,15 @@ from sbatchgen.keys import frozen_record
 
 @frozen_record
 class Mode:
-    """The shape of a job.
+    """The shape of a job."""
 
-    Attributes:
-        name: What users write.
-        title: What starts, as the script's comment says it; "" where the launcher decides that.
-        gpus: GPUs of a node that it uses; None for all that the job has.
-        processes: Processes on each node; None for one per GPU.
-        nodes: The nodes of a job that names no number; more than one only where `several_nodes`.
-        flag: The flag of the bundled trainer that chooses it, or "".
-        launchers: The launchers that can start its processes; none for a single process.
-    """
-
-    name: str
-    title: str = ""
-    gpus: int | None = None
-    processes: int | None = 1
-    nodes: int = 1
-    flag: str = ""
-    launchers: tuple[str, ...] = ()
+    name: str  # what users write
+    title: str = ""  # what starts, as the script's comment says it; "" where the launcher decides that
+    gpus: int | None = None  # GPUs of a node that it uses; None for all that the job has
+    processes: int | None = 1  # processes on each node; None for one per GPU
+    nodes: int = 1  # the nodes of a job that names no number; more than one only where `several_nodes`
+    flag: str = ""  # the flag of the bundled trainer that chooses it, or ""
+    launchers: tuple[str, ...] = ()  # the launchers that can start its processes; none for a single process
 
     @property
     def several_nodes(self) -> bool:

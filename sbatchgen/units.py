@@ -24,11 +24,7 @@ _DIGITS_MAX = 1000  # Python reads numbers of up to 4300
 
 
 def whole_number(text: str) -> int:
-    """An integer that fits Slurm's counts; it may be negative.
-
-    Raises:
-        ValueError: It is not an integer, or too large.
-    """
+    """An integer that fits Slurm's counts, or is negative; raises ValueError for others."""
     if re.fullmatch("-?[0-9]+", text) is None:
         raise ValueError(f"'{text}' is not a whole number")
     value = number(text.removeprefix("-"))

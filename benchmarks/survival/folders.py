@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.survival.place import Place, Row, one_line_failure
-from sbatchgen.prepare import digits
 from tests.training import test_lock
 from tests.training.trainers import (
     SPAWN_2,
@@ -17,6 +16,7 @@ from tests.training.trainers import (
     finish,
     wait_for,
 )
+from training.data import digits
 
 
 def f15(place: Place) -> Iterator[Row]:

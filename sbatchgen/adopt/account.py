@@ -61,11 +61,7 @@ def refusal(adoption: Adoption) -> SbatchgenError:
 
 
 def write(adoption: Adoption, to: str, *, force: bool) -> None:
-    """Write the files into a folder.
-
-    Raises:
-        DocumentError: One of them exists, or can't be written.
-    """
+    """Write the files into a folder; raises DocumentError if one of them exists, or can't be written."""
     folder = Path(to)
     existing = [name for name in adoption.files if (folder / name).exists()]
     if existing and not force:

@@ -41,29 +41,18 @@ _NEEDS = ("", ":?", "?")  # operators of expansions that need a value
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """A script as a job and a profile.
+    """A script as a job and a profile."""
 
-    Attributes:
-        script: The script's file.
-        name: The name of the job's file, without its suffix.
-        remarks: The outcomes of its lines, with their reasons.
-        lines: The outcome of each line that is not empty.
-        mended: The findings of lint in the script that the rendered one does not have.
-        left: The findings that the rendered script has as well.
-        job: The job YAML; "" if no job can be made of the script.
-        rendered: The script that they render.
-    """
-
-    script: str
-    name: str
-    remarks: Sequence[Remark]
-    lines: Mapping[int, Outcome]
-    mended: Sequence[Finding] = ()
-    left: Sequence[Finding] = ()
+    script: str  # the script's file
+    name: str  # the name of the job's file, without its suffix
+    remarks: Sequence[Remark]  # the outcomes of its lines, with their reasons
+    lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
+    mended: Sequence[Finding] = ()  # the findings of lint in the script that the rendered one does not have
+    left: Sequence[Finding] = ()  # the findings that the rendered script has as well
     notes: Sequence[str] = ()
-    job: str = ""
+    job: str = ""  # the job YAML; "" if no job can be made of the script
     profile: str = ""
-    rendered: str = ""
+    rendered: str = ""  # the script that they render
 
     @cached_property
     def rows(self) -> list[AccountRow]:
@@ -137,13 +126,12 @@ def _refuse(script: JobScript) -> None:
 
 
 def _read(draft: Draft, read: Plain) -> None:
-    """Take over everything that has a place."""
     script = draft.script
     slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():
         draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
-    kept = f"{script.body.flags} of the first line, in setup"
-    draft.add((1,), *(("kept", kept) if draft.setup else ("understood", "bash")))
+    about = f"{script.body.flags} of the first line, in setup"
+    draft.add((1,), *(("kept", about) if draft.setup else ("understood", "bash")))
     _read_comments(draft)
     statements = blocks(script.body)
     chosen = training.find_training(draft, statements)
@@ -219,9 +207,7 @@ def _adoption(draft: Draft, name: str) -> Adoption:
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:
-            blank = (
-                draft.script.lines[number - 1].strip() == "\\"
-            )  # words of it are in the profile, as prefix
+            blank = draft.script.lines[number - 1].strip() == "\\"  # its words are in the profile, as prefix
             draft.add((number,), *(("kept", "bash") if blank else ("lost", "no key of a job expresses it")))
     return Adoption(
         script=draft.script.file,

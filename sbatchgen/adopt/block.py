@@ -27,17 +27,13 @@ _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A statement of a script; several may share a line.
+    """A statement of a script; several may share a line."""
 
-    Attributes:
-        body: The script.
-        first, last: The numbers of its first and its last line.
-        start, end: Where it starts and ends, in characters from 0.
-    """
-
-    body: Body
+    body: Body  # of the script
+    # the numbers of its first and its last line
     first: int
     last: int
+    # where it starts and ends, in characters from 0
     start: int
     end: int
 
@@ -136,7 +132,6 @@ class Block:
 
 
 def _writes(command: Command) -> bool:
-    """Whether it writes a file."""
     targets = (each.target for each in command.redirects if each.operator in (">", ">>", "&>", "&>>", ">|"))
     return any(target is not None and target.text != "/dev/null" for target in targets)
 
@@ -152,7 +147,6 @@ def _is_harmless(command: Command) -> bool:
 
 
 def _shows(command: Command) -> bool:
-    """Whether it is scontrol show, or env alone."""
     if command.name == "env":
         return len(command.words) == 1
     return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]

@@ -61,11 +61,7 @@ _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("t
 
 
 def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
-    """Return the resolved job of a job YAML and a profile.
-
-    Raises:
-        DocumentError: They are wrong.
-    """
+    """Return the resolved job of a job YAML and a profile; raises DocumentError if they are wrong."""
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
     mode = spec.value.mode or "single"

@@ -24,46 +24,32 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 @dataclass(kw_only=True)
 class Draft:
-    """The job and the profile so far.
-
-    Attributes:
-        environment: That of the user, for HOME and USER.
-        outcomes: The outcomes of lines.
-        remarks: These with their reasons.
-        job: Keys of the job YAML.
-        profile: Keys of the profile.
-        options: Slurm's options of the job.
-        env: Variables of the job.
-        setup: Lines of shell that are kept.
-        step_setup: Lines of shell for the launch: options of srun, its variables.
-        meeting: Variables of the old master address and ranks; the new script has its own.
-        needed: Variables that the lines for the launch expand.
-        lines: The numbers of the launch's lines.
-        changed: The long names of the options that differ from the script's, and have a remark.
-        folder: The folder of relative paths at the launch; None if it is known only when the job runs.
-        secrets: The lines that hold passwords, tokens or keys.
-        unquoted: Variables in arguments that bash would split at blanks.
-        made: Values that only the job knows, with the variables of arguments that get them.
-    """
+    """The job and the profile so far."""
 
     script: JobScript
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # that of the user, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    remarks: dict[Remark, None] = field(default_factory=dict)
-    job: dict[str, Any] = field(default_factory=dict)
+    remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
+    job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML
     profile: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # Slurm's options of the job
     env: dict[str, str | None] = field(default_factory=dict)
-    setup: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)  # lines of shell that are kept
+    # lines of shell for the launch: options of srun, its variables
     step_setup: list[str] = field(default_factory=list)
+    # variables of the old master address and ranks; the new script has its own
     meeting: frozenset[str] = frozenset()
-    needed: set[str] = field(default_factory=set)
-    lines: range = range(0)
+    needed: set[str] = field(default_factory=set)  # variables that the lines for the launch expand
+    lines: range = range(0)  # the numbers of the launch's lines
+    # the long names of the options that differ from the script's, and have a remark
     changed: set[str] = field(default_factory=set)
+    # the folder of relative paths at the launch; None if it is known only when the job runs
     folder: str | None = SUBMIT_DIR
-    secrets: frozenset[int] = frozenset()
+    secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
     notes: list[str] = field(default_factory=list)
+    # values that only the job knows, with the variables of arguments that get them
     made: dict[str, str] = field(default_factory=dict)
+    # variables in arguments that bash would split at blanks
     unquoted: dict[str, None] = field(default_factory=dict)
     _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
@@ -86,8 +72,8 @@ class Draft:
 
     def shell(self, block: Block, where: str) -> list[str]:
         """Return the lines of a block as a profile holds them, and note that they are kept there."""
-        if (own := _ARGUMENTS & block.uses) and not block.defines:
-            names = (f"${name}" for name in sorted(own))
+        if (arguments := _ARGUMENTS & block.uses) and not block.defines:
+            names = (f"${name}" for name in sorted(arguments))
             self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
             return []
         lines = []
@@ -142,8 +128,11 @@ class Draft:
 
     def path(self, word: Word, body: Body) -> str | None:
         """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
-        text = self._expandable(word, body)
-        return None if text is None else parsed(text)
+        try:
+            text = self._expandable(word, body)
+            return None if text is None else str(ShellPath.parse(text))
+        except ValueError:
+            return None
 
     def _expandable(self, word: Word, body: Body) -> str | None:
         for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
@@ -195,14 +184,6 @@ def is_variable(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def parsed(text: str) -> str | None:
-    """Return the text as a path of a job; None if it can't be a path."""
-    try:
-        return str(ShellPath.parse(text))
-    except ValueError:
-        return None
 
 
 def _of_path(piece: Piece) -> str | None:

@@ -112,7 +112,6 @@ def _read_prefix(draft: Draft, tool: Tool) -> None:
 
 
 def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
-    """Take over a variable that is set for the launch alone."""
     if name in shape.RANKS:
         draft.add(draft.lines, "understood", f"{name} as the script has it")
     elif is_variable(name) and value is not None and "${" not in value:
@@ -176,7 +175,6 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
 
 
 def _read_step(draft: Draft, step: Tool) -> None:
-    """Take over the options of srun."""
     for option in step.given:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
@@ -189,11 +187,9 @@ def _read_step(draft: Draft, step: Tool) -> None:
 
 
 def _set_step(draft: Draft, name: str, value: str | None) -> None:
-    """Take over an option of srun."""
     if value is None or name in _OF_NODES:
-        draft.lose(
-            f"--{name} of srun" + (": its value is known only when the job runs" if value is None else "")
-        )
+        why = ": its value is known only when the job runs" if value is None else ""
+        draft.lose(f"--{name} of srun{why}")
         return
     draft.profile.setdefault("step", {})[name] = value or "true"
     if name not in PROGRAMS["srun"].values | PROGRAMS["srun"].flags:
@@ -204,7 +200,6 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
 
 
 def _read_torchrun(draft: Draft, launcher: Tool) -> None:
-    """Take over all options of torchrun but those of the rendezvous."""
     for option in launcher.given:
         if option.name in _OWN.split():
             continue
@@ -231,8 +226,8 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     if not words:
         draft.lose(training.NO_FILE)
         return False
-    own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
-    for word, value in own:
+    pairs = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
+    for word, value in pairs:
         if value is None:
             given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
             what = "the script's own arguments" if given else "what is known only when the job runs"
@@ -244,8 +239,8 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     else:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
-    draft.job["args"] = [value for _, value in own if value is not None]
-    return len(draft.job["args"]) == len(own)
+    draft.job["args"] = [value for _, value in pairs if value is not None]
+    return len(draft.job["args"]) == len(pairs)
 
 
 def _program(draft: Draft, word: Word, body: Body) -> str | None:
@@ -299,7 +294,6 @@ def _read_eval(draft: Draft, command: Command) -> None:
 
 
 def _read_redirections(draft: Draft, command: Command) -> None:
-    """Drop redirections and pipes of what the trainer prints."""
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
             draft.add(draft.lines, "dropped", "the job's log has what it prints, not its redirection")

@@ -27,20 +27,14 @@ _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """A script in plain words.
-
-    Attributes:
-        defaults: The variables whose defaults are filled in.
-        optional: Words of launches that are left out, with what they are if a condition holds.
-        prefix: Words before the program that starts Python, left out.
-        renamed: Other names of variables and of the script's own arguments.
-    """
+    """A script in plain words."""
 
     script: JobScript
-    defaults: dict[str, str]
+    defaults: dict[str, str]  # the variables whose defaults are filled in
+    # words of launches that are left out, with what they are if a condition holds
     optional: list[tuple[Word, str]]
-    prefix: tuple[str, ...]
-    renamed: dict[str, str]
+    prefix: tuple[str, ...]  # words before the program that starts Python, left out
+    renamed: dict[str, str]  # other names of variables and of the script's own arguments
 
 
 def plain(script: JobScript) -> Plain:
@@ -54,7 +48,6 @@ def plain(script: JobScript) -> Plain:
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
-    """Return the script with other text in some places."""
     text = script.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
@@ -151,9 +144,9 @@ def _before_program(launch: Launch) -> Iterator[Word]:
     """Yield the words of a launch before its program; a variable there may be an option as well."""
     first, body = launch.program.words[0], launch.tools[0].body
     for word in launch.command.words:
-        own = body.expand(word)
-        named = first in own and not (first.only_piece and first.only_piece.kind == "variable")
-        if named or any(_PYTHON.fullmatch(body.value(each) or "") for each in own):
+        expanded = body.expand(word)
+        named = first in expanded and not (first.only_piece and first.only_piece.kind == "variable")
+        if named or any(_PYTHON.fullmatch(body.value(each) or "") for each in expanded):
             return
         yield word
 
@@ -171,9 +164,9 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
         if not command.context.top or (launch.is_helper if launch else known):
             continue
         first = launch.program.words[0] if launch else command.words[0]
-        pairs = [(own, written) for written in command.words for own in body.expand(written)]
-        at = next((index for index, (own, _) in enumerate(pairs) if own == first), len(pairs))
-        words = [body.value(own) or "" for own, _ in pairs[at:]]
+        pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]
+        at = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
+        words = [body.value(expanded) or "" for expanded, _ in pairs[at:]]
         count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
         if not count or not all(words[:count]):
             continue

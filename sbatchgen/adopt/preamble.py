@@ -23,9 +23,7 @@ _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # The variables that a virtual environment or conda sets or, here, unsets.
-_OF_ACTIVATION = frozenset(
-    ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME")
-)
+_OF_ACTIVATION = {"CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME"}
 
 
 @dataclass(kw_only=True)
@@ -56,15 +54,19 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
     rest = [*before] if draft.setup else _without_modules(draft, before)
     activation = _Activation() if "runtime" in draft.profile else _activated(draft, rest)
     free = [block for block in rest if block not in activation.blocks]
-    kept = _kept(draft, free, values)
-    if activation.blocks and not _may_move(activation, kept):
+    staying = _kept(draft, free, values)
+    if activation.blocks and not _may_move(activation, staying):
         activation, free = _Activation(), rest
-        kept = _kept(draft, free, values)
-    _adopt_activation(draft, activation)
+        staying = _kept(draft, free, values)
+    if activation.blocks:
+        name, keys = activation.name, dict(sorted(activation.keys.items(), reverse=True))
+        draft.profile |= {"runtime": name, "runtimes": {name: keys}}
+        for block in activation.blocks:
+            draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     used = {use.name for use in draft.body.uses}
-    acts = max((block.start for block in kept if not block.is_inert), default=0)
+    acts = max((block.start for block in staying if not block.is_inert), default=0)
     for block in free:
-        if block in kept:
+        if block in staying:
             _keep(draft, block, values, alone=block.start > acts)
         elif block.only_sets:
             _take(draft, block, values, used)
@@ -72,15 +74,10 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
             draft.add(block.lines, "dropped", "it only prints the old master address")
 
 
-def _meets(draft: Draft) -> bool:
-    """Whether processes connect to each other: then the new script sets the master address and ranks."""
-    return draft.job.get("mode") == "ddp"
-
-
 def _meeting(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
     """Return the variables of the master address and ranks, and those that they are made of."""
     assigned = draft.script.assigned
-    names = {*_MEETING, *RANKS} if _meets(draft) else set()
+    names = {*_MEETING, *RANKS} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():
         if option.name in _RENDEZVOUS and option.value_word is not None:
             names |= {*option.value_word.variables} & assigned
@@ -113,7 +110,7 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
 
 def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
     """Return the blocks that have to stay: what acts, and the variables that it uses."""
-    kept: set[Block] = set()
+    staying: set[Block] = set()
     needed = set(draft.needed)
     acts = False  # whether a program that is kept follows: it may read any variable
     for block in reversed(blocks):
@@ -126,14 +123,13 @@ def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> s
         else:
             stays = not (block.only_prints and block.uses & draft.meeting)
         if stays:
-            kept.add(block)
+            staying.add(block)
             needed |= block.uses | {each.name for each in block.sets if each.word is None}
             acts = acts or not block.is_inert
-    return kept
+    return staying
 
 
 def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
-    """Take over the variables of a block that only sets some."""
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
         if name in draft.meeting:
             if _BY_ADDRESS.search(block.text):
@@ -150,7 +146,7 @@ def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container
 def _export(draft: Draft, block: Block, name: str, value: str) -> None:
     """Set a variable of the job; the interfaces of the cluster belong to the profile."""
     gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
-    if name in _NETWORK and value and _meets(draft) and not gloo:
+    if name in _NETWORK and value and draft.job.get("mode") == "ddp" and not gloo:
         draft.profile.setdefault("network", {})[_NETWORK[name]] = value
         draft.add(block.lines, "understood", "network", name)
     elif block.first in draft.secrets:
@@ -193,10 +189,8 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
         draft.add(block.lines, "understood", "modules", *names)
         for name in names:
             if name in _STARTS:
-                start, loaded = (
-                    name,
-                    [entry for entry in loaded if name == "purge" and entry.startswith("use ")],
-                )
+                start = name
+                loaded = [entry for entry in loaded if name == "purge" and entry.startswith("use ")]
             else:
                 loaded.append(name)
     draft.profile |= {"modules": loaded, "module_start": start}
@@ -208,12 +202,8 @@ def _loads(block: Block) -> list[str] | None:
     loaded: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
-        if (
-            command.name not in ("module", "ml")
-            or not command.context.top
-            or command.redirects
-            or None in words
-        ):
+        is_plain = command.context.top and not command.redirects and None not in words
+        if command.name not in ("module", "ml") or not is_plain:
             return None
         verb, *rest = [str(word) for word in words[1:]] or [""]
         if command.name == "ml" and verb not in (*_STARTS, "load", "use"):
@@ -255,22 +245,10 @@ def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | 
     return None
 
 
-def _may_move(runtime: _Activation, kept: Collection[Block]) -> bool:
-    """Whether an activation may come after everything that is kept."""
+def _may_move(runtime: _Activation, staying: Collection[Block]) -> bool:
     first = min(block.start for block in runtime.blocks)
-    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in kept if block.start > first):
+    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in staying if block.start > first):
         return False
-    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in kept):
+    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in staying):
         return False
-    return all(block.is_inert for block in kept if block.start > first)
-
-
-def _adopt_activation(draft: Draft, runtime: _Activation) -> None:
-    """Take over an activation, if there is one."""
-    if not runtime.blocks:
-        return
-    draft.profile["runtime"] = runtime.name
-    draft.profile["runtimes"] = {runtime.name: dict(sorted(runtime.keys.items(), reverse=True))}
-    environment = runtime.keys.get("env") or runtime.keys.get("path")
-    for block in runtime.blocks:
-        draft.add(block.lines, "understood", f"runtime {runtime.name}: {environment}")
+    return all(block.is_inert for block in staying if block.start > first)

@@ -28,12 +28,12 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((), "lost", what)
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
-    kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
+    held = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     late = {number for number, line in enumerate(new.lines, start=1) if line in after}
-    for name in _overwritten(draft, resolved, new, kept, late):
+    for name in _overwritten(draft, resolved, new, held, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    ours = {command.context.function for command in new.body.commands if command.line not in kept} - {""}
+    ours = {command.context.function for command in new.body.commands if command.line not in held} - {""}
     for command in draft.script.body.commands:
         name, line = command.context.function, command.line
         if name in ours and draft.outcomes.get(line) == "kept":
@@ -58,25 +58,23 @@ def _requested(script: JobScript) -> dict[str, str]:
 
 
 def _overwritten(
-    draft: Draft, resolved: ResolvedJob, new: JobScript, kept: Container[int], late: Container[int]
+    draft: Draft, resolved: ResolvedJob, new: JobScript, held: Container[int], late: Container[int]
 ) -> list[str]:
     """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
-    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if resolved.runtime.is_container else []))
+    folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     theirs, ours = {*draft.needed}, set()
     for assignment in new.body.sets:
-        name, word = assignment.name, assignment.word
-        if assignment.line not in kept:
-            if not assignment.prefix and not (word and name in word.variables):  # PATH=FOLDER:$PATH
-                ours.add(name)
-        elif (
-            assignment.line not in late and not assignment.prefix and (assignment.exported or name in folders)
-        ):
+        name, word, line = assignment.name, assignment.word, assignment.line
+        if assignment.prefix:
+            continue
+        if line in held and line not in late and (assignment.exported or name in folders):
             theirs.add(name)
+        elif line not in held and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+            ours.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
-    """Return what the training of a script starts: processes on a node, program and arguments."""
     launch = training.main(script)
     if launch is None:
         return ()
@@ -96,7 +94,7 @@ def mended_and_left(
     mended = [finding for finding in before if finding.rule not in still]
     for finding in mended:
         if line := finding.place.line:
-            kept = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
-            as_read = "as Slurm reads it today, " if kept else ""
+            understood = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
+            as_read = "as Slurm reads it today, " if understood else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
     return mended, [finding for finding in before if finding.rule in still]

@@ -7,9 +7,8 @@ from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.job.launches import Launch, fixed_nodes
 
 COUNTS = ("nodes", "ntasks", "ntasks-per-node")
-RANKS = frozenset(
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
-)
+_RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
+RANKS = frozenset(_RANKS.split())
 # Launchers that are programs of Python to a job, which start the processes of one node.
 MODULES = {name: PROGRAMS[name].modules[0] for name in programs("launcher") if PROGRAMS[name].modules}
 
@@ -66,7 +65,6 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
 
 
 def _as_per_node(draft: Draft, nodes: int) -> None:
-    """Replace --ntasks by the tasks of each node."""
     options, tasks = draft.options, draft.script.resources.ntasks
     if "ntasks" not in options or not tasks:
         return
@@ -105,11 +103,10 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
 
 
 def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
-    """One process, or one that starts the others."""
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
-    on_gpu = launch.container and any(
-        option.name in ("nv", "rocm", "gpu") for option in launch.container.given
+    on_gpu = launch.container and not {"nv", "rocm", "gpu"}.isdisjoint(
+        option.name for option in launch.container.given
     )
     if resources.gpu_count > 1:
         mode = "dataparallel"

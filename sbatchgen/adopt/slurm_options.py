@@ -73,7 +73,6 @@ def options_of(script: JobScript) -> dict[str, Option]:
 
 
 def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[str, Option]) -> None:
-    """Take over the uses of options that count."""
     line = (number,)
     if not uses:
         draft.add(line, "dropped", "it requests nothing")
@@ -117,11 +116,7 @@ def _read_option(draft: Draft, use: Option) -> None:
 
 
 def _value(key: str, text: str) -> Any:
-    """Return the value of an option, as a job has it.
-
-    Raises:
-        ValueError: A job can't have it.
-    """
+    """Return the value of an option, as a job has it; raises ValueError if no job can have it."""
     if key in ("time", "time_min") and (limit := minutes(text)) is not None:
         if limit in (0, INFINITE):
             raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")

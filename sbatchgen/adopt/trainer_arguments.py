@@ -50,8 +50,8 @@ def arguments(
             if None not in known:
                 texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
             elif in_task:
-                own = followed.only_piece or piece
-                texts.append(_in_task(draft, own, body) or _in_task(draft, piece, body))
+                inner = followed.only_piece or piece
+                texts.append(_in_task(draft, inner, body) or _in_task(draft, piece, body))
             else:
                 texts.append(_in_batch(draft, piece, word))
         if None in texts:
@@ -62,9 +62,11 @@ def arguments(
 
 def _as_array(draft: Draft, word: Word) -> str | None:
     """Return the placeholder of an array of what bash makes of a word; None if that may be another then."""
-    own = f"({word.text})" not in draft.made and word.source is not draft.body.source  # not of the old script
+    is_new = (
+        f"({word.text})" not in draft.made and word.source is not draft.body.source
+    )  # not of the old script
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
-    if own or changed or not word.text.isprintable():
+    if is_new or changed or not word.text.isprintable():
         return None
     draft.needed |= {*_NAME.findall(word.text)}
     return f"{{env:{_made(draft, f'({word.text})')}[@]}}"
@@ -119,11 +121,10 @@ def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
     plain = plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
-    own = any(each.name == piece.name for each in body.sets) or _DIFFERENT.fullmatch(piece.name)
+    differs = any(each.name == piece.name for each in body.sets) or _DIFFERENT.fullmatch(piece.name)
     words = [each.word for each in draft.body.sets if each.word]
     words += [each for command in draft.body.commands for each in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
     of_batch = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    return (
-        _in_batch(draft, piece, word=Word((), 0, 0, body.source)) if (plain and not own) or of_batch else None
-    )
+    is_same = of_batch or (plain and not differs)
+    return _in_batch(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

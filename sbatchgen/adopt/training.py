@@ -22,9 +22,7 @@ _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 def main(script: JobScript) -> Launch | None:
     """Return the launch of the training: the last one with srun or a launcher, else the last one."""
-    trainings = [
-        launch for launch in script.trainings if launch.program.name != "python" or launch.program.rest
-    ]
+    trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
     started = [launch for launch in trainings if launch.step or launch.launcher]
     return next(reversed(started or trainings), None)
 
@@ -82,7 +80,6 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
 
 
 def _say_why(draft: Draft) -> None:
-    """Report why a script starts no training that could become a job."""
     body = draft.body
     if submits := next((command for command in body.commands if command.name == "sbatch"), None):
         draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
@@ -107,15 +104,14 @@ def _say_why(draft: Draft) -> None:
 
 
 def _home(statements: Sequence[Block], launch: Launch) -> Block:
-    """Return the block of a launch."""
     return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
 
 
 def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
     """Read the other commands of the launch's statement."""
-    own = launch.command
+    started = launch.command
     for command in home.outer:
-        if command is own or (command.pipe is not None and command.pipe is own.pipe):
+        if command is started or (command.pipe is not None and command.pipe is started.pipe):
             continue
         if command.name in _HARMLESS:
             draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
@@ -125,7 +121,7 @@ def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
 
 def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
     """Keep the statements after the training in a function that runs when the script ends by itself."""
-    kept: list[str] = []
+    lines: list[str] = []
     acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
     for number, block in enumerate(blocks, start=1):
         if any(draft.outcomes.get(line) == "lost" for line in block.lines):
@@ -134,14 +130,14 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
             draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
         else:
             draft.needed |= block.uses
-            kept += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
-    if not kept:
+            lines += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
+    if not lines:
         return
-    own = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
-    at_exit = [command for command, signals in own if {"EXIT", "0"} & {*signals}]
+    traps = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
+    at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
     text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
     exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
-    sometimes = any("TERM" in signals or not command.context.top for command, signals in own)
+    sometimes = any("TERM" in signals or not command.context.top for command, signals in traps)
     if sometimes or text is None or (text and exits):
         draft.lose(
             "a trap of the script's own, and commands after the training: move these to a separate job"
@@ -152,7 +148,7 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
         "after_training() {",
         f"local ended=$?; if (({goes_on})); then # 143: ended by Slurm",
         '(exit "$ended") # so that it is $?',
-        *kept,
+        *lines,
         "fi",
         *([f"{text} # the script's own trap"] if text else []),
         "}",

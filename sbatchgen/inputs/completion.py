@@ -40,9 +40,9 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
         if offered([name], incomplete):
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 text = file.read_text()  # a profile takes milliseconds to decode
-                said = re.search(r"(?m)^description: *(.*)", text)
+                about = re.search(r"(?m)^description: *(.*)", text)
                 if re.search(r"(?m)^name:", text):
-                    items.append(CompletionItem(name, help=said and said[1]))
+                    items.append(CompletionItem(name, help=about and about[1]))
     return items
 
 
@@ -138,8 +138,8 @@ def _profile(ctx: click.Context) -> Profile:
     name = ctx.params.get("profile") or os.environ.get("SBATCHGEN_PROFILE")
     for file in (*([job] if isinstance(job, str) else job), places.project):
         if not name and file and os.path.isfile(file):  # noqa: PTH113
-            own = read_document(Path(file), JobSpec).value.profile
-            name = own and beside(Path(file), own)
+            named = read_document(Path(file), JobSpec).value.profile
+            name = named and beside(Path(file), named)
     return read_document(places.profile(name or "local"), Profile).value
 
 

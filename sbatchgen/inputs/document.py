@@ -63,11 +63,7 @@ def _text(path: Path) -> str:
 
 
 def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
-    """Return the text as a `kind`; `name` is what errors call the file.
-
-    Raises:
-        DocumentError: It is not YAML, or does not fit the dataclass.
-    """
+    """Return the text as a `kind`; `name` is what errors call the file. Raises like `read_document`."""
     problems = Problems(name)
     decoder = _Decoder(problems)
     value = decoder.decode(compose(text, problems), kind, "")
@@ -219,19 +215,15 @@ def as_data(value: Any) -> Any:
     if is_dataclass(value):
         known = keys_of(value)
         held = {name: as_data(getattr(value, key.name)) for name, key in known.items()}
-        return {
-            name: data
-            for name, data in held.items()
-            if is_required(known[name]) or not _is_default(data, known[name])
+        usual = {
+            name: as_data(key.default if key.default_factory is MISSING else key.default_factory())
+            for name, key in known.items()
+            if not is_required(key)
         }
+        return {name: data for name, data in held.items() if name not in usual or data != usual[name]}
     if isinstance(value, Mapping):
         return {str(key): as_data(inner) for key, inner in value.items()}
     if isinstance(value, tuple):
         return [*map(as_data, value)]
     is_number = isinstance(value, int) and str(value).isdecimal()  # a Duration is not shown as one
     return value if value is None or isinstance(value, bool) else int(value) if is_number else str(value)
-
-
-def _is_default(data: Any, key: Field[Any]) -> bool:
-    default = key.default if key.default_factory is MISSING else key.default_factory()
-    return bool(data == as_data(default))

@@ -25,15 +25,12 @@ _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOption
 
 
 class JobOption(click.Option):
-    """A flag of a job.
+    """A flag of a job that sets a key, as "options.nodes"; key "" is that of --set, which names its keys.
 
-    Attributes:
-        key: The key that it sets, as in "options.nodes"; "" for --set, which names its keys.
-        group: The group of the help that it is in.
-        common: Whether the short help shows it.
+    It is in a group of the help; the short help shows those that are common.
     """
 
-    def __init__(self, names: list[str], *, key: str, group: str, common: bool, **more: Any) -> None:
+    def __init__(self, names: list[str], *, key: str, group: str, common: bool = False, **more: Any) -> None:
         super().__init__(names, default=None, **more)
         self.key, self.group, self.common = key, group, common
 
@@ -42,14 +39,9 @@ class JobOption(click.Option):
 def parameters() -> tuple[JobOption, ...]:
     """Return the options of every command that takes a JOB."""
     of_job = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
+    about = "Any key of a job YAML, such as --set options.nodes=2."
     any_key = JobOption(
-        ["--set", "settings"],
-        key="",
-        group="Job",
-        common=False,
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Any key of a job YAML, such as --set options.nodes=2.",
+        ["--set", "settings"], key="", group="Job", multiple=True, metavar="KEY=VALUE", help=about
     )
     of_sbatch = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
     return (*of_job, any_key, *of_sbatch)

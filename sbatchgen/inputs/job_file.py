@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, make_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.inputs.options import SbatchOptions
@@ -20,6 +21,7 @@ from sbatchgen.units import (
     Text,
 )
 
+launch_key, training_key = partial(described, group="Launch"), partial(described, group="Training")
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
 
@@ -38,80 +40,60 @@ class _CommonKeys:
     """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
 
     profile: Text | None = described(
-        "Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True, values="profiles"
+        "Profile of the cluster.", group="Job", metavar="NAME|FILE", common=True, values="profiles"
     )
     mode: ModeName | None = described("Which processes the job starts.")
-    launcher: Launcher | None = described("How the processes of mode ddp start.", group="Launch", common=True)
+    launcher: Launcher | None = launch_key("How the processes of mode ddp start.", common=True)
     runtime: RuntimeName | None = described(
         "Software environment that the training runs in.", group="Runtime", common=True
     )
-    gpu_request: GpuRequest | None = described("How the script asks for GPUs.", group="Launch")
-    nproc_per_node: int | None = described("Processes on each node (mode ddp).", metavar="N", group="Launch")
-    run_dir: ShellPath | None = described(
-        "Run folder: checkpoints, status, log. [default: runs/NAME]",
-        metavar="PATH",
-        group="Training",
-        common=True,
+    gpu_request: GpuRequest | None = launch_key("How the script asks for GPUs.")
+    nproc_per_node: int | None = launch_key("Processes on each node (mode ddp).", metavar="N")
+    run_dir: ShellPath | None = training_key(
+        "Run folder: checkpoints, status, log. [default: runs/NAME]", metavar="PATH", common=True
     )
-    data: ShellPath | None = described(
-        "Data set.", flag="--data-dir", metavar="PATH", group="Training", common=True
+    data: ShellPath | None = training_key("Data set.", flag="--data-dir", metavar="PATH", common=True)
+    resume: Resume | None = training_key(
+        "Resume from the newest checkpoint, not at all, or from a file.", metavar="auto|off|FILE", common=True
     )
-    resume: Resume | None = described(
-        "Resume from the newest checkpoint, not at all, or from a file.",
-        metavar="auto|off|FILE",
-        group="Training",
-        common=True,
-    )
-    max_restarts: int | None = described(
-        "Maximum number of automatic requeues.", metavar="N", group="Training"
-    )
-    chain: Count | None = described(
+    max_restarts: int | None = training_key("Maximum number of automatic requeues.", metavar="N")
+    chain: Count | None = training_key(
         "Split the run into N dependent jobs, where jobs may not requeue themselves.",
         metavar="N",
-        group="Training",
         common=True,
     )
-    trainer: Text | None = described(
-        "Your own program instead of the bundled trainer.",
-        metavar="FILE|MODULE",
-        group="Training",
-        common=True,
+    trainer: Text | None = training_key(
+        "Your own program instead of the bundled trainer.", metavar="FILE|MODULE", common=True
     )
     args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
     checkpoint: Argument | None = described("Your trainer's checkpoints: a file, or a pattern with * and ?.")
     resume_args: tuple[Argument, ...] | None = described(
         "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
     )
-    metrics: LinePattern | None = described(
+    metrics: LinePattern | None = training_key(
         "What your own trainer prints of its loss: a regular expression with groups, as (?P<loss>[0-9.]+).",
         metavar="REGEX",
-        group="Training",
     )
-    snapshot_dir: ShellPath | None = described(
-        "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
+    snapshot_dir: ShellPath | None = training_key(
+        "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH"
     )
-    template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
-    env: Mapping[EnvName, EnvValue | None] = described(
+    template: Text | None = described("Template of the script.", group="Job", metavar="NAME")
+    env: Mapping[EnvName, EnvValue | None] = training_key(
         "Environment variable of the job; without =VALUE, that of the shell that submits.",
         make=dict,
         metavar="NAME[=VALUE]",
-        group="Training",
         common=True,
     )
-    step: Mapping[StepOption, Text] = described(
-        "Option of srun for the training; without =VALUE, a flag.",
-        make=dict,
-        metavar="NAME[=VALUE]",
-        group="Launch",
+    step: Mapping[StepOption, Text] = launch_key(
+        "Option of srun for the training; without =VALUE, a flag.", make=dict, metavar="NAME[=VALUE]"
     )
     launcher_args: tuple[Argument, ...] | None = described("Arguments of torchrun, as --tee=3.")
-    requeue_on_timeout: bool | None = described(
+    requeue_on_timeout: bool | None = training_key(
         "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself: "
-        "another one begins at the beginning, over what it has saved.",
-        group="Training",
+        "another one begins at the beginning, over what it has saved."
     )
-    requeue_on_node_fail: bool | None = described(
-        "When a node fails, wait until Slurm notices it and requeues the job.", group="Training"
+    requeue_on_node_fail: bool | None = training_key(
+        "When a node fails, wait until Slurm notices it and requeues the job."
     )
     options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
     extra_options: Mapping[Text, Text] = described(

@@ -100,8 +100,7 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         return
     items: Iterable[tuple[str, Any]]
     if is_dataclass(value):
-        attributes = _attributes(type(value))  # type: ignore[arg-type]
-        items = ((name, getattr(value, attribute)) for name, attribute in attributes)
+        items = ((name, getattr(value, key.name)) for name, key in keys_of(value).items())
     elif isinstance(value, Mapping):
         items = value.items()
     else:
@@ -111,19 +110,8 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{key}.{name}") if item is not None else ()
 
 
-@cache
-def _attributes(kind: type) -> tuple[tuple[str, str], ...]:
-    """Return the keys of a record in YAML, each with its attribute."""
-    return tuple((name, field.name) for name, field in keys_of(kind).items())
-
-
-def settings_of(values: Mapping[str, Any]) -> JobSettings:
-    """Return the record that flat keys make."""
-    settings: JobSettings = _record(JobSettings, values)
-    return settings
-
-
-def _record(kind: Any, values: Mapping[str, Any]) -> Any:
+def record_of(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Return the record of a kind that flat keys make."""
     shape = _shape(kind)
     made: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
@@ -136,7 +124,7 @@ def _record(kind: Any, values: Mapping[str, Any]) -> Any:
     for head, several in inside.items():
         name, type_ = shape[head]
         if is_dataclass(type_):
-            made[name] = _record(type_, several)
+            made[name] = record_of(type_, several)
         elif type_ is not None:
             made[name] = several
     return kind(**made)

@@ -136,7 +136,9 @@ class Partition(JobSettings, NodeFacts):
 
     def time_limit(self, nodes: int) -> Duration | None:
         """Return the longest time limit of a job with so many nodes."""
-        limits = [limit for some, limit in self.time_by_nodes.items() if some.first <= nodes <= some.last]
+        limits = [
+            limit for numbers, limit in self.time_by_nodes.items() if numbers.first <= nodes <= numbers.last
+        ]
         limits += [self.time_max] if self.time_max else []
         if self.node_minutes_max and nodes > 0:
             limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes
@@ -186,16 +188,15 @@ class Partition(JobSettings, NodeFacts):
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
 
     def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
-        """Yield what is wrong with `time_by_nodes`."""
         before: NodeRange | None = None
-        for some in sorted(self.time_by_nodes, key=lambda each: each.first):
-            if before and some.first <= before.last:
-                what = f"{before} and {some} have numbers of nodes in common"
+        for span in sorted(self.time_by_nodes, key=lambda each: each.first):
+            if before and span.first <= before.last:
+                what = f"{before} and {span} have numbers of nodes in common"
                 yield "time_by_nodes", what, "give each number of nodes one limit"
-            if self.time_max and self.time_by_nodes[some] > self.time_max:
-                what = f"{self.time_by_nodes[some]} for {some} nodes is more than time_max {self.time_max}"
-                yield "time_by_nodes", what, f"write {some}: {self.time_max}, or less"
-            before = some
+            if self.time_max and self.time_by_nodes[span] > self.time_max:
+                what = f"{self.time_by_nodes[span]} for {span} nodes is more than time_max {self.time_max}"
+                yield "time_by_nodes", what, f"write {span}: {self.time_max}, or less"
+            before = span
 
 
 @record

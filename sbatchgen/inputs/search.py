@@ -20,7 +20,6 @@ PROJECT_FILE = "sbatchgen.yaml"
 SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
 TRUST = "SBATCHGEN_TRUST"
 
-
 # Of the process, by what others can write: several parts of a command search, and each is reported once.
 _left_out: dict[Path, Problem] = {}
 
@@ -82,9 +81,11 @@ class Places:
         Those of installed packages are not looked for; they are included once another search has found them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
-        own = self._folders(kind, self._roots)
+        folders = self._folders(kind, self._roots)
         installed = self._folders(kind, {root: root for root in packages.values()})
-        return [*own, bundled(kind), *installed] if kind == "profiles" else [*own, *installed, bundled(kind)]
+        if kind == "profiles":
+            return [*folders, bundled(kind), *installed]
+        return [*folders, *installed, bundled(kind)]
 
     def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
         return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
@@ -202,11 +203,7 @@ class Places:
         return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
-        """Return the file of a profile, by name or by path.
-
-        Raises:
-            DocumentError: There is no such profile.
-        """
+        """Return the file of a profile, by name or by path; raises DocumentError if no file has it."""
         if is_file_name(name):
             path = self.folder / name
             if not path.is_file():
@@ -229,7 +226,6 @@ class Places:
 
 
 def _refuse_others(name: str) -> None:
-    """Raise DocumentError for a file that is not a profile."""
     from sbatchgen.inputs.wrong_file import mistaken
 
     if problem := mistaken(name, "profile", "profile"):

@@ -17,7 +17,6 @@ from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, StepOption
 SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
-
 # Keys of `network` that are variables of the training, with the variable's name in lower case.
 NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
 
@@ -36,10 +35,10 @@ class Network:
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        most = Port.LAST - self.port_base + 1
-        if self.port_count > most:
+        room = Port.LAST - self.port_base + 1
+        if self.port_count > room:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
-            yield "port_count", what, f"write port_count: {most}, or less"
+            yield "port_count", what, f"write port_count: {room}, or less"
         for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
             if name and not re.fullmatch(_INTERFACE, name):
                 what = f"gloo needs names of interfaces, but '{name}' is not one"
@@ -96,7 +95,6 @@ class LauncherSettings(StartSettings):
 
 
 def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield a partition in a place that depends on the partition."""
     if options.partition:
         yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
 

@@ -19,17 +19,11 @@ _MOST_LINKS = 40  # that Linux follows on the way to a file
 
 
 class Doubt(NamedTuple):
-    """Who else can change a file or folder.
+    """Who else can change a file or folder."""
 
-    Attributes:
-        place: What they can change: the thing itself, a folder above it, or what a link leads to.
-        why: Who can, as the rest of a sentence about the thing.
-        fix: What keeps them out, or "".
-    """
-
-    place: Path
-    why: str
-    fix: str = ""
+    place: Path  # what they can change: the thing itself, a folder above it, or what a link leads to
+    why: str  # who can, as the rest of a sentence about the thing
+    fix: str = ""  # what keeps them out, or ""
 
 
 def doubt(path: Path, start: Path | None = None) -> Doubt | None:

@@ -66,7 +66,6 @@ def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
 
 
 def _kind(path: Path) -> str:
-    """Return what a file is, by its name and its beginning; "" if that is not clear."""
     if path.is_dir():
         return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
     try:

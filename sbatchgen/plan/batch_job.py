@@ -5,7 +5,7 @@ Source: jobs on Slurm 22.05 and 26.05 (tests/plan); sbatch(1), OUTPUT ENVIRONMEN
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.script import JobScript
@@ -15,40 +15,25 @@ from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequ
 JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
 _MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # the GPUs of a node
+_FIRST = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
 _LATER = "23.02"
 _SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a job has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What a job holds.
+    """What a job holds."""
 
-    Attributes:
-        nodes: Their names.
-        tasks: How many tasks each may run.
-        cpus: CPUs of each.
-        gpus: GPUs of each.
-        asked_gpus: Those that the job asks for: a step sees no other, also where a whole node has more.
-        environment: What Slurm sets in the batch script, on the first node.
-    """
-
-    nodes: tuple[str, ...]
-    tasks: tuple[int, ...]
-    cpus: tuple[int, ...]
-    gpus: int
-    asked_gpus: int
-    environment: dict[str, str]
+    nodes: tuple[str, ...]  # their names
+    tasks: tuple[int, ...]  # how many tasks each may run
+    cpus: tuple[int, ...]  # CPUs of each
+    gpus: int  # GPUs of each
+    asked_gpus: int  # those that the job asks for: a step sees no other, also where a whole node has more
+    environment: dict[str, str]  # what Slurm sets in the batch script, on the first node
 
 
 def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
-    """Return what a script asks for, on nodes that do not exist.
-
-    Args:
-        script: The script.
-        nodes: How many nodes, in place of the script's own --nodes.
-        user: Who would submit it.
-        uid: The number of the user.
-        gid: The number of the user's group.
+    """Return what a script asks for, on nodes that do not exist; `nodes` is in place of its own --nodes.
 
     Raises:
         DocumentError: It asks for more than a plan can show.
@@ -62,8 +47,13 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
     per_task = asked.cpus_per_task or 1
     total = None if is_scaled else asked.ntasks
-    tasks = _tasks(asked, count, total)
-    few = _asked_gpus(asked, count)
+    tasks: tuple[int, ...] | None = (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
+    if total:
+        each, more = divmod(total, count)
+        tasks = tuple(each + (number < more) for number in range(count))
+    few = asked.gpu_count
+    if asked.gpus and not asked.gpus_per_node and not asked.gres:
+        few = max(sum(number for _, number in asked.gpus) // count, 1)
     gpus = max(few, *_whole(script, "gpus_per_node")) if "exclusive" in asked else few
     _hold("GPUs on a node", gpus, _MOST_GPUS)
     if tasks is None:
@@ -72,18 +62,14 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         tasks = (on_node // per_task,) * count
     else:
         least = (
-            asked.ntasks_per_node or 1 if count > 1 else 1
-        )  # for which a node has CPUs, also if it runs fewer
-        cpus = tuple(
-            max(_cpus_of_node(asked, script, gpus), max(number, least) * per_task) for number in tasks
-        )
+            (asked.ntasks_per_node or 1) if count > 1 else 1
+        )  # a node has CPUs for these, if it runs fewer
+        on_node = _cpus_of_node(asked, script, gpus)
+        cpus = tuple(max(on_node, max(number, least) * per_task) for number in tasks)
     _hold("tasks", sum(tasks), _MOST_TASKS)
     held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
-    held.environment.update(_of_job(script, held, user, uid, gid))
-    held.environment.update(_of_tasks(asked, total or sum(tasks), script.release))
-    held.environment.update(_of_gpus(asked, gpus))
-    held.environment.update(_of_array(script))
-    return held
+    variables = _of_job(script, held, user, uid, gid) | _of_tasks(asked, total or sum(tasks), script.release)
+    return replace(held, environment=variables | _of_gpus(asked, gpus) | _of_array(script))
 
 
 def _hold(what: str, number: int, most: int) -> None:
@@ -91,22 +77,7 @@ def _hold(what: str, number: int, most: int) -> None:
         raise DocumentError.of(f"a plan is of {most} {what} at most", fix="ask for fewer, to see their plan")
 
 
-def _tasks(asked: ResourceRequest, count: int, total: int | None) -> tuple[int, ...] | None:
-    """Tasks of each node; None if no option asks for tasks."""
-    if total:
-        each, more = divmod(total, count)
-        return tuple(each + (number < more) for number in range(count))
-    return (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
-
-
-def _asked_gpus(asked: ResourceRequest, count: int) -> int:
-    if asked.gpus and not asked.gpus_per_node and not asked.gres:
-        return max(sum(number for _, number in asked.gpus) // count, 1)
-    return asked.gpu_count
-
-
 def _whole(script: JobScript, what: str) -> list[int]:
-    """What the nodes of the partitions have."""
     return [0, *(int(getattr(part, what) or 0) for part in script.partitions.values())]
 
 
@@ -117,94 +88,81 @@ def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
 
 
 def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
-    first, nodes = held.nodes[0], node_list([*held.nodes], [*held.nodes])
     asked = script.resources
     per_node = asked.ntasks_per_node if script.release < _SPREADING else None
-    of = {
+    variables = {
         "ENVIRONMENT": "BATCH",
-        "HOSTNAME": first,
-        "SLURMD_NODENAME": first,
+        **dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), held.nodes[0]),
+        **dict.fromkeys(_FIRST, "0"),
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(JOB_ID)),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(held.nodes))),
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list([*held.nodes], [*held.nodes])),
         "SLURM_CLUSTER_NAME": str(script.profile.name) if script.known else "cluster",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "SLURM_CPUS_ON_NODE": str(held.cpus[0]),
-        "SLURM_GTIDS": "0",
-        "SLURM_JOBID": str(JOB_ID),
         "SLURM_JOB_CPUS_PER_NODE": counts(held.cpus),
         "SLURM_JOB_GID": str(gid),
-        "SLURM_JOB_ID": str(JOB_ID),
         "SLURM_JOB_NAME": script.option("job-name") or script.file.rpartition("/")[2],
-        "SLURM_JOB_NODELIST": nodes,
-        "SLURM_JOB_NUM_NODES": str(len(held.nodes)),
         "SLURM_JOB_PARTITION": next(iter(asked.partitions), "partition"),
         "SLURM_JOB_UID": str(uid),
         "SLURM_JOB_USER": user,
-        "SLURM_LOCALID": "0",
-        "SLURM_NNODES": str(len(held.nodes)),
-        "SLURM_NODEID": "0",
-        "SLURM_NODELIST": nodes,
-        "SLURM_PRIO_PROCESS": "0",
-        "SLURM_PROCID": "0",
         "SLURM_SUBMIT_HOST": "login",
         "SLURM_TASKS_PER_NODE": counts((per_node,) * len(held.nodes) if per_node else held.tasks),
         "SLURM_TASK_PID": "2",
-        "SLURM_TOPOLOGY_ADDR": first,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
     if script.option("export").upper() == "NONE":
-        of |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
+        variables |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
     if order := script.option("distribution"):
-        of["SLURM_DISTRIBUTION"] = order
+        variables["SLURM_DISTRIBUTION"] = order
     if mode := script.option("open-mode"):
-        of["SLURM_OPEN_MODE"] = mode[0]
+        variables["SLURM_OPEN_MODE"] = mode[0]
     for option in ("account", "qos", "reservation", "constraint"):
         if value := script.option(option):
-            of[f"SLURM_JOB_{option.upper()}" if option != "constraint" else "SLURM_JOB_CONSTRAINTS"] = value
-    for variable, amount in (
-        ("SLURM_MEM_PER_NODE", asked.mem),
-        ("SLURM_MEM_PER_CPU", asked.mem_per_cpu),
-        ("SLURM_MEM_PER_GPU", asked.mem_per_gpu),
-    ):
+            name = "CONSTRAINTS" if option == "constraint" else option.upper()
+            variables[f"SLURM_JOB_{name}"] = value
+    for part, amount in (("NODE", asked.mem), ("CPU", asked.mem_per_cpu), ("GPU", asked.mem_per_gpu)):
         if amount:  # 0 is all of it
-            of[variable] = str(amount)
+            variables[f"SLURM_MEM_PER_{part}"] = str(amount)
     if script.release < _LATER:
-        return of | {"SLURM_NODE_ALIASES": "(null)"}
+        return variables | {"SLURM_NODE_ALIASES": "(null)"}
     seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
     later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
-    return of | later | {"SLURM_OOM_KILL_STEP": "0"} | dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), "-5")
+    later |= {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
+    return variables | later
 
 
 def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
-    of: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if asked.ntasks or asked.ntasks_per_node:
-        of |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+        variables |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
     if asked.ntasks_per_node:
-        of["SLURM_NTASKS_PER_NODE"] = str(asked.ntasks_per_node)
+        variables["SLURM_NTASKS_PER_NODE"] = str(asked.ntasks_per_node)
     if asked.cpus_per_task:
-        of["SLURM_CPUS_PER_TASK"] = str(asked.cpus_per_task)
+        variables["SLURM_CPUS_PER_TASK"] = str(asked.cpus_per_task)
         if release >= "24.11":
-            of["SLURM_TRES_PER_TASK"] = f"cpu={asked.cpus_per_task}"
+            variables["SLURM_TRES_PER_TASK"] = f"cpu={asked.cpus_per_task}"
     if release < "23.11" and asked.gpus_per_task:
-        of["SLURM_GPUS_PER_TASK"] = _typed(asked.gpus_per_task)
+        variables["SLURM_GPUS_PER_TASK"] = _typed(asked.gpus_per_task)
     if asked.cpus_per_gpu:
-        of["SLURM_CPUS_PER_GPU"] = str(asked.cpus_per_gpu)
-    return of
+        variables["SLURM_CPUS_PER_GPU"] = str(asked.cpus_per_gpu)
+    return variables
 
 
 def _of_gpus(asked: ResourceRequest, gpus: int) -> dict[str, str]:
     if not gpus:
         return {}
     numbers = ",".join(map(str, range(gpus)))
-    of = dict.fromkeys((*GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
+    variables = dict.fromkeys((*GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
     if asked.gpus_per_node:
-        of["SLURM_GPUS_PER_NODE"] = _typed(asked.gpus_per_node)
+        variables["SLURM_GPUS_PER_NODE"] = _typed(asked.gpus_per_node)
     if asked.gpus:
-        of["SLURM_GPUS"] = _typed(asked.gpus)
-    return of
+        variables["SLURM_GPUS"] = _typed(asked.gpus)
+    return variables
 
 
 def _of_array(script: JobScript) -> dict[str, str]:
-    """The variables of the first element of an array."""
     if not script.array:
         return {}
     numbers = [number for run in script.array for number in (run[0], run[-1])]

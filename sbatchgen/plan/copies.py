@@ -42,7 +42,7 @@ def _copy_file(name: str, at: int, to: str) -> None:
     with os.fdopen(number, "rb") as file:
         about = os.fstat(number)
         if stat.S_ISREG(about.st_mode) and about.st_size <= _LARGEST:
-            with open(to, "wb") as own:
-                own.write(file.read(_LARGEST))
+            with open(to, "wb") as target:
+                target.write(file.read(_LARGEST))
             os.chmod(to, about.st_mode & 0o777)
             os.utime(to, ns=(about.st_atime_ns, about.st_mtime_ns))

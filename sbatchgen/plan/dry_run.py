@@ -71,14 +71,9 @@ _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
 
 class Left(NamedTuple):
-    """The time that is left for the runs of a script.
+    """The time that is left for the runs of a script."""
 
-    Attributes:
-        cpu: Seconds of processors.
-        seconds: Seconds.
-    """
-
-    cpu: float = SECONDS
+    cpu: float = SECONDS  # of processors
     seconds: float = WAITING
 
     @property
@@ -96,50 +91,31 @@ class Left(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a user gives a dry run.
+    """What a user gives a dry run."""
 
-    Attributes:
-        arguments: The arguments of the script.
-        variables: Variables of the shell that submits.
-        files: Files and folders (which end in /) that count as there, and their texts; * is for any name.
-        status: The exit status of each program that the script starts.
-    """
-
-    arguments: tuple[str, ...] = ()
-    variables: Mapping[str, str] = {}
+    arguments: tuple[str, ...] = ()  # of the script
+    variables: Mapping[str, str] = {}  # variables of the shell that submits
+    # files and folders (which end in /) that count as there, and their texts; * is for any name
     files: Mapping[str, bytes] = {}
-    status: int = 0
+    status: int = 0  # the exit status of each program that the script starts
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a script would start.
-
-    Attributes:
-        script: The script.
-        grant: What the job holds.
-        steps: What it starts, in order.
-        needed: What it needs from outside and is not here.
-        ended: How it ended.
-        starts: What the stand-ins recorded.
-        batch: The environment in which the batch script started.
-        given: What it was given, and what it needed.
-        runs: How often the script ran until it had what it needs.
-        left: The time that is left for other runs.
-        failing: Its run where every program fails, if the job may end with 0 then.
-    """
+    """What a script would start."""
 
     script: JobScript
-    grant: Grant
-    steps: tuple[Step, ...]
-    needed: tuple[Need, ...]
+    grant: Grant  # what the job holds
+    steps: tuple[Step, ...]  # what it starts, in order
+    needed: tuple[Need, ...]  # what it needs from outside and is not here
     ended: Ended
-    starts: tuple[StartRecord, ...] = ()
+    starts: tuple[StartRecord, ...] = ()  # what the stand-ins recorded
+    # the environment in which the batch script started
     batch: Mapping[str, str] = field(default_factory=dict)
-    given: Given = field(default_factory=Given)
-    runs: int = 1
-    left: Left = field(default_factory=Left)
-    failing: DryRun | None = None
+    given: Given = field(default_factory=Given)  # what it was given, and what it needed
+    runs: int = 1  # how often the script ran until it had what it needs
+    left: Left = field(default_factory=Left)  # the time that is left for other runs
+    failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then
 
     @property
     def profile(self) -> Profile:
@@ -179,18 +155,9 @@ def dry_run(
     rounds: int = ROUNDS,
     left: Left | None = None,
 ) -> DryRun:
-    """Run a script on nodes that do not exist.
+    """Run a script on nodes that do not exist, as if submitted in `folder`: at most `rounds` times.
 
-    Args:
-        script: The script.
-        grant: What it holds.
-        folder: Where it would be submitted.
-        given: What the user gives it.
-        home: The user's home folder, which is empty in the sandbox.
-        user: The user's name.
-        see: Folders that the script may see too.
-        rounds: How often it may run.
-        left: The time that is left for all its runs.
+    The folder `home` is empty in the sandbox; the script sees its own folder, and those in `see` too.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -201,8 +168,8 @@ def dry_run(
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = _box(script, grant, home=home, workdir=workdir, see=see)
-    with ExitStack() as kept:
-        sight = sight_of(script.text, workdir, [folder], kept, home=home, user=user)
+    with ExitStack() as copies:
+        sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user)
         return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
 
 
@@ -218,7 +185,11 @@ def _again(  # noqa: PLR0917 - of one caller
 ) -> DryRun:
     """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
     workdir = box.folder
-    at_first = _at_first(script, given, workdir) if rounds > 1 else {}
+    at_first = {
+        need[:2]: need
+        for need in (expected(script.body, script.text, workdir) if rounds > 1 else ())
+        if need.name not in given.files and not path_of(need.name)
+    }
     needed, given = {**at_first}, _with(given, at_first.values())
     for number in range(1, rounds + 1):
         with sight.opened() as shown:
@@ -260,14 +231,7 @@ def _again(  # noqa: PLR0917 - of one caller
     return replace(done, needed=needs, given=given, runs=number, left=left)
 
 
-def _at_first(script: JobScript, given: Given, workdir: str) -> dict[tuple[str, str], Need]:
-    """Return what a run lacks by the script's text alone."""
-    needs = expected(script.body, script.text, workdir)
-    return {need[:2]: need for need in needs if need.name not in given.files and not path_of(need.name)}
-
-
 def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
-    """Return the sandbox of a script, without what it is given."""
     text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
@@ -293,7 +257,7 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )
-    started = steps(starts, grant, batch)
+    started = tuple(steps(starts, grant, batch))
     return DryRun(
         script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
     )
@@ -316,10 +280,8 @@ def _stand_ins() -> dict[str, tuple[bytes, int]]:
         code = SourceFileLoader(name, str(path)).get_code(name)
         compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
         files[f"{module}.py"] = (path.read_bytes(), 0o755)
-        files[f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc".lstrip("/")] = (
-            compiled,
-            0o644,
-        )
+        cached = f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
+        files[cached.lstrip("/")] = (compiled, 0o644)
     return {f"{PLACE}/{name}": file for name, file in files.items()}
 
 
@@ -336,7 +298,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": knows_cpus(script),
-        "programs": _programs(),
+        "programs": {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
         "answers": programs("answers"),
     }
 
@@ -347,25 +309,14 @@ def knows_cpus(script: JobScript) -> bool:
     return "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks)
 
 
-@functools.cache
-def _programs() -> dict[str, dict[str, Any]]:
-    """Return how step.py reads the options of each command that it sees through."""
-    return {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")}
-
-
 def _absolute(name: str, folder: str) -> str:
     return os.path.join(folder, name)  # noqa: PTH118 - an absolute one wins
 
 
 def _lacking(done: DryRun, given: Given) -> list[Need]:
-    """What the run lacked, if the next run can have it."""
     err = done.ended.files.get("err", "")
-    programs = [
-        (process.argv[0], process.cwd, step.line)
-        for step in done.steps
-        for process in step.processes
-        if not process.container
-    ]
+    processes = [(each, step.line) for step in done.steps for each in step.processes if not each.container]
+    programs = [(process.argv[0], process.cwd, line) for process, line in processes]
     lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *absent(programs)]
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
@@ -395,20 +346,13 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
     if not numbers and not given.arguments and not done.steps and (options := done.script.named("getopts")):
         yield Need("arguments", "1", options[0].line)
     optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    text = done.script.text
     known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE | optional
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
-        if (
-            "!" not in use.operator
-            and not _OF_SOFTWARE.fullmatch(use.name)
-            and done.script.text[use.at] == "$"
-        ):
+        if "!" not in use.operator and not _OF_SOFTWARE.fullmatch(use.name) and text[use.at] == "$":
             yield Need("variable", use.name, use.line)
     for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
-        if (
-            match[2].isidentifier()
-            and match[2] not in known
-            and re.search(rf"\$\{{?{match[2]}", done.script.text)
-        ):
+        if match[2].isidentifier() and match[2] not in known and re.search(rf"\$\{{?{match[2]}", text):
             yield Need("variable", match[2], number_of(match[1]))
 
 
@@ -417,9 +361,9 @@ def _tested(done: DryRun, given: Given) -> Iterator[Need]:
     body = done.script.body
     line = empty_test(done.trace, functions_of(body))
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
-        own = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
+        texts = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
         is_given = name in done.batch or name in given.variables
-        if not is_given and all(f"${{{name}" in text for text in own):  # NAME=${NAME:-}
+        if not is_given and all(f"${{{name}" in text for text in texts):  # NAME=${NAME:-}
             yield Need("variable", name, line)
 
 
@@ -435,8 +379,6 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
             variables[need.name] = need.name
         elif need.kind == "folder":
             files[need.name.rstrip("/") + "/"] = b""
-        elif need.kind == "program":
-            files[need.name] = (_HERE / "stand_in.sh").read_bytes()
         else:
-            files[need.name] = b""
+            files[need.name] = (_HERE / "stand_in.sh").read_bytes() if need.kind == "program" else b""
     return given._replace(arguments=arguments, variables=variables, files=files)

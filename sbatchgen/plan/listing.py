@@ -10,6 +10,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.missing import option_of
 from sbatchgen.plan.started import StartedProcess, Step
+from sbatchgen.plan.step import GPU_VARIABLES
 from sbatchgen.quoting import counted, numbers_as_text, word
 from sbatchgen.text_table import one_line
 
@@ -19,15 +20,7 @@ _MANY_SAME = 5  # words about variables that are not shown again
 _MOST = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
 _ANY = "{...}"  # for a value that differs otherwise
-_HIDDEN = (
-    "SLURM_",
-    "SLURMD_",
-    "PATH",
-    "CUDA_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ROCR_VISIBLE",
-    "ZE_AFFINITY",
-)
+_HIDDEN = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
 
@@ -48,10 +41,9 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
         lines.append("")
     if done.needed:
         lines.append("Needed, and not here:")
-        lines += [
-            f"  {_needed(done, need.kind, need.name)}{f' (line {need.line})' if need.line else ''}"
-            for need in done.needed
-        ]
+        for need in done.needed:
+            line = f" (line {need.line})" if need.line else ""
+            lines.append(f"  {_needed(done, need.kind, need.name)}{line}")
         lines.append("")
     return "\n".join(lines)
 
@@ -61,9 +53,8 @@ def headline(done: DryRun) -> str:
     grant = done.grant
     processes = sum(max(len(step.processes), step.tasks) for step in done.steps)
     gpus = f", {counted(grant.gpus, 'GPU')} on each" if grant.gpus else ""
-    end = (
-        f"ends with {done.ended.status}" if not done.ended.limit else f"stopped: limit of {done.ended.limit}"
-    )
+    limit = done.ended.limit
+    end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
     steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
@@ -72,13 +63,11 @@ def _needed(done: DryRun, kind: str, name: str) -> str:
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
-        option, release = option_of(name), done.script.slurm
-        why = (
-            f", which Slurm {release} does not set"
-            if option in done.script.options
-            else f", of jobs with --{option}"
-        )
-        return f"variable {name}{why if option else ''}: --var {name}=VALUE"
+        option = option_of(name)
+        why = f", of jobs with --{option}" if option else ""
+        if option in done.script.options:
+            why = f", which Slurm {done.script.slurm} does not set"
+        return f"variable {name}{why}: --var {name}=VALUE"
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
@@ -94,7 +83,8 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
     """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
     for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
         texts = [text for _, text in group]
-        columns = [[*zip(*rows, strict=True)] for rows in zip(*map(_rows, texts), strict=True)]
+        paragraphs_below = ([words for _, words in text[1:]] for text in texts)
+        columns = [[*zip(*rows, strict=True)] for rows in zip(*paragraphs_below, strict=True)]
         apart = sum(len({*column}) > 1 for row in columns for column in row)
         if len(texts) < _MANY_ALIKE or apart > _FEW_APART:
             yield from texts
@@ -107,12 +97,7 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
         ]
 
 
-def _rows(text: Paragraphs) -> list[list[str]]:
-    return [words for _, words in text[1:]]
-
-
 def _values(column: Sequence[str]) -> str:
-    """The words of several steps at the same place, as one."""
     values = [*dict.fromkeys(column)]
     if len(values) == 1:
         return values[0]
@@ -167,7 +152,6 @@ def _assignment(name: str, value: str | None, *, full: bool) -> str:
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
-    """Processes that differ in rank only, together."""
     alike: dict[Any, list[StartedProcess]] = {}
     for process in processes:
         alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
@@ -181,11 +165,6 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     return [*groups.values()]
 
 
-def _places(process: StartedProcess) -> tuple[str, ...]:
-    of = process.env
-    return str(process.rank), of.get("SLURM_NODEID") or "0", process.node, of.get("SLURM_LOCALID") or "0"
-
-
 def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
     """One row for all: a word that differs has the mark of what it follows from."""
     folded = []
@@ -194,15 +173,19 @@ def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> l
         if len(set(column)) > 1:
             head, equals, _ = text.rpartition("=")
             values = [each.rpartition("=")[2] for each in column]
-            places = [*zip(*map(_places, group), strict=True)]
-            mark = next((mark for mark, own in zip(_MARKS, places, strict=True) if [*own] == values), _ANY)
+            places = (
+                [str(each.rank) for each in group],
+                [each.env.get("SLURM_NODEID") or "0" for each in group],
+                [each.node for each in group],
+                [each.env.get("SLURM_LOCALID") or "0" for each in group],
+            )
+            mark = next((mark for mark, place in zip(_MARKS, places, strict=True) if place == values), _ANY)
             text = f"{head}{equals}{mark}"
         folded.append(text)
     return folded
 
 
 def _shown(text: str) -> str:
-    """A word as a shell takes it, on one line."""
     shown = one_line(text if text.startswith("{") or "={" in text else word(text))
     return shown if len(shown) < 400 else f"{shown[:400]}..."
 

@@ -82,9 +82,7 @@ def traced(text: str) -> tuple[Traced, ...]:
 def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
     """Return the files, folders and programs that a script did not find.
 
-    Args:
-        err: What it printed to stderr, with "script" for its path.
-        trace: The commands that it ran.
+    `err` is what it printed to stderr, with "script" for its path.
     """
     left = next((number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), 0)
     for path, need in _missing(err, trace):
@@ -105,9 +103,9 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
             of_path = [entry for entry in trace if path in entry.command]
             kind = "folder" if match[1] in ("cd", "pushd") else "file"
             yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
-    said = [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
-    said += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
-    for program, path in said[:_MOST]:
+    messages = [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
+    messages += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
+    for program, path in messages[:_MOST]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
             kind = "output" if program in ("tee", "touch") else "file"
@@ -155,8 +153,8 @@ def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
 
 def is_path(path: str) -> bool:
     """Whether a text may be the path of a file that can be made."""
-    own = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
-    return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not own
+    is_of_system = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
+    return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not is_of_system
 
 
 def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:

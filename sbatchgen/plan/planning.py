@@ -32,15 +32,10 @@ def plan_of(
     nodes: int | None = None,
     see: Sequence[str] = (),
 ) -> DryRun:
-    """Return what a script would start.
+    """Return what a script would start, submitted in `folder` by the user of an environment.
 
-    Args:
-        script: The script.
-        environment: The user's; the script sees nothing of it but HOME and USER.
-        folder: Where it would be submitted.
-        given: What it is given.
-        nodes: How many nodes it gets, in place of its own --nodes.
-        see: Folders that the script may see beside its own.
+    The script sees nothing of that environment but HOME and USER. `nodes` is in place of its own --nodes;
+    `see` has folders that it may see beside its own.
 
     Raises:
         DocumentError: It is not a script of a shell.
@@ -51,7 +46,10 @@ def plan_of(
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
     if "\r\n" in script.text:  # which sbatch refuses
         script = replace(script, text=script.text.replace("\r\n", "\n"))
-    user = _user()
+    try:
+        user = user_name(os.getuid())
+    except ModuleNotFoundError:  # of a machine without users, as the page in a browser
+        raise NoSandboxError.of("it is not Linux") from None
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
     done = dry_run(script, held, str(folder), given or Given(), home=home, user=user, see=see)
@@ -77,18 +75,6 @@ def may_be_lost(done: DryRun) -> bool:
     return not any(step.line in lines and not step.background for step in done.steps)
 
 
-def _user() -> str:
-    """Return the name of the user.
-
-    Raises:
-        NoSandboxError: This machine has no users, as the page in a browser.
-    """
-    try:
-        return user_name(os.getuid())
-    except ModuleNotFoundError:
-        raise NoSandboxError.of("it is not Linux") from None
-
-
 def is_planned(script: JobScript) -> bool:
     """Whether a script is for a shell that a dry run can stand for."""
     return script.body.language in programs("posix")
@@ -102,17 +88,13 @@ def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "")
 
 
 def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
-    """Return what flags give a script.
-
-    Raises:
-        CommandLineError: A value has no name, or a file can't be read.
-    """
-    of: dict[str, str] = {}
+    """Return what flags give a script; raises CommandLineError for a nameless value or an unreadable file."""
+    given: dict[str, str] = {}
     for text in variables:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise CommandLineError.of(f"'{text}' sets no variable", at="--var", fix="write --var NAME=VALUE")
-        of[name] = value
+        given[name] = value
     named: dict[str, bytes] = {}
     for text in files:
         path, equals, source = text.partition("=")
@@ -121,7 +103,6 @@ def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence
         except OSError as error:
             raise CommandLineError.of(f"can't read {source}: {error.strerror}", at="--file") from error
         if not path.strip("/"):
-            raise CommandLineError.of(
-                f"'{text}' names no file", at="--file", fix="write --file PATH or PATH=FILE"
-            )
-    return Given(arguments=tuple(arguments), variables=of, files=named)
+            fix = "write --file PATH or PATH=FILE"
+            raise CommandLineError.of(f"'{text}' names no file", at="--file", fix=fix)
+    return Given(arguments=tuple(arguments), variables=given, files=named)

@@ -26,20 +26,13 @@ _PATH = re.compile(r"(?<![\w.:/}])(?:/[\w.+@=-]+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Sight:
-    """What is shown, with a layer in memory over it.
+    """What is shown, with a layer in memory over it."""
 
-    Attributes:
-        home: The user's home folder, which is never shown itself.
-        chosen: Folders of the user's choice, such as that of the submission.
-        named: Folders that the script names.
-        kept: Holds the copies as long as they are needed.
-        copies: Descriptors of copies that lie over folders, by their paths.
-    """
-
-    home: str
-    chosen: tuple[str, ...]
-    kept: ExitStack
-    named: tuple[str, ...] = ()
+    home: str  # the user's home folder, which is never shown itself
+    chosen: tuple[str, ...]  # folders of the user's choice, such as that of the submission
+    kept: ExitStack  # holds the copies as long as they are needed
+    named: tuple[str, ...] = ()  # folders that the script names
+    # descriptors of copies that lie over folders, by their paths
     copies: dict[str, int] = field(default_factory=dict)
 
     def wider(self, paths: Iterable[str]) -> Sight:
@@ -66,7 +59,9 @@ class Sight:
     @contextmanager
     def opened(self) -> Iterator[dict[str, list[int]]]:
         """Give descriptors of each folder that is shown and of its copy, by path; also of mounts below."""
-        mounts = _mounts()
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [line.split()[4] for line in file]
+        mounts = sorted(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), row) for row in rows)
         places = {
             place: path in self.chosen
             for path in (*self.named, *self.chosen)
@@ -81,39 +76,29 @@ class Sight:
                 end = _real(number)
                 outer = [place for place in folders if path.startswith(f"{place}/")]
                 is_link = any(_real(folders[place]) + path[len(place) :] != end for place in outer)
-                folders.setdefault(
-                    end if is_link else os.path.normpath(path), number
-                )  # the outer one has the link
+                # The outer one has the link.
+                folders.setdefault(end if is_link else os.path.normpath(path), number)
             for path, number in folders.items():
                 if path not in self.copies and needs_copy(number, chosen=path in self.chosen):
-                    self.copies[path] = self._copied(number)
-            own = {path: [self.copies[path]] for path in folders if path in self.copies}
-            yield {path: [folders[path], *own.get(path, ())] for path in sorted(folders)}
-
-    def _copied(self, number: int) -> int:
-        place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
-        copy(number, str(place))
-        own = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.kept.callback(os.close, own)
-        return own
+                    place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
+                    copy(number, str(place))
+                    self.copies[path] = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                    self.kept.callback(os.close, self.copies[path])
+            copied = {path: [self.copies[path]] for path in folders if path in self.copies}
+            yield {path: [folders[path], *copied.get(path, ())] for path in sorted(folders)}
 
 
 def sight_of(
     text: str, workdir: str, chosen: Sequence[str], kept: ExitStack, *, home: str, user: str
 ) -> Sight:
-    """Return what a script sees.
-
-    Args:
-        text: The script.
-        workdir: Where it starts.
-        chosen: Folders of the user's choice.
-        kept: Holds what is made for it.
-        home: The user's home folder.
-        user: The user's name.
-    """
-    own = Sight(home, tuple(path for path in chosen if _is_shown(path, home, chosen=True)), kept)
-    links = [target for folder in own.chosen for target in _links(folder)]
-    return own.wider([workdir, *links, *_named(text, home, user)])
+    """Return what a script with this text sees that starts in `workdir`; `kept` holds what is made for it."""
+    sight = Sight(home, tuple(path for path in chosen if _is_shown(path, home, chosen=True)), kept)
+    links = [target for folder in sight.chosen for target in _links(folder)]
+    for name, value in (("HOME", home), ("USER", user)):
+        text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
+    named = dict.fromkeys(match[0] for match in _PATH.finditer(text))  # up to the first other variable
+    return sight.wider([workdir, *links, *named])
 
 
 def path_of(path: str) -> str:
@@ -162,15 +147,13 @@ def _may_be_shown(path: str, about: os.stat_result, home: str, *, chosen: bool) 
         return False
     if chosen:
         return is_mine or not is_shared
-    if is_shared or _is_in_one(path, _OF_SYSTEM) or (os.getuid() == 0 and not _is_open(path)):
+    if is_shared or _is_in_one(path, _OF_SYSTEM):
         return False
+    if os.getuid() == 0:  # in the sandbox root has no capabilities: each folder above must be open to it
+        above = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
+        if not all(part.st_uid == 0 or part.st_mode & 0o1 for part in above):
+            return False
     return is_mine or about.st_uid == 0 or about.st_mode & 0o5 == 0o5
-
-
-def _is_open(path: str) -> bool:
-    """Whether root without capabilities, as it is in the sandbox, comes to a folder."""
-    above = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
-    return all(about.st_uid == 0 or about.st_mode & 0o1 for about in above)
 
 
 @functools.cache  # it may be asked of a server
@@ -190,24 +173,10 @@ def _is_in_one(path: str, places: Iterable[str]) -> bool:
     return any(_is_in(path, place) for place in places)
 
 
-def _mounts() -> list[str]:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        rows = [line.split() for line in file]
-    return sorted(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), row[4]) for row in rows)
-
-
 def _below(path: str, mounts: Sequence[str]) -> list[str]:
     """Return the paths of the mounts below a folder, which a layer over it would hide."""
     start = os.path.realpath(path)
     return [path + place[len(start) :] for place in mounts if place.startswith(f"{start}/")][:_MOST]
-
-
-def _named(text: str, home: str, user: str) -> Iterator[str]:
-    """Yield the paths in a text, each up to its first variable but $HOME and $USER."""
-    for name, value in (("HOME", home), ("USER", user)):
-        text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
-    text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
-    yield from dict.fromkeys(match[0] for match in _PATH.finditer(text))
 
 
 def _links(folder: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.executables.command_options import Given, read_options
+from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.step import number_of
@@ -32,25 +33,15 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StartRecord:
-    """The start of a program, as its stand-in saw it.
+    """The start of a program, as its stand-in saw it."""
 
-    Attributes:
-        name: The name or path by which it was called.
-        line: The line of the script.
-        waits: How many waits of the script came before.
-        background: Whether it runs while the script does.
-        folder: Its working folder.
-        words: Its arguments.
-        environment: All of it.
-    """
-
-    name: str
-    line: int
-    waits: int
-    background: bool
+    name: str  # the name or path by which it was called
+    line: int  # of the script
+    waits: int  # how many waits of the script came before
+    background: bool  # whether it runs while the script does
     folder: str
     words: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # all of it
 
     @property
     def step(self) -> str:
@@ -146,6 +137,20 @@ class Step:
         return self.command[0] == "srun"
 
 
+@dataclass(frozen=True, kw_only=True)
+class StartedLauncher(LauncherCall):
+    """A process that is a launcher of PyTorch."""
+
+    process: StartedProcess
+
+
+def launchers_of(step: Step, nodes: int) -> Iterator[StartedLauncher]:
+    """Yield the launchers among the processes of a step, in a job with so many nodes."""
+    for process in step.processes:
+        if call := StartedLauncher.from_argv(process.argv, process=process, job_nodes=nodes):
+            yield call
+
+
 def options_of_srun(command: Sequence[str]) -> list[Given]:
     """Return the options of a command of srun, in their order."""
     return read_options(command, 1, PROGRAMS["srun"])[0]
@@ -174,37 +179,23 @@ def plain(text: str) -> str:
     return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
 
 
-def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> tuple[Step, ...]:
-    """Return what a script starts, in its order; programs that only help are left out.
+def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
+    """Yield what a script starts, in its order, without programs that only help.
 
-    Args:
-        starts: All starts.
-        held: What the job holds.
-        batch: The environment in which the batch script starts.
+    `batch` is the environment in which the batch script starts.
     """
-    return tuple(_steps(starts, held, batch))
-
-
-def _steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
     wrapped = {_place(start) for start in starts if "__plan_container" in start.environment}
-    starts = [
-        start
-        for start in starts
-        if not (
-            start.name in _CONTAINERS
-            and "__plan_container" not in start.environment
-            and _place(start) in wrapped
-        )
-    ]
-    starts = [*_numbered(starts)]
+    containers = [start for start in starts if start.name in _CONTAINERS and _place(start) in wrapped]
+    outer = [start for start in containers if "__plan_container" not in start.environment]
+    starts = [*_numbered([start for start in starts if start not in outer])]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
-        own = launching.get(start.step)
-        if own is start:
+        launch = launching.get(start.step)
+        if launch is start:
             inside = [other for other in starts if other.step == start.step and other is not start]
             processes = [_process(other, held, batch, start) for other in inside if _matters(other)]
             yield _step(start, held, processes)
-        elif own is None and _matters(start):
+        elif launch is None and _matters(start):
             yield _step(start, held, [_process(start, held, batch, None)])
 
 
@@ -213,9 +204,9 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
     steps_of_srun = (start for start in starts if start.takes)
     numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
     for start in starts:
-        own = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
+        numbered = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
         is_task = "__plan_rank" in start.environment and start.step in numbers
-        yield replace(start, environment={**start.environment, **own}) if is_task else start
+        yield replace(start, environment={**start.environment, **numbered}) if is_task else start
 
 
 def _matters(start: StartRecord) -> bool:
@@ -243,37 +234,32 @@ def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) 
 def _process(
     start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
 ) -> StartedProcess:
-    of = start.environment
-    gpus = [part for part in of.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
-    on_node = held.cpus[0] if not step else _cpus(of, held)
+    environment = start.environment
+    gpus = [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    given = options_of_srun((step.name, *step.words)) if step else ()
+    images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
+    cpus = held.cpus[0]
+    if step:  # what a task asks for, or its part of the node's
+        tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
+        on_node = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
+        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
     return StartedProcess(
-        node=of.get("SLURMD_NODENAME", held.nodes[0]),
-        rank=number_of(of.get("__plan_rank")) if step else 0,
+        node=environment.get("SLURMD_NODENAME", held.nodes[0]),
+        rank=number_of(environment.get("__plan_rank")) if step else 0,
         argv=(start.name, *start.words),
         cwd=start.folder,
-        env=dict(_differences(of, batch)),
+        env=dict(_differences(environment, batch)),
         gpus=tuple(map(number_of, gpus)),
-        cpus=on_node,
-        container=of.get("__plan_container") or _image(step),
+        cpus=cpus,
+        container=environment.get("__plan_container") or next(images, ""),
     )
 
 
-def _cpus(of: Mapping[str, str], held: Grant) -> int:
-    """CPUs of a task: those it asks for, or its part of the node's."""
-    tasks = of.get("SLURM_GTIDS", "0").count(",") + 1
-    on_node = number_of(of.get("SLURM_CPUS_ON_NODE")) or held.cpus[0]
-    return number_of(of.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
-
-
-def _image(step: StartRecord | None) -> str:
-    """The image that srun has of pyxis."""
-    given = options_of_srun((step.name, *step.words)) if step else ()
-    return next((value for name, value, *_ in given if name == "container-image"), "")
-
-
-def _differences(of: Mapping[str, str], batch: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    for name in sorted({*of, *batch}):
-        value = plain(of[name]) if name in of else None
+def _differences(
+    environment: Mapping[str, str], batch: Mapping[str, str]
+) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*environment, *batch}):
+        value = plain(environment[name]) if name in environment else None
         before = plain(batch[name]) if name in batch else None
         if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
             yield name, value

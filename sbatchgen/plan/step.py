@@ -74,34 +74,37 @@ def srun(
     if "version" in options:
         sys.stdout.write(f"slurm {job['release']}\n")
         return 0
-    kept = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
-    place = _place(environment, words)
+    exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
+    line = environment.get("__plan_at") or environment.get("__plan_line", "0")
+    place = " ".join(
+        [environment.get("__plan_count", "0"), line, *words]
+    )  # the same in each run of the script
     placed = job.get("placed", {}).get(place, {})
     tasks, refusal = spread(options, job, environment, list(placed))
     kind = "refused." if refusal else ""  # which has no number
-    if command and "/" not in command[0] and "PATH" not in kept:
+    if command and "/" not in command[0] and "PATH" not in exports:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = _next_number(kind)
-    own = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    marks = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     if tasks:
-        own |= {"__plan_place": place, "__plan_needs": _needs(tasks, options, job, environment)}
-    record("srun", words, environment | own)
+        marks |= {"__plan_place": place, "__plan_needs": _needs(tasks, options, job, environment)}
+    record("srun", words, environment | marks)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
         return 1
     if options.get("chdir"):
         os.chdir(options["chdir"])
     commands = []
-    program = _found(command[0], kept) if command else None
-    most = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
-    shown = tasks if len(tasks) <= most else tasks[: most - 1] + tasks[-1:]
-    without_gpus = {key: value for key, value in kept.items() if key not in _OF_GPUS}
+    program = _found(command[0], exports) if command else None
+    limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
+    shown = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
+    without_gpus = {key: value for key, value in exports.items() if key not in _OF_GPUS}
     for task in shown:
-        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, kept)
-        around = kept if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
-        own = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
-        own |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
-        commands.append((command, around | of_task | own))
+        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, exports)
+        around = exports if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
+        marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
+        marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
+        commands.append((command, around | of_task | marks))
     return start(commands, job) if command else 0
 
 
@@ -115,12 +118,6 @@ def _next_number(kind: str) -> int:
             number += 1
         else:
             return number
-
-
-def _place(environment: Options, words: list[str]) -> str:
-    """What names a step of srun in each run of the script."""
-    line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    return " ".join([environment.get("__plan_count", "0"), line, *words])
 
 
 def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
@@ -150,11 +147,7 @@ def spread(
 ) -> tuple[list[dict[str, Any]], str]:
     """The tasks of a step: rank, node, place on the node; or why Slurm refuses it.
 
-    Args:
-        options: Those of srun.
-        job: What the job holds.
-        environment: That of srun.
-        placed: The nodes of the step, if other steps decide them.
+    `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
     """
     names = placed or _nodes(options, job)
     if not names:
@@ -173,7 +166,10 @@ def spread(
     if wanted > MOST_OF_STEP:
         return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(wanted, count), 1)]
-    on = _numbers(wanted, names, job, given)
+    each, more = divmod(wanted, len(names))
+    on = [each + (node < more) for node in range(len(names))]
+    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
+        on = list(job["tasks"])
     per_task = _cpus_per_task(options, job, environment)
     room = dict(zip(job["nodes"], job["cpus"], strict=True))
     if job["exact"] and "overcommit" not in options:
@@ -193,28 +189,19 @@ def spread(
 
 def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
     """The CPUs that a step gives each task; 0 if nothing says it."""
-    own = number_of(options.get("cpus-per-task"))
-    if own or "22.05" <= job["release"] < "23.11":
-        return own
+    asked = number_of(options.get("cpus-per-task"))
+    if asked or "22.05" <= job["release"] < "23.11":
+        return asked
     return number_of(environment.get("SLURM_CPUS_PER_TASK"))
 
 
-def _numbers(wanted: int, names: list[str], job: dict[str, Any], given: int) -> list[int]:
-    """How many tasks each node of a step gets."""
-    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
-        return list(job["tasks"])
-    each, more = divmod(wanted, len(names))
-    return [each + (node < more) for node in range(len(names))]
-
-
 def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
-    """The nodes that a step may get, in order."""
     names = list(job["nodes"])
     if "nodelist" in options:
         listed = options["nodelist"].strip()
         wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= LATER else listed)}
-        most = number_of(options.get("nodes")) or len(names)
-        if not listed or len(wanted) > most or any("\n" in name for name in wanted):
+        limit = number_of(options.get("nodes")) or len(names)
+        if not listed or len(wanted) > limit or any("\n" in name for name in wanted):
             return []
         names = [name for name in names if name in wanted] or names
     if "exclude" in options:
@@ -239,77 +226,67 @@ def variables(
 ) -> Options:
     """What Slurm sets in a task beside what the batch script has."""
     on, names = task["on"], task["names"]
+    mask = os.umask(0)
+    os.umask(mask)
     mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
-    of = {
-        "SLURMD_NODENAME": task["host"],
-        "SLURM_TOPOLOGY_ADDR": task["host"],
+    values = {
+        **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), task["host"]),
         "SLURM_PROCID": str(task["rank"]),
         "SLURM_LOCALID": str(task["local"]),
         "SLURM_NODEID": str(task["node"]),
         "SLURM_GTIDS": ",".join(mine),
-        "SLURM_NTASKS": str(len(tasks)),
-        "SLURM_NPROCS": str(len(tasks)),
-        "SLURM_NNODES": str(len(names)),
-        "SLURM_STEP_NUM_TASKS": str(len(tasks)),
-        "SLURM_STEP_NUM_NODES": str(len(names)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(len(names))),
         "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
-        "SLURM_TASKS_PER_NODE": counts(on),
-        "SLURM_STEP_TASKS_PER_NODE": counts(on),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(on)),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
-        "SLURM_UMASK": f"{umask():04o}",
+        "SLURM_UMASK": f"{mask:04o}",
     }
     if not task["local"]:  # the first task of a node has it also if --export leaves it out
-        of["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
+        values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
-    of |= _of_options(len(tasks), len(names), options, job, environment)
+    values |= _of_options(len(tasks), len(names), options, job, environment)
     if later and options.get("gpus"):
-        of["SLURM_GPUS"] = options["gpus"]
+        values["SLURM_GPUS"] = options["gpus"]
     if each := number_of(options.get("cpus-per-task")):
-        of["SLURM_CPUS_PER_TASK"] = str(each)
+        values["SLURM_CPUS_PER_TASK"] = str(each)
     each = _cpus_per_task(options, job, environment)
     if each or _sharing(options, job, environment) == "exact":
-        of["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * len(mine))
+        values["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * len(mine))
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
     ):
-        of["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
+        values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     if later and options.get("gpus-per-node"):
-        of["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
+        values["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if held := _gpus_of_step(options, job, len(names), len(mine)):
         places = _seen_gpus(task["local"], held, len(mine), options, job)
         gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
         seen = ",".join(str(gpus.get(place, place)) for place in places)
-        of |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
-        of["SLURM_GPUS_ON_NODE"] = str(held)
-    return of
+        values |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
+        values["SLURM_GPUS_ON_NODE"] = str(held)
+    return values
 
 
 def _of_options(
     tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
-    """What a task sees of the options of srun."""
-    of = {variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options}
+    values = {
+        variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options
+    }
     if options.get("hint") == "nomultithread":
-        of["SLURM_THREADS_PER_CORE"] = "1"
+        values["SLURM_THREADS_PER_CORE"] = "1"
     if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
-        return of | {"SLURM_DISTRIBUTION": order}
+        return values | {"SLURM_DISTRIBUTION": order}
     if options.get("mem") == "0":
-        return of
+        return values
     is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
     has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
     is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
-    return of | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
-
-
-def umask() -> int:
-    """The umask of this process."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
 def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int) -> int:
-    """How many GPUs a step has on a node on which it has so many tasks."""
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
             if option != "gres" or item.startswith(("gpu", "none")):
@@ -344,7 +321,6 @@ def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[st
 
 
 def _mask(text: str) -> int:
-    """The number of a mask, decimal or with 0x."""
     try:
         return int(text, 0)
     except ValueError:
@@ -360,12 +336,12 @@ def exported(export: str, environment: Options) -> Options:
     """The environment that --export leaves."""
     words = [word for word in export.split(",") if word]
     names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
-    kept = {
+    passed = {
         key: value
         for key, value in environment.items()
         if "ALL" in names or key in names or key.startswith(("SLURM", "__plan", "BASH_ENV"))
     }
-    return kept | dict(word.split("=", 1) for word in words if "=" in word)
+    return passed | dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
@@ -413,13 +389,11 @@ def _found(name: str, environment: Options) -> str | None:
     paths = environment.get("PATH", "").split(":")
     for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
         if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path if path.startswith((BIN, *SYSTEM)) or _is_script(path) else None
+            if path.startswith((BIN, *SYSTEM)):
+                return path
+            with open(path, "rb") as stream:
+                return path if stream.read(2) == b"#!" else None
     return None
-
-
-def _is_script(path: str) -> bool:
-    with open(path, "rb") as stream:
-        return stream.read(2) == b"#!"
 
 
 def record(name: str, words: list[str], environment: Options) -> None:

@@ -22,14 +22,8 @@ def placements(
 ) -> dict[str, Places]:
     """Return where steps run that are not on their first nodes, or not on the first GPUs.
 
-    Args:
-        starts: All starts of a script, in order.
-        held: What the job holds.
-        release: The release of Slurm.
-        cpus_known: Whether the job says how many CPUs it has on each node.
-
-    Returns:
-        By the name of the step (`StartRecord.place`), its nodes and their GPUs.
+    By the name of the step (`StartRecord.place`): its nodes and their GPUs. `cpus_known`: whether the job
+    says how many CPUs it has on each node.
     """
     return {
         step.start.place: step.places
@@ -96,12 +90,10 @@ class _Nodes:
         return idle[: len(parts)]
 
     def free(self, name: str) -> list[int]:
-        """Return the numbers of the GPUs that no step holds."""
         taken = {gpu for step in self._holding(name) for gpu in step.places[name]}
         return [gpu for gpu in range(self._held.asked_gpus) if gpu not in taken]
 
     def fits(self, name: str, sharing: str, part: Taken) -> bool:
-        """Whether a step may start on a node now."""
         others = self._holding(name)
         if sharing == "overlap" or not others:
             return True

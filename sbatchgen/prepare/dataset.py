@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import runpy
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
-from sbatchgen.prepare import digits
+from sbatchgen.inputs.search import bundled
 
 # Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
 MIRRORS = (
@@ -28,16 +29,18 @@ MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Draw digits into the four files of MNIST; gives what was done, in a line.
+    """Draw digits into the four files of MNIST, by a program of the trainer; gives what was done, in a line.
 
     Raises:
         DocumentError: The files can't be written.
     """
     try:
-        return digits.write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing})
+        write = runpy.run_path(str(bundled("code") / "training/data/digits.py"))["write"]
+        done: str = write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing})
     except OSError as error:
         what = f"no digits were written to {folder}: {error.strerror or error}"
         raise DocumentError.of(what, fix="name another folder: --to") from error
+    return done
 
 
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
@@ -59,21 +62,21 @@ def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
 
 
 def _fetch(name: str, md5: str) -> bytes:
-    said = []
+    failures = []
     for mirror in MIRRORS:
         try:
             with urllib.request.urlopen(f"{mirror}/{name}", timeout=TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(MAX_BYTES)
                 left = getattr(answer, "length", 0)  # read() with a limit does not report an early end
         except (OSError, http.client.HTTPException) as error:
-            said.append(f"{mirror}: {error or type(error).__name__}")
+            failures.append(f"{mirror}: {error or type(error).__name__}")
             continue
         if _md5(data) == md5:
             return data
         why = f"ended early, {left} bytes missing" if left else "has the wrong MD5 checksum"
-        said.append(f"{mirror}: {name} {why}")
+        failures.append(f"{mirror}: {name} {why}")
     fix = "copy the files there by hand, or use --synthetic"
-    raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
+    raise DocumentError.of(f"can't download {name}: {'; '.join(failures)}", fix=fix)
 
 
 def _md5(data: bytes) -> str:

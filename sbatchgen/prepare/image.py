@@ -62,7 +62,6 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:
-    """Run the command, with its progress on stderr."""
     program = command[0]
     note(f"$ {words(tuple(command))}")
     process: subprocess.Popen[bytes] | None = None

@@ -33,12 +33,8 @@ def nproc(resolved: ResolvedJob) -> str:
     """Return the processes of a node as a word: Slurm's count of its GPUs, where that is sure to be right."""
     count, options = str(resolved.nproc_per_node), resolved.options
     asked = [name for name in GPU_OPTIONS if getattr(options, name)]
-    if (
-        not resolved.slurm
-        or resolved.nproc_per_node != resolved.gpus_per_node
-        or options.exclusive
-        or resolved.shards
-    ):
+    one_each = resolved.nproc_per_node == resolved.gpus_per_node
+    if not (resolved.slurm and one_each) or options.exclusive or resolved.shards:
         return count
     if not asked:  # the command line of sbatch may ask for GPUs
         return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'
@@ -47,11 +43,9 @@ def nproc(resolved: ResolvedJob) -> str:
 
 def resume(resolved: ResolvedJob) -> str:
     """Return auto, off, or the checkpoint, as a word."""
-    return (
-        resolved.resume
-        if resolved.resume in ("auto", "off")
-        else quoting.path(of_submission(resolved.resume, resolved))
-    )
+    if resolved.resume in ("auto", "off"):
+        return resolved.resume
+    return quoting.path(of_submission(resolved.resume, resolved))
 
 
 def _meeting(variable: str, alone: Callable[[ResolvedJob], str]) -> Callable[[ResolvedJob], str]:

@@ -33,11 +33,15 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
 
 def lines(resolved: ResolvedJob) -> Iterator[str]:
     """The words of each `export`."""
-    made = _common(resolved)
+    made, folders = _common(resolved), launch.own_folders(resolved)
     words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
     words += [f"{name}={word}" for name, word in _words(resolved).items()]
     yield from quoting.packed([*(launch.MEETING if launch.meets(resolved) else ()), *words])
-    yield from quoting.packed(_files(resolved))
+    talk = [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
+    # By these files script and trainer talk to each other; the bundled trainer knows where `stop` is.
+    files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
+    talk += [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
+    yield from quoting.packed(talk)
     yield from _own(resolved)
     yield from resolved.runtime.own_exports(resolved)
 
@@ -64,32 +68,18 @@ def _common(resolved: ResolvedJob) -> dict[str, str]:
 
 
 def _words(resolved: ResolvedJob) -> dict[str, str]:
-    """Variables whose values bash makes where the job runs, as words of bash."""
     words = resolved.runtime.words(resolved)
     if _shares_whole_nodes(resolved) and "OMP_NUM_THREADS" not in resolved.env:
         processes = resolved.nproc_per_node
-        cpus = (
-            f"(SLURM_CPUS_ON_NODE + {processes - 1}) / {processes}" if processes > 1 else "SLURM_CPUS_ON_NODE"
-        )
+        cpus = "SLURM_CPUS_ON_NODE"
+        if processes > 1:
+            cpus = f"({cpus} + {processes - 1}) / {processes}"
         words["OMP_NUM_THREADS"] = f"$(({cpus}))"
     return words
 
 
 def _shares_whole_nodes(resolved: ResolvedJob) -> bool:
     """Whether the job gets all CPUs of its nodes, and how many these are is not known before it runs."""
-    whole = bool(resolved.options.exclusive or resolved.partition.exclusive)
-    return (
-        resolved.slurm
-        and whole
-        and resolved.options.cpus_per_task is None
-        and not resolved.partition.cpus_per_node
-    )
-
-
-def _files(resolved: ResolvedJob) -> Iterator[str]:
-    """The paths by which script and trainer talk to each other; see `launch.files`."""
-    for name in launch.own_folders(resolved):
-        yield f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name
-    for name in launch.files(resolved):
-        if resolved.trainer or name != "stop":  # the bundled trainer knows where it is
-            yield f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}"
+    options, partition = resolved.options, resolved.partition
+    is_known = options.cpus_per_task is not None or partition.cpus_per_node
+    return resolved.slurm and bool(options.exclusive or partition.exclusive) and not is_known

@@ -19,12 +19,8 @@ FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled t
 
 def command(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
     """The lines of the command, quoted for bash."""
-    return (
-        *_step(resolved),
-        *_runtime(resolved, exported, mounted),
-        *task_setup(resolved),
-        *program(resolved),
-    )
+    runtime = _runtime(resolved, exported, mounted)
+    return (*_step(resolved), *runtime, *task_setup(resolved), *program(resolved))
 
 
 def program(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -44,9 +40,8 @@ def node_setup(resolved: ResolvedJob) -> str:
 def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
     lines = resolved.settings.setup_per_task
-    counts = "node_rank" in arguments.placeholders(resolved) and arguments.NODE_RANK in arguments.node_rank(
-        resolved
-    )
+    rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
+    counts = arguments.NODE_RANK in rank
     if lines or counts:
         words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if counts else "$@"
         text = shell_text((*lines, f'exec "{words}"'))
@@ -105,11 +100,8 @@ def own_folders(resolved: ResolvedJob) -> tuple[str, ...]:
     """The variables that tell your own trainer where to read and write."""
     if not resolved.trainer:
         return ()
-    return (
-        "RUN_DIR",
-        *(["DATA_DIR"] if uses_data(resolved) else []),
-        *(["RESUME"] if gives_resume(resolved) else []),
-    )
+    given = {"RUN_DIR": True, "DATA_DIR": uses_data(resolved), "RESUME": gives_resume(resolved)}
+    return tuple(name for name, is_given in given.items() if is_given)
 
 
 def gives_resume(resolved: ResolvedJob) -> bool:
@@ -159,23 +151,17 @@ def targets(mounted: Iterable[str]) -> str:
 def _step(resolved: ResolvedJob) -> Iterator[str]:
     if not resolved.slurm:
         return
-    own = [f"--{name}={word}" for name, word in _own_options(resolved) if name not in resolved.step]
-    yield " ".join(["srun", *own])
+    options = [f"--{name}={word}" for name, word in _own_options(resolved) if name not in resolved.step]
+    yield " ".join(["srun", *options])
     step = dict(resolved.step)
-    if step.get("cpu-bind") == GPU_CPUS:
-        step["cpu-bind"] = _masks(resolved)
+    if step.get("cpu-bind") == GPU_CPUS:  # "false" where tasks have no GPU of their own
+        masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
+        step["cpu-bind"] = f"mask_cpu:{masks}" if resolved.binds_to_gpu_cpus else "false"
     yield from quoting.packed(
         f"--{name}" if value == "true" else f"--{name}={quoting.word(value)}"
         for name, value in step.items()
         if value != "false"
     )
-
-
-def _masks(resolved: ResolvedJob) -> str:
-    """The binding of each task to the CPUs of its GPU; "false" where tasks have no GPU of their own."""
-    if not resolved.binds_to_gpu_cpus:
-        return "false"
-    return f"mask_cpu:{','.join(cpus.mask for cpus in resolved.partition.gpu_cpus)}"
 
 
 def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
@@ -213,14 +199,13 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
 
 
 def _trainer(resolved: ResolvedJob) -> Iterator[str]:
-    """The launcher and the trainer, without the trainer's arguments."""
     ours = '"$CODE_DIR/training"'
-    own, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
+    trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
     python = "python3"
     mask = MASKS[resolved.gpu_vendor][0]
-    if not resolved.mode.uses_gpus and own and mask not in resolved.env:
+    if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
-    started = " ".join([*(["-m"] if module else []), arguments.word(own or "", resolved)])
+    started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
     if resolved.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*map(quoting.word, resolved.launcher_args), end]
@@ -228,10 +213,12 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(resolved)}'
         yield f"{started} --nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
         yield from rest
-        yield from [arguments.word(own, resolved)] if own else quoting.packed([ours, *_flags(resolved)])
-    elif own and (resolved.launcher or _may_inherit_rank(resolved)):
+        yield from (
+            [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
+        )
+    elif trainer and (resolved.launcher or _may_inherit_rank(resolved)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {resolved.launcher or "none"} -- {started}'
-    elif own:
+    elif trainer:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])
@@ -244,33 +231,26 @@ def _may_inherit_rank(resolved: ResolvedJob) -> bool:
 
 
 def _nodes(resolved: ResolvedJob) -> str:
-    """Number of nodes and rank of this one, as flags of a launcher that can't see them."""
     if resolved.profile.scheduler == "env":
         return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # of the platform, which counts nodes
     return ' --nnodes="$SLURM_NNODES"' if resolved.launcher == "torchrun" and resolved.nodes > 1 else ""
 
 
 def _flags(resolved: ResolvedJob) -> Iterator[str]:
-    """The bundled trainer's flags that follow from the resolved job."""
     yield '--run-dir "$RUN_DIR"'
     if uses_data(resolved):
         yield '--data-dir "$DATA_DIR"'
     yield f"--resume {arguments.resume(resolved)}"
-    if device := _device(resolved):
-        yield f"--device {device}"
+    if not resolved.mode.uses_gpus:
+        yield "--device cpu"
+    elif resolved.gpus_per_node or resolved.shards:  # no silent training on CPUs while GPUs are idle
+        yield "--device cuda"
     if resolved.mode.flag:
         yield resolved.mode.flag
     if resolved.launcher != "torchrun":
         yield f"--launcher {resolved.launcher or 'none'}"
     if resolved.launcher == "spawn":
         yield f"--nproc-per-node={arguments.nproc(resolved)}{_nodes(resolved)}"
-
-
-def _device(resolved: ResolvedJob) -> str:
-    """The device that the trainer must use: no silent training on CPUs while GPUs are idle."""
-    if not resolved.mode.uses_gpus:
-        return "cpu"
-    return "cuda" if resolved.gpus_per_node or resolved.shards else ""
 
 
 def _dataset(args: Sequence[str]) -> str:

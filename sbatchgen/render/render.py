@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.inputs.trust import make_own
 from sbatchgen.render import arguments, exports, launch
 from sbatchgen.resolved.request import Request
@@ -36,12 +37,13 @@ TITLES = {
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
 }
+# What a template has of a resolved job as it is.
+_OF_JOB = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
 FOREIGN = ("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV")
-_MOST = (
-    64 << 20
-)  # characters; slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5))
+# Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
+_MOST = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
 _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
@@ -83,8 +85,8 @@ def finish(text: str, rerun: Sequence[str]) -> str:
     while "\n\n\n" in script:
         script = script.replace("\n\n\n", "\n\n")
     again = quoting.words(tuple(rerun))
-    said = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
-    return script.replace(f"# {_PROVENANCE}", said, 1)
+    heading = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
+    return script.replace(f"# {_PROVENANCE}", heading, 1)
 
 
 def rendered_by(script: str) -> str:
@@ -104,7 +106,6 @@ class _Loader(jinja2.FileSystemLoader):
     """Reads templates, but none of any size."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
-        """Return what jinja2 returns."""
         with contextlib.suppress(OSError):
             if Path(self.searchpath[0], template).stat().st_size > _MOST:
                 raise jinja2.TemplateError(_TOO_LARGE)
@@ -122,15 +123,8 @@ class _Cache(jinja2.FileSystemBytecodeCache):
             bucket.reset()
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-        """Write a compiled template."""
         with contextlib.suppress(OSError):
             super().dump_bytecode(bucket)
-
-
-def _cache(folder: Path | None) -> jinja2.BytecodeCache | None:
-    """Return the cache. It holds code that is run, so no other user may be able to change it."""
-    compiled = folder / f"templates-{sys.implementation.cache_tag}" if folder else None
-    return _Cache(str(compiled)) if compiled and make_own(compiled) else None
 
 
 @functools.cache
@@ -140,9 +134,11 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
     In its sandbox, since a template may come with somebody's repository: it can't run Python of its own.
     """
     loaders = [_Loader(folder) for folder in folders]
+    # It holds code that is run, so no other user may be able to change it.
+    compiled = cache / f"templates-{sys.implementation.cache_tag}" if cache else None
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
-        bytecode_cache=_cache(cache),
+        bytecode_cache=_Cache(str(compiled)) if compiled and make_own(compiled) else None,
         auto_reload=False,  # a template does not change while a command runs
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
@@ -168,13 +164,11 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
     try:
         return "".join(_limited(environment.get_template(template).generate(values)))
     except jinja2.TemplateSyntaxError as error:
-        raise DocumentError.of(
-            f"broken template: {error.message}", at=f"{error.filename or error.name}:{error.lineno}"
-        ) from error
+        at = f"{error.filename or error.name}:{error.lineno}"
+        raise DocumentError.of(f"broken template: {error.message}", at=at) from error
     except jinja2.TemplateNotFound as error:
-        raise DocumentError.of(
-            f"no template '{error.name}'", fix="put it into .sbatchgen/templates/ beside sbatchgen.yaml"
-        ) from error
+        fix = "put it into .sbatchgen/templates/ beside sbatchgen.yaml"
+        raise DocumentError.of(f"no template '{error.name}'", fix=fix) from error
     except jinja2.TemplateError as error:  # the sandbox's SecurityError among them
         what = str(error.message).removesuffix(".")
         raise DocumentError.of(f"template: {what}", at=_template_line(error) or template) from error
@@ -219,6 +213,9 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     mounted = launch.mounts(resolved, here)
     talk = launch.files(resolved)
     sweep = resolved.sweep
+    waits_for_requeue = resolved.requeue_on_node_fail and resolved.restartable and resolved.nodes > 1
+    waits_long = resolved.runtime.wait_s > WAIT_S
+    foreign = [name for name in FOREIGN if name not in resolved.env]
     directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
     values: dict[str, Any] = {}
     for runtime in RUNTIMES.values():
@@ -228,50 +225,36 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
         | _paths(resolved, here, code)
         | {
             "directives": directives if resolved.slurm else [],
-            "slurm": resolved.slurm,
-            "stoppable": resolved.stoppable,
-            "restartable": resolved.restartable,
+            **{name: getattr(resolved, name) for name in _OF_JOB},
+            **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS[:3]},
             "has_outcome": resolved.stoppable or sweep is not None,
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
-            "requeue_on_node_fail": resolved.requeue_on_node_fail
-            and resolved.restartable
-            and resolved.nodes > 1,
+            "requeue_on_node_fail": waits_for_requeue,
             "asks_again": "again" in talk,
             "reads_exit": "exit" in talk,
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",
             "points": arguments.points(resolved),
-            "placed": resolved.placed,
             "point_says": arguments.point_says(resolved),
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
-            "consecutive": resolved.consecutive,
             "array": bool(array),
             "module_lines": tuple(_modules(resolved)),
-            "setup_before_modules": _setup(resolved.settings.setup_before_modules),
-            "setup": _setup(resolved.settings.setup),
-            "setup_after_runtime": _setup(resolved.settings.setup_after_runtime),
             "setup_per_node": launch.node_setup(resolved),
             "master_addr": resolved.settings.master_addr or "",
             # of a module or of setup: a virtual environment may use their packages
             "keeps_pythonpath": resolved.runtime.may_use_modules
             and bool(resolved.settings.modules or resolved.settings.setup),
             "runtime_part": resolved.runtime.part,
-            "foreign": [name for name in FOREIGN if name not in resolved.env]
-            if resolved.runtime.is_container
-            else [],
-            "requeues_early": "again" in talk
-            and not resolved.consecutive
-            and resolved.runtime.wait_s > WAIT_S,
+            "foreign": foreign if resolved.runtime.is_container else [],
+            "requeues_early": "again" in talk and not resolved.consecutive and waits_long,
             "mount_sources": launch.sources(mounted),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
             "meets": launch.meets(resolved),
             "port_base": resolved.settings.network.port_base,
             "port_count": resolved.settings.network.port_count,
-            "inherited": resolved.inherited,
             "export_lines": tuple(exports.lines(resolved)),
-            "max_restarts": resolved.max_restarts,
             "checkpoints": arguments.checkpoints(resolved),
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
@@ -284,6 +267,9 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
 def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
     """Return the variables for what the job reads and writes; `here` holds the folder of submission."""
     image, is_file = resolved.software.get("image") or "", image_is_file(resolved)
+    data = resolved.data if launch.uses_data(resolved) else ""
+    paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
+    names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return {
         # bash would follow a link before a slash
         "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, here)),
@@ -292,7 +278,8 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
         "uses_code": launch.uses_code(resolved),
         "code": absolute(resolved.code, here) if resolved.code else str(code),
         "snapshot": absolute(resolved.snapshot_dir, here) if resolved.snapshot_dir and resolved.slurm else "",
-        "needed": _needed(resolved),
+        # variables of a site
+        "needed": [name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_")],
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
     }
@@ -309,14 +296,6 @@ def _modules(resolved: ResolvedJob) -> Iterator[str]:
             yield from (f"module use {quoting.path(entry[4:].strip())}" for entry in group)
         else:
             yield f"""module load {quoting.words(tuple(group))} || die "can't load the modules\""""
-
-
-def _needed(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The variables of a site that the paths at the top of the script need."""
-    data = resolved.data if launch.uses_data(resolved) else ""
-    paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
-    names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
-    return tuple(name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_"))
 
 
 def _setup(lines: Sequence[str]) -> tuple[str, ...]:

@@ -31,19 +31,12 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class TemplateLine:
-    """Where a line of the script came from.
+    """Where a line of the script came from."""
 
-    Attributes:
-        file: The template.
-        line: The line there, counted from 1.
-        block: The innermost block around it, also of a template that includes this one; "" for none.
-        value: Whether it holds a value of the job or the profile.
-    """
-
-    file: Path
-    line: int
-    block: str = ""
-    value: bool = False
+    file: Path  # of the template
+    line: int  # the line there, counted from 1
+    block: str = ""  # the innermost block around it, also of a template that includes this one; "" for none
+    value: bool = False  # whether it holds a value of the job or the profile
 
 
 def trace(
@@ -55,7 +48,9 @@ def trace(
         DocumentError: A template changes its own text, which can't be followed.
     """
     marked = fill(_marking(tuple(folders)), resolved, code=code)
-    places = _without_doubled_blanks(list(_placed(marked)))
+    lines = list(_placed(marked))
+    blank = [text == "\n" for _, text in lines]  # of several empty lines, `finish` leaves the first
+    places = [line for line, *both in zip(lines, blank, [False, *blank[:-1]], strict=True) if not all(both)]
     if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
         what = f"the lines of template '{resolved.template}' can't be traced"
         raise DocumentError.of(what, fix="don't store and change text in the template")
@@ -69,11 +64,7 @@ def _marking(folders: tuple[Path, ...]) -> jinja2.Environment:
 
 
 def trace_request(request: Request, script: str) -> list[TemplateLine]:
-    """The place of each line of the script of a request.
-
-    Raises:
-        DocumentError: A template changes its own text, which can't be followed.
-    """
+    """The place of each line of the script of a request. Raises what `trace` does."""
     folders = request.places.folders("templates")
     try:
         return trace(request.resolved, script, code=bundled("code"), rerun=request.rerun, folders=folders)
@@ -86,7 +77,6 @@ class _Marks(Extension):
     """Puts a mark before each line of text and each value, and at both ends of a block."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """The tokens of a template, with marks between them."""
         statement: list[Token] = []
         required: list[bool] = []  # of the blocks around: a required one may hold no text, not even a mark
         for token in stream:
@@ -122,7 +112,6 @@ def _text(beside: Token, text: str) -> Token:
 
 
 def _placed(marked: str) -> Iterator[tuple[TemplateLine, str]]:
-    """Each line of a marked text, and where its first character is from."""
     blocks: list[str] = []
     first = place = TemplateLine(Path(), 0)
     line = ""
@@ -147,12 +136,3 @@ def _placed(marked: str) -> Iterator[tuple[TemplateLine, str]]:
             blocks.pop()
     if line:
         yield first, line
-
-
-def _without_doubled_blanks(lines: list[tuple[TemplateLine, str]]) -> list[tuple[TemplateLine, str]]:
-    """As `finish` leaves them: of several empty lines, the first."""
-    return [
-        line
-        for index, line in enumerate(lines)
-        if line[1] != "\n" or not index or lines[index - 1][1] != "\n"
-    ]

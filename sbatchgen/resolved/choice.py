@@ -12,9 +12,8 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 LATER = "comes later in the profile"
 _SHOWN = 3  # partitions in a line
 
-Resolve = Callable[
-    [str], ResolvedJob
-]  # the resolved job in a partition; "" for the default one, which the cluster may have
+# The resolved job in a partition; "" for the default one, which the cluster may have.
+Resolve = Callable[[str], ResolvedJob]
 Check = Callable[[ResolvedJob], Sequence[Finding]]
 
 

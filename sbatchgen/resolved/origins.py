@@ -14,8 +14,9 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.resolved.choice import in_short
 from sbatchgen.resolved.request import Request
-from sbatchgen.resolved.resolve import FIRST, GUESS
+from sbatchgen.resolved.resolve import FIRST
 from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
 _JOB_KEYS = {field.name for field in fields(JobSpec)}
@@ -56,16 +57,14 @@ def settings(request: Request) -> Iterator[Setting]:
     """Yield every value of a resolved job."""
     resolved = request.resolved
     documented = _documented(request) if resolved.profile.sources else {}
-    yield Setting(
-        name="profile", value=str(resolved.profile.name), by="profile", at=str(request.profile_file)
-    )
+    name = str(resolved.profile.name)
+    yield Setting(name="profile", value=name, by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
     keys += [key for key in resolved.origins if _of_settings(resolved, key)]
     keys += [f"step.{name}" for name in resolved.step]
-    keys += [f"env.{name}" for name in resolved.env] + [
-        f"extra_options.{name}" for name in resolved.extra_options
-    ]
+    keys += [f"env.{name}" for name in resolved.env]
+    keys += [f"extra_options.{name}" for name in resolved.extra_options]
     for key in keys:
         value = _value(resolved, key)
         if value is not None:
@@ -88,7 +87,7 @@ def _documented(request: Request) -> dict[str, list[str]]:
         for key in source.keys:
             for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:
                 cited.setdefault(at, []).append((len(key), source.at.url))
-    return {at: [url for size, url in some if size == max(some)[0]] for at, some in cited.items()}
+    return {at: [url for size, url in pairs if size == max(pairs)[0]] for at, pairs in cited.items()}
 
 
 def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
@@ -137,13 +136,9 @@ def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
 
 def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any, Origin]] = ()) -> Setting:
     head, dot, rest = key.partition(".")
-    name = (
-        f"--{LONG_NAMES.get(rest, rest)}"
-        if head.endswith("options") and dot
-        else f"env {rest}"
-        if head == "env" and dot
-        else key
-    )
+    name = f"env {rest}" if head == "env" and dot else key
+    if head.endswith("options") and dot:
+        name = f"--{LONG_NAMES.get(rest, rest)}"
     return Setting(
         name=name,
         value=_text(value),
@@ -156,9 +151,8 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
 def _of_settings(resolved: ResolvedJob, key: str) -> bool:
     """Whether somebody has set how jobs start, by a key that no job has."""
     head, _, rest = key.partition(".")
-    of_job = head in _JOB_KEYS or rest in {
-        f"{resolved.runtime.name}.{each.fact}" for each in resolved.runtime.keys
-    }
+    runtime = resolved.runtime
+    of_job = head in _JOB_KEYS or rest in {f"{runtime.name}.{each.fact}" for each in runtime.keys}
     return not of_job and hasattr(resolved.settings, head) and resolved.origin(key).level > Level.DEFAULT
 
 

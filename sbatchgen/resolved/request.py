@@ -17,7 +17,8 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names
-from sbatchgen.resolved.resolve import named_partition, resolve
+from sbatchgen.resolved.profile_layers import named_partition
+from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 
@@ -25,25 +26,17 @@ if TYPE_CHECKING:
     from sbatchgen.resolved.choice import Check
     from sbatchgen.resolved.sweep import Sweep
 
-
 ONLY_PROFILE = "it is your only profile"
 
 
 class Request(NamedTuple):
-    """A resolved job, and what it takes to render it.
-
-    Attributes:
-        places: Where templates are looked for.
-        profile_file: The file of its profile.
-        profile_by: Who named the profile.
-        rerun: The command that renders the script again.
-    """
+    """A resolved job, and what it takes to render it."""
 
     resolved: ResolvedJob
-    places: Places
-    profile_file: Path
-    profile_by: Origin = BY_DEFAULT
-    rerun: tuple[str, ...] = ()
+    places: Places  # where templates are looked for
+    profile_file: Path  # the file of its profile
+    profile_by: Origin = BY_DEFAULT  # who named the profile
+    rerun: tuple[str, ...] = ()  # the command that renders the script again
 
 
 def read_request(
@@ -65,11 +58,9 @@ def read_request(
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
-    layers = (
-        [_read(Level.JOB, _job_file(job) if text is None else Path(job), text), flags]
-        if job not in MODES
-        else [flags]
-    )
+    layers = [flags]
+    if job not in MODES:
+        layers.insert(0, _read(Level.JOB, _job_file(job) if text is None else Path(job), text))
     if project := places.project:
         nearby = Path(PROJECT_FILE) if project.parent == folder else project
         layers.insert(0, _read(Level.PROJECT, nearby))
@@ -81,7 +72,10 @@ def read_request(
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
         raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
-    name_of_job = job if job in MODES else _name_of(job)
+    try:
+        name_of_job = job if job in MODES else JobName.parse(Path(job).stem)
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
     def resolved_in(partition: str) -> ResolvedJob:
         return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
@@ -118,13 +112,6 @@ def _job_file(job: str) -> Path:
     return path
 
 
-def _name_of(job: str) -> str:
-    try:
-        return JobName.parse(Path(job).stem)
-    except ValueError as error:
-        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
-
-
 def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
     """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
     if named := given.get("profile"):
@@ -142,21 +129,19 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
     """Without Slurm `local`, else the only profile of the user: no job trains on a login node by mistake."""
     if which("sbatch", path=places.environment.get("PATH")) is None:
         return "local", Origin(Level.DEFAULT, "no profile is set")
-    own = places.own_profiles()
-    if len(own) == 1:
-        return own[0], Origin(Level.DEFAULT, ONLY_PROFILE)
-    if own:
-        fix = f"add --profile {own[0]}, or export SBATCHGEN_PROFILE={own[0]}"
-        raise CommandLineError.of(
-            f"no profile is named, and you have several: {first_names(own, 5)}", fix=fix
-        )
+    names = places.own_profiles()
+    if len(names) == 1:
+        return names[0], Origin(Level.DEFAULT, ONLY_PROFILE)
+    if names:
+        what = f"no profile is named, and you have several: {first_names(names, 5)}"
+        fix = f"add --profile {names[0]}, or export SBATCHGEN_PROFILE={names[0]}"
+        raise CommandLineError.of(what, fix=fix)
     fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
     fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"
     raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command that renders the script again, flags in the order of `parameters`."""
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
         value = given.get(str(parameter.name))
@@ -199,7 +184,6 @@ def with_snapshot(request: Request, folder: str) -> Request:
 
 
 def _with(request: Request, resolved: ResolvedJob, *words: str) -> Request:
-    """The request of another resolved job, which these words make."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
     return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 

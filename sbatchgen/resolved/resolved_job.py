@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen.finding import Place
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
-from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
+from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import frozen_record
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from sbatchgen.resolved.sweep import Sweep
 
 GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
+# Options that a request for resources has as they are.
+_NUMBERS = (
+    *("ntasks", "ntasks_per_node", "cpus_per_task", "mem", "mem_per_cpu", "mem_per_gpu", "time", "time_min"),
+)
 SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
 
 
@@ -179,29 +183,20 @@ class ResolvedJob:
     def resources(self) -> ResourceRequest:
         """What the job asks Slurm for."""
         options = self.options
+        asked: dict[str, Any] = {name: getattr(options, name) for name in _NUMBERS}
+        asked |= {name: requested_gpus(getattr(options, name)) for name in GPU_OPTIONS if name != "gres"}
         return ResourceRequest(
             options=self.directives,
             places={name: Place(str(self.origin(key))) for name, _, key in self._directives()},
             nodes_min=options.nodes,
             nodes_max=options.nodes,
-            ntasks=options.ntasks,
-            ntasks_per_node=options.ntasks_per_node,
-            cpus_per_task=options.cpus_per_task,
-            gpus=requested_gpus(options.gpus),
-            gpus_per_node=requested_gpus(options.gpus_per_node),
-            gpus_per_task=requested_gpus(options.gpus_per_task),
+            **asked,
             gres=requested(options.gres or ""),
-            mem=options.mem,
-            mem_per_cpu=options.mem_per_cpu,
-            mem_per_gpu=options.mem_per_gpu,
-            time=options.time,
-            time_min=options.time_min,
             default_partition=self.profile.default_partition or self.partition_name or None,
             processes_per_node=self.nproc_per_node,
         )
 
     def _directives(self) -> list[tuple[str, str, str]]:
-        """Long name, text and key of each option that is set."""
         directives = []
         for name, value in vars(self.options).items():
             long, key = LONG_NAMES[name], f"options.{name}"

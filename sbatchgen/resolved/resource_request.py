@@ -19,19 +19,11 @@ Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and coun
 
 @record
 class ResourceRequest:
-    """What is asked for; None if not set. Memory in MiB, times in seconds.
+    """What is asked for; None if not set. Memory in MiB, times in seconds."""
 
-    Attributes:
-        options: The value of each option, as text, by Slurm's long name; "" for a flag.
-        places: Where each option was written.
-        nowhere: The place shown for an option that is not set.
-        gres: Name, type and count of each item, per node.
-        mem: Of a node; 0 for all of it.
-    """
-
-    options: Mapping[str, str]
-    places: Mapping[str, Place]
-    nowhere: Place = field(default_factory=Place)
+    options: Mapping[str, str]  # the value of each option, as text, by Slurm's long name; "" for a flag
+    places: Mapping[str, Place]  # where each option was written
+    nowhere: Place = field(default_factory=Place)  # the place shown for an option that is not set
     nodes_min: int | None = None
     nodes_max: int | None = None
     ntasks: int | None = None
@@ -41,8 +33,8 @@ class ResourceRequest:
     gpus: Amounts | None = None
     gpus_per_node: Amounts | None = None
     gpus_per_task: Amounts | None = None
-    gres: tuple[tuple[str, str, int], ...] = ()
-    mem: int | None = None
+    gres: tuple[tuple[str, str, int], ...] = ()  # name, type and count of each item, per node
+    mem: int | None = None  # of a node; 0 for all of it
     mem_per_cpu: int | None = None
     mem_per_gpu: int | None = None
     time: int | None = None

@@ -29,19 +29,14 @@ _WHOLE = re.compile(r"[+-]?\d+")
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of a sweep: the values that each parameter has at each point.
+    """The points of a sweep: the values that each parameter has at each point."""
 
-    Attributes:
-        names: The parameters: flags of the trainer, without the dashes.
-        points: The values of each point, in the order of the names; a point's number is its place.
-        chosen: How many of them are submitted now.
-        carried: Whether the script takes the number of an array's first point as its argument: there are
-            more points than an array may have elements.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the parameters: flags of the trainer, without the dashes
+    # the values of each point, in the order of the names; a point's number is its place
     points: tuple[tuple[str, ...], ...]
-    chosen: int = 0
+    chosen: int = 0  # how many of them are submitted now
+    # whether the script takes the number of an array's first point as its argument: there are more points
+    # than an array may have elements
     carried: bool = False
 
     def pieces(self, text: str) -> list[str]:
@@ -84,15 +79,10 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SweepArray:
-    """An array of a sweep.
+    """An array of a sweep."""
 
-    Attributes:
-        first: The number of the point that index 0 has.
-        indices: The indices of its elements, ascending.
-    """
-
-    first: int
-    indices: tuple[int, ...]
+    first: int  # the number of the point that index 0 has
+    indices: tuple[int, ...]  # the indices of its elements, ascending
 
     def text(self, throttle: int | None) -> str:
         """The value of --array, as 0-9,12%4."""
@@ -102,23 +92,17 @@ class SweepArray:
     def halves(self) -> list[SweepArray]:
         """The same points in two arrays; in one if it is a single point."""
         half = (len(self.indices) + 1) // 2
-        return [SweepArray(self.first, some) for some in (self.indices[:half], self.indices[half:]) if some]
+        return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`, both included.
-
-    Attributes:
-        low, high: The ends.
-        log: Whether each power of ten has the same chance, not each number.
-        whole: Whether only whole numbers count.
-    """
+    """All numbers from `low` to `high`, both included."""
 
     low: float
     high: float
-    log: bool
-    whole: bool
+    log: bool  # whether each power of ten has the same chance, not each number
+    whole: bool  # whether only whole numbers count
 
     @property
     def count(self) -> float:
@@ -136,28 +120,23 @@ class Range:
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
     """Every combination of values, the last parameter changing fastest; or `most` of them, chosen at random.
 
-    Args:
-        params: As "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1".
-        most: How many points; None for all.
-        seed: The same seed chooses the same points.
+    A parameter is given as "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1". The
+    same seed chooses the same points.
 
     Raises:
         CommandLineError: A parameter is wrong, or there are fewer or too many combinations.
     """
     given = dict(_parameter(text) for text in params)
     if len(given) != len(params):
-        raise CommandLineError.of(
-            "a parameter is there twice", at="--param", fix="name it once: NAME=VALUE,VALUE"
-        )
+        fix = "name it once: NAME=VALUE,VALUE"
+        raise CommandLineError.of("a parameter is there twice", at="--param", fix=fix)
     values = {name: several for name, several in given.items() if isinstance(several, list)}
     ranges = [name for name in given if name not in values]
     if ranges and most is None:
         what = f"{ranges[0]} is a range, and a grid needs values"
         fix = "add --random N for N random points, or write values: NAME=VALUE,VALUE"
         raise CommandLineError.of(what, at="--param", fix=fix)
-    count = math.prod(
-        several.count if isinstance(several, Range) else len(several) for several in given.values()
-    )
+    count = math.prod(each.count if isinstance(each, Range) else len(each) for each in given.values())
     if most is not None and most > count:
         what = f"--random {most} of {count:.0f} combinations"
         raise CommandLineError.of(what, at="--random", fix=f"write {count:.0f} or less, or give more values")
@@ -176,18 +155,15 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
 def _drawn(
     several: Sequence[Sequence[str] | Range], most: int, random: Random
 ) -> tuple[tuple[str, ...], ...]:
-    """Different points, each with a value of every parameter, drawn at random."""
     points: dict[tuple[str, ...], None] = {}
     for _ in range(100 * most):  # of few whole numbers, the last ones are seldom drawn
-        shares = [
-            random.random() for _ in several
-        ]  # the one method whose numbers no release of Python changes
-        points[
-            tuple(
-                each.number(share) if isinstance(each, Range) else each[int(share * len(each))]
-                for each, share in zip(several, shares, strict=True)
-            )
-        ] = None
+        # The one method whose numbers no release of Python changes.
+        shares = zip(several, [random.random() for _ in several], strict=True)
+        values = (
+            each.number(share) if isinstance(each, Range) else each[int(share * len(each))]
+            for each, share in shares
+        )
+        points[tuple(values)] = None
         if len(points) == most:
             return tuple(points)
     what = f"found only {len(points)} different points"
@@ -209,17 +185,13 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
 
 
 def _range(text: str, log: str | None, *ends: str) -> Range:
-    """The range of two ends, as they are written."""
     low, high = map(float, ends)
     if not low < high < math.inf:
         what, fix = f"'{text}' is no range: {ends[0]} is not below {ends[1]}", "write NAME=LOW:HIGH"
         raise CommandLineError.of(what, at="--param", fix=fix)
     if log and low <= 0:
-        what, fix = (
-            f"'{text}' is no range: log:LOW:HIGH starts above 0",
-            "write another LOW, or leave out log:",
-        )
-        raise CommandLineError.of(what, at="--param", fix=fix)
+        fix = "write another LOW, or leave out log:"
+        raise CommandLineError.of(f"'{text}' is no range: log:LOW:HIGH starts above 0", at="--param", fix=fix)
     return Range(low, high, bool(log), all(map(_WHOLE.fullmatch, ends)))
 
 
@@ -277,25 +249,21 @@ def parse_points(text: str, file: str) -> Sweep:
     for name in names:
         if not _NAME.fullmatch(name) or names.count(name) > 1:
             what = f"'{name}' is not a name of a parameter" if names.count(name) == 1 else f"'{name}' twice"
-            raise DocumentError.of(
-                what, at=f"{file}:{first}", fix="name flags of the trainer, as lr,batch-size"
-            )
+            fix = "name flags of the trainer, as lr,batch-size"
+            raise DocumentError.of(what, at=f"{file}:{first}", fix=fix)
     for line, row in points:
         if len(row) != len(names):
             what = f"{len(row)} values for {len(names)} parameters"
             raise DocumentError.of(what, at=f"{file}:{line}", fix="give each a value")
     _check_count(len(points), file, "make several sweeps of it")
-    return Sweep(
-        tuple(names), tuple(tuple(_value(cell, f"{file}:{line}") for cell in row) for line, row in points)
-    )
+    values = (tuple(_value(cell, f"{file}:{line}") for cell in row) for line, row in points)
+    return Sweep(tuple(names), tuple(values))
 
 
 def parts(points: Iterable[int], most: int) -> list[SweepArray]:
-    """The arrays that run points.
+    """The arrays that run points, given by their ascending numbers.
 
-    Args:
-        points: Their numbers, ascending.
-        most: How many elements an array may have; its indices are lower too (MaxArraySize of slurm.conf(5)).
+    An array has `most` elements, and its indices are lower too (MaxArraySize of slurm.conf(5)).
     """
     by_first: dict[int, list[int]] = {}
     for point in points:

@@ -13,9 +13,8 @@ from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Severity
 from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.launchers import StartedLauncher, launchers_of
 from sbatchgen.plan.meetings import may_follow, meetings
-from sbatchgen.plan.started import StartedProcess, Step
+from sbatchgen.plan.started import StartedLauncher, StartedProcess, Step, launchers_of
 from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import names, processes, rendezvous, steps

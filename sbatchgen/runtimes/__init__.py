@@ -12,11 +12,9 @@ from sbatchgen.runtimes.base import Runtime
 
 def _runtimes() -> dict[str, Runtime]:
     files = os.listdir(os.path.dirname(__file__))  # noqa: PTH120, PTH208 - pathlib takes longer
-    modules = {file.partition(".")[0] for file in files if file.endswith((".py", ".pyc"))} - {
-        "__init__",
-        "base",
-    }
-    runtimes: list[Runtime] = [import_module(f"{__name__}.{name}").RUNTIME for name in sorted(modules)]
+    modules = {file.partition(".")[0] for file in files if file.endswith((".py", ".pyc"))}
+    names = sorted(modules - {"__init__", "base"})
+    runtimes: list[Runtime] = [import_module(f"{__name__}.{name}").RUNTIME for name in names]
     return {runtime.name: runtime for runtime in runtimes}
 
 

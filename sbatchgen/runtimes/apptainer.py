@@ -7,7 +7,7 @@ mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/com
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
@@ -15,13 +15,11 @@ from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
 
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
-
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
+_SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 
 
@@ -68,18 +66,11 @@ class ApptainerRuntime(base.ContainerRuntime):
     keys = base.container_keys("binds")
     requires = base.Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
-    starts = tuple(
-        f"{program}{wrapper} {verb}"
-        for program in ("apptainer", "singularity")
-        for wrapper in ("", _WRAPPER)
-        for verb in ("exec", "run")
-    )
+    starts = tuple(f"{program} {verb}" for program in get_args(Program) for verb in ("exec", "run"))
     image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
-        base.ImageTool(
-            verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), uri, "singularity"
-        )
+        base.ImageTool(verb, ("apptainer", verb), _SCRATCH, uri, "singularity")
         for verb, uri in (("pull", _to_pull), ("build", _source))
     )
 
@@ -133,14 +124,12 @@ class ApptainerRuntime(base.ContainerRuntime):
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
             return None
-        what = (
-            "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: what the trainer "
-        )
-        what += "imports while it saves may be gone"
+        ended = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends"
+        what = f"{ended}: what the trainer imports while it saves may be gone"
         fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
         return base.KeyFault("image", what, fix)
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""
         flags = {option.name for option in tool.given} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
@@ -149,11 +138,10 @@ class ApptainerRuntime(base.ContainerRuntime):
             keys["verb"] = verb
         wrapped = command.endswith(_WRAPPER)
         image = draft.file(tool.operands[0], tool.body) if tool.operands else None
-        if image is None:
-            if not wrapped:
-                draft.lose("the script does not say which image is started")
-        else:
+        if image:
             keys["image"] = image
+        elif not wrapped:
+            draft.lose("the script does not say which image is started")
         if binds := list(_adopted_binds(draft, tool)):
             keys["binds"] = binds
         if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:
@@ -161,7 +149,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         return keys
 
 
-def _adopted_binds(draft: base.ScriptDraft, tool: "Tool") -> Iterator[str]:
+def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool) -> Iterator[str]:
     """Yield the bind mounts of an old script, and take over the other options."""
     for option in tool.given:
         if option.name == "bind":
@@ -181,7 +169,6 @@ def _adopted_binds(draft: base.ScriptDraft, tool: "Tool") -> Iterator[str]:
 
 
 def _is_wrapper(facts: Apptainer) -> bool:
-    """Whether a site's script starts the container."""
     return facts.command.endswith(_WRAPPER)
 
 

@@ -12,9 +12,11 @@ from sbatchgen.modes import Mode
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Command, Word
+    from sbatchgen.bash import Command as Command  # noqa: PLC0414 - which runtimes name
+    from sbatchgen.bash import Word
     from sbatchgen.bash.body import Body
-    from sbatchgen.bash.chain import Tool, ToolOption
+    from sbatchgen.bash.chain import Tool as Tool  # noqa: PLC0414
+    from sbatchgen.bash.chain import ToolOption
 
 # Seconds that srun waits for the other tasks once a task has ended. NCCL itself finds a rank that hangs in
 # 10 minutes.
@@ -32,91 +34,59 @@ MASKS = {
 
 if TYPE_CHECKING:
 
-    class RuntimeJob(Protocol):
-        """What a runtime may ask of a resolved job."""
+    class _Job(Protocol):
+        """What a runtime may ask of a `ResolvedJob`."""
 
         @property
-        def mode(self) -> Mode:
-            """Its mode."""
-
+        def mode(self) -> Mode: ...
         @property
-        def slurm(self) -> bool:
-            """Whether Slurm runs it."""
-
+        def slurm(self) -> bool: ...
         @property
-        def gpu_vendor(self) -> str:
-            """Who made the GPUs: nvidia or amd."""
-
+        def gpu_vendor(self) -> str: ...
         @property
-        def gpus_per_node(self) -> int:
-            """GPUs that it gets on each node."""
-
+        def gpus_per_node(self) -> int: ...
         @property
-        def shards(self) -> int:
-            """Shards of a GPU that it gets on each node."""
-
+        def shards(self) -> int: ...
         @property
-        def runtime(self) -> Runtime:
-            """Where Python comes from."""
-
+        def runtime(self) -> Runtime: ...
         @property
-        def software(self) -> Mapping[str, Any]:
-            """The values of the runtimes' job keys that are set, as `image`."""
-
+        def software(self) -> Mapping[str, Any]: ...
         @property
-        def facts(self) -> Any:
-            """What the profile says of this job's runtime: its `Facts`."""
-
+        def facts(self) -> Any: ...
         @property
-        def env(self) -> Mapping[str, str | None]:
-            """Its variables; None for a value of the submitting shell."""
-
+        def env(self) -> Mapping[str, str | None]: ...
         @property
-        def snapshot_dir(self) -> ShellPath | None:
-            """The copy of the code that it runs."""
+        def snapshot_dir(self) -> ShellPath | None: ...
 
-    class ScriptDraft(Protocol):
-        """What a runtime may ask of a job that `adopt` makes of a script."""
+    class _Draft(Protocol):
+        """What a runtime may ask of the `Draft` of a job that `adopt` makes of a script."""
 
         job: dict[str, Any]
         profile: dict[str, Any]
         folder: str | None
 
         @property
-        def body(self) -> Body:
-            """The script without its directives."""
+        def body(self) -> Body: ...
+        def path(self, word: Word, body: Body) -> str | None: ...
+        def file(self, word: Word, body: Body) -> str | None: ...
+        def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None: ...
+        def option_env(self, tool: Tool, option: ToolOption) -> None: ...
+        def option_list(self, tool: Tool, option: ToolOption) -> list[str]: ...
+        def lose(self, what: str, *names: str) -> None: ...
 
-        def path(self, word: Word, body: Body) -> str | None:
-            """Return a path as profiles have it, ${HOME}/x; None where the script does not give it."""
-
-        def file(self, word: Word, body: Body) -> str | None:
-            """Return a path that counts from the folder of submission."""
-
-        def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-            """Return the path that an option of a tool gives."""
-
-        def option_env(self, tool: Tool, option: ToolOption) -> None:
-            """Take over the variable that an option of a container sets."""
-
-        def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
-            """Return the paths that an option gives, separated by commas."""
-
-        def lose(self, what: str, *names: str) -> None:
-            """Report what has no place in a job."""
-
-    class ScriptLaunch(Protocol):
-        """What a runtime may ask of the command that starts the training."""
+    class _Launch(Protocol):
+        """What a runtime may ask of the `Launch` of the training."""
 
         @property
-        def tools(self) -> tuple[Tool, ...]:
-            """What starts what; the last is the program."""
-
+        def tools(self) -> tuple[Tool, ...]: ...
         @property
-        def program(self) -> Tool:
-            """What is started in the end."""
+        def program(self) -> Tool: ...
 
+    RuntimeJob = _Job
+    ScriptDraft = _Draft
+    ScriptLaunch = _Launch
 else:  # protocols take time to make, and nothing asks them
-    RuntimeJob = ScriptDraft = ScriptLaunch = Any
+    RuntimeJob = ScriptDraft = ScriptLaunch = Command = Tool = Any
 
 
 class Key(NamedTuple):
@@ -129,21 +99,13 @@ class Key(NamedTuple):
 
 
 class ImageTool(NamedTuple):
-    """A command that prepares an image.
+    """A command that prepares an image."""
 
-    Attributes:
-        verb: Of `sbatchgen image VERB`.
-        words: What starts it, before the new file and the source.
-        scratch: The variables that name its folders for parts of an image, and for its cache.
-        uri: Returns its argument for a source; raises CommandLineError.
-        older: The program's earlier name, which is used where only that is on PATH.
-    """
-
-    verb: str
-    words: tuple[str, ...]
-    scratch: tuple[str, str]
-    uri: Callable[[str], str]
-    older: str = ""
+    verb: str  # of `sbatchgen image VERB`
+    words: tuple[str, ...]  # what starts it, before the new file and the source
+    scratch: tuple[str, str]  # the variables that name its folders for parts of an image, and for its cache
+    uri: Callable[[str], str]  # returns its argument for a source; raises CommandLineError
+    older: str = ""  # the program's earlier name, which is used where only that is on PATH
 
 
 class Requirement(NamedTuple):
@@ -168,49 +130,29 @@ class NoFacts:
 
 
 class Runtime:
-    """Where Python comes from. What a runtime does not need stays as it is here.
+    """Where Python comes from. What a runtime does not need stays as it is here."""
 
-    Attributes:
-        name: What users write.
-        title: What it is, for the keys of profiles.
-        Facts: The record of its keys in profiles, below `runtimes.NAME`.
-        keys: Its keys in jobs.
-        requires: The job key that it can't do without, and that chooses it if no runtime is named.
-        part: The template that sets it up, or "".
-        starts: What starts a program in it in scripts of others, as the table of programs names it: "uv run".
-        srun_option: The option of srun that starts it, or "".
-        is_container: Whether the training runs in a container.
-        mounts_own: Whether the script mounts the folders of the run in its container.
-        may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
-        finds_user_packages: Whether Python would find packages in ~/.local, were they not turned off.
-        needs_slurm: Why it needs Slurm, or "".
-        one_line_values: Why values of variables may have no line breaks, or "".
-        mount_options: What may follow SRC:DST: in a mount, as a regular expression.
-        wait_s: Seconds that srun waits once a task has ended.
-        image_tools: Its commands that prepare an image.
-        enter: Shell that runs its arguments in the container of a job, in a step of that job; or "".
-        image_ending: How the names of images end that only this runtime starts, or "".
-    """
-
-    name: str
-    title: str
-    Facts: type = NoFacts
-    keys: tuple[Key, ...] = ()
+    name: str  # what users write
+    title: str  # what it is, for the keys of profiles
+    Facts: type = NoFacts  # the record of its keys in profiles, below `runtimes.NAME`
+    keys: tuple[Key, ...] = ()  # its keys in jobs
+    # the job key that it can't do without, and that chooses it if no runtime is named
     requires: Requirement | None = None
-    part = ""
+    part = ""  # the template that sets it up, or ""
+    # what starts a program in it in scripts of others, as the table of programs names it: "uv run"
     starts: tuple[str, ...] = ()
-    srun_option = ""
-    is_container = False
-    mounts_own = False
-    may_use_modules = False
-    finds_user_packages = True
-    needs_slurm = ""
-    one_line_values = ""
-    mount_options = ""
-    wait_s = WAIT_S
-    image_tools: tuple[ImageTool, ...] = ()
-    enter = ""
-    image_ending = ""
+    srun_option = ""  # the option of srun that starts it, or ""
+    is_container = False  # whether the training runs in a container
+    mounts_own = False  # whether the script mounts the folders of the run in its container
+    may_use_modules = False  # whether packages of modules may reach it by PYTHONPATH
+    finds_user_packages = True  # whether Python would find packages in ~/.local, were they not turned off
+    needs_slurm = ""  # why it needs Slurm, or ""
+    one_line_values = ""  # why values of variables may have no line breaks, or ""
+    mount_options = ""  # what may follow SRC:DST: in a mount, as a regular expression
+    wait_s = WAIT_S  # seconds that srun waits once a task has ended
+    image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
+    enter = ""  # shell that runs its arguments in the container of a job, in a step of that job; or ""
+    image_ending = ""  # how the names of images end that only this runtime starts, or ""
 
     def __str__(self) -> str:
         return self.name
@@ -227,10 +169,7 @@ class Runtime:
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the variables of the runtime's template part, also for a job of another runtime.
 
-        Args:
-            job: The job.
-            here: The variable that holds the folder of submission.
-            exported: The names of the variables that the training must get.
+        The variable `here` holds the folder of submission; the training must get those of `exported`.
         """
         return {}
 
@@ -253,10 +192,8 @@ class Runtime:
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the lines of the command that the training is started by.
 
-        Args:
-            job: The job.
-            exported: The names of the variables that the training must get.
-            mounted: What a container sees: SRC or SRC:DST, each as text for double quotes.
+        It must get the variables of `exported`; a container sees what is `mounted`: SRC or SRC:DST, each as
+        text for double quotes.
         """
         yield from ()
 
@@ -302,6 +239,11 @@ def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: boo
     return described(help_text, metavar=metavar, group="Runtime", common=common, after=after, **more)
 
 
+def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool = False) -> Key:
+    """Return the key of a job that holds a path; `fact` is that of `Facts` with its default."""
+    return Key(name, ShellPath | None, job_key(help_text, metavar=metavar, common=common), fact)
+
+
 IMAGE = job_key("Container image, a file or a registry address.", metavar="IMAGE")
 BINDS = job_key(
     "Folder to mount in the container.", flag="--bind", metavar="SRC[:DST[:OPTIONS]]", after="template"
@@ -313,10 +255,11 @@ class ContainerRuntime(Runtime):
 
     is_container = True
     mounts_own = True
+    names_images = False  # whether it knows images by name alone
 
     def is_file(self, image: str) -> bool:
-        """Whether the image is a file, not the address of a registry."""
-        return "://" not in image
+        """Whether the image is a file, not the address of a registry or a name."""
+        return not self.names_images and "://" not in image
 
     def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
         """Yield an image that is a file and does not exist."""
@@ -346,8 +289,8 @@ def inside(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
     Values of the submitting shell may be secrets, which have no place in a command line.
     """
     secret = {name for name, value in job.env.items() if value is None}
-    kept = (f'{name}="${name}"' for name in exported if name not in secret)
-    yield from quoting.packed(['env --chdir="$PWD"', *kept])
+    passed = (f'{name}="${name}"' for name in exported if name not in secret)
+    yield from quoting.packed(['env --chdir="$PWD"', *passed])
 
 
 def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:

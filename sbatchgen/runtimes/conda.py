@@ -1,14 +1,11 @@
 """conda: an environment of conda, activated by conda itself."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command
 
 _IN_BIN, _IN_PROFILE = "/bin/conda", "/etc/profile.d/conda.sh"
 _HOOKS = (["shell.bash", "hook"], ["shell.posix", "hook"])
@@ -22,16 +19,15 @@ class Conda:
     env: ShellPath | None = described("The environment, by name or path.")
 
 
-ENV = base.job_key("Conda environment, by name or path.", metavar="NAME|PATH")
-
-
 class CondaRuntime(base.Runtime):
     """See the module."""
 
     name = "conda"
     title = "Conda."
     Facts = Conda
-    keys = (base.Key("conda_env", ShellPath | None, ENV, "env"),)
+    keys = (
+        base.path_key("conda_env", "env", "NAME|PATH", "Conda environment, by name or path.", common=True),
+    )
     requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
     part = "runtime/conda.sh.j2"
 
@@ -51,7 +47,7 @@ class CondaRuntime(base.Runtime):
                 "conda_env", env, here, "conda environment", f"conda create --prefix {env}, or name another"
             )
 
-    def activation(self, command: "Command", draft: base.ScriptDraft) -> dict[str, str] | None:
+    def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
         """Recognise conda activate ENV, its shell hook, conda.sh, and `source ROOT/bin/activate ENV`."""
         words, body = command.words, draft.body
         if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":

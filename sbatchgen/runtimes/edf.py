@@ -4,14 +4,11 @@ Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-c
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 # What is wrong with its option as a directive.
 IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
@@ -24,18 +21,17 @@ class Edf:
     environment: ShellPath | None = described("The file, as ./train.toml, or a name in the search path.")
 
 
-EDF = base.job_key(
-    "Environment of the CSCS container engine, a file or a name.", metavar="FILE|NAME", common=False
-)
-
-
 class EdfRuntime(base.Runtime):
     """See the module."""
 
     name = "edf"
     title = "The CSCS container engine."
     Facts = Edf
-    keys = (base.Key("edf", ShellPath | None, EDF, "environment"),)
+    keys = (
+        base.path_key(
+            "edf", "environment", "FILE|NAME", "Environment of the CSCS container engine, a file or a name."
+        ),
+    )
     requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")
     part = "runtime/edf.sh.j2"
     srun_option = "environment"
@@ -66,7 +62,7 @@ class EdfRuntime(base.Runtime):
         if "/" in edf:
             yield from base.lacking("edf", edf, here, "environment", "name another")
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return the environment."""
         option = tool.option("environment")
         if option and option.value and "/" not in option.value:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
@@ -10,13 +10,11 @@ from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
 
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
-
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a container
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # by which it chooses libraries of the driver
 # Folders of caches that people export in their shells; in a container they may not be there.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
+_SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _OF_BASH = re.compile(r'[$`"]')  # in double quotes
 
@@ -45,10 +43,9 @@ def _source(source: str) -> str:
     """Return a URI; older releases know a registry only by the # after it."""
     scheme, _, rest = source.rpartition("://")
     if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
-        raise CommandLineError.of(
-            f"'{source}' is a file: Enroot imports from registries, Docker and Podman",
-            fix=f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME",
-        )
+        what = f"'{source}' is a file: Enroot imports from registries, Docker and Podman"
+        fix = f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME"
+        raise CommandLineError.of(what, fix=fix)
     if scheme and not _URI.match(source):
         raise CommandLineError.of(f"'{source}' is not a URI", fix="write it as docker://pytorch/pytorch")
     registry, slash, name = rest.partition("/")
@@ -58,12 +55,8 @@ def _source(source: str) -> str:
 
 
 # Options of pyxis that change nothing of what is mounted or started.
-OF_PYXIS = (
-    "container-remap-root",
-    "no-container-remap-root",
-    "container-readonly",
-    "no-container-entrypoint",
-)
+_SAME = "container-remap-root no-container-remap-root container-readonly no-container-entrypoint"
+OF_PYXIS = tuple(_SAME.split())
 
 
 class EnrootRuntime(base.ContainerRuntime):
@@ -85,11 +78,7 @@ class EnrootRuntime(base.ContainerRuntime):
     )
     wait_s = 600  # until the container is removed, which took 41 s with a small image
     enter = _ENTER
-    image_tools = (
-        base.ImageTool(
-            "import", ("enroot", "import", "--output"), ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"), _source
-        ),
-    )
+    image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _source),)
 
     def is_file(self, image: str) -> bool:
         """Whether pyxis takes the image for a path."""
@@ -138,8 +127,8 @@ class EnrootRuntime(base.ContainerRuntime):
 
     def environment_changes(self, job: base.RuntimeJob) -> list[str]:
         """Return a home for caches: that of the image can't be written."""
-        own = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
-        return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
+        is_given = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
+        return [f'HOME="{"$HOME" if is_given else "$RUN_DIR"}"']
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield an image file that pyxis takes for a registry address, or that is Apptainer's."""
@@ -158,7 +147,7 @@ class EnrootRuntime(base.ContainerRuntime):
         special = _OF_BASH.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image, mounts and working folder."""
         keys: dict[str, Any] = {}
         for option in tool.given:

@@ -4,15 +4,12 @@ Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath, Text
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 # A container gets no variable of the host by itself. Ranks read Slurm's.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
@@ -37,6 +34,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     name = "podman-hpc"
     title = "Podman-HPC."
     Facts = PodmanHpc
+    names_images = True
     keys = base.container_keys("mounts")
     requires = base.Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
@@ -44,10 +42,6 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"
     wait_s = 600  # until each container is removed
-
-    def is_file(self, image: str) -> bool:
-        """Return False: podman knows images by name."""
-        return False
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
@@ -59,7 +53,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
         yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
         yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image, mounts and flags."""
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None

@@ -4,15 +4,12 @@ Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERS
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 
 @record
@@ -29,6 +26,7 @@ class ShifterRuntime(base.ContainerRuntime):
     name = "shifter"
     title = "Shifter."
     Facts = Shifter
+    names_images = True
     keys = base.container_keys("volumes")
     requires = base.Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
@@ -36,10 +34,6 @@ class ShifterRuntime(base.ContainerRuntime):
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
-
-    def is_file(self, image: str) -> bool:
-        """Return False: Shifter knows images by name."""
-        return False
 
     def directives(self, job: base.RuntimeJob) -> Mapping[str, str]:
         """Return the image: Shifter prepares it on all nodes before the script starts."""
@@ -64,7 +58,7 @@ class ShifterRuntime(base.ContainerRuntime):
         """Return why Shifter can't mount a path."""
         return "Shifter would split it at the semicolon" if ";" in path else ""
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image and volumes; a directive may have them, too."""
         asked = draft.job.get("extra_options", {})
         keys: dict[str, Any] = {"image": asked.pop("image", None)}

@@ -4,15 +4,12 @@ Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
-
-if TYPE_CHECKING:
-    from sbatchgen.bash.chain import Tool
 
 
 @record
@@ -22,16 +19,13 @@ class Uv:
     project: ShellPath | None = described("The folder with pyproject.toml and .venv.")
 
 
-PROJECT = base.job_key("Project of uv, the folder with pyproject.toml.", metavar="PATH", common=False)
-
-
 class UvRuntime(base.Runtime):
     """See the module."""
 
     name = "uv"
     title = "A project of uv."
     Facts = Uv
-    keys = (base.Key("uv_project", ShellPath | None, PROJECT, "project"),)
+    keys = (base.path_key("uv_project", "project", "PATH", "Project of uv, the folder with pyproject.toml."),)
     requires = base.Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
     starts = ("uv run",)
@@ -56,7 +50,7 @@ class UvRuntime(base.Runtime):
             fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
             yield base.KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
 
-    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""
         project: str | None = "." if draft.folder == base.SUBMIT_DIR else draft.folder or "${PWD}"
         for option in tool.given:

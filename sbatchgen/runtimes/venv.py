@@ -1,15 +1,12 @@
 """venv: a virtual environment; what bin/activate does, by two variables, or by that file itself."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Command
 
 
 @record
@@ -20,16 +17,13 @@ class Venv:
     activate: bool = described("Source bin/activate, where a site has put more into it, as modules.", False)
 
 
-PATH = base.job_key("Virtual environment.", metavar="PATH")
-
-
 class VenvRuntime(base.Runtime):
     """See the module."""
 
     name = "venv"
     title = "A virtual environment."
     Facts = Venv
-    keys = (base.Key("venv", ShellPath | None, PATH, "path"),)
+    keys = (base.path_key("venv", "path", "PATH", "Virtual environment.", common=True),)
     requires = base.Requirement("venv", "a virtual environment", "--venv PATH")
     part = "runtime/venv.sh.j2"
     may_use_modules = True
@@ -46,7 +40,7 @@ class VenvRuntime(base.Runtime):
             fix = f"python3 -m venv {word(str(here(path)))}, or name another"
             yield from base.lacking("venv", path, here, "virtual environment", fix)
 
-    def activation(self, command: "Command", draft: base.ScriptDraft) -> dict[str, str] | None:
+    def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
         """Recognise `source PATH/bin/activate`."""
         file, arguments = base.sourced(command, draft)
         path = file.removesuffix("/bin/activate")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.extras.editor.cluster import _KEYS, _OF_CLUSTER
+from sbatchgen.extras.editor.cluster import LIMITS
 from sbatchgen.extras.editor.option_meanings import WORDS, meanings
 from sbatchgen.sbatch.option_table import specs
 from sbatchgen.sbatch.reader import read_script
@@ -17,7 +17,7 @@ def test_each_option_of_each_release_has_a_meaning() -> None:
 
 
 def test_limits_and_words_are_of_options_that_exist() -> None:
-    assert {*_KEYS, *_OF_CLUSTER, *WORDS} <= set(specs(NEWEST))
+    assert {*LIMITS["partition"], *LIMITS["profile"], *WORDS} <= set(specs(NEWEST))
 
 
 @pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in WORDS.items() for word in words])

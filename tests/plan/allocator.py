@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from sbatchgen.extras.rehearsal.memory import peak
 from tests.training import vision
 from training.config import parse
+from training.memory import peak
 
 
 def most_bytes(arguments: list[str], processes: int) -> int:

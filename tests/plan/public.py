@@ -240,7 +240,7 @@ def steps_of(starts: list[StartRecord], done: DryRun) -> tuple[Step, ...]:
             known.setdefault(number, replace(start, name="srun", words=(), environment=tasks))
         every.append(start)
     launching = [known[number] for number in sorted(known, key=int)]
-    return steps([*launching, *every], done.grant, done.batch)
+    return tuple(steps([*launching, *every], done.grant, done.batch))
 
 
 def differences(on: Stage, text: str) -> list[str] | None:

@@ -61,7 +61,7 @@ def test_accumulation_under_ddp_holds_the_gradients_twice() -> None:
 def answered(*arguments: str) -> subprocess.CompletedProcess[str]:
     """What the program says of a command line with two processes, started in another folder."""
     return subprocess.run(
-        [sys.executable, str(REPOSITORY / "sbatchgen/extras/rehearsal/memory.py"), str(TRAINING), *arguments],
+        [sys.executable, str(TRAINING / "memory.py"), *arguments],
         cwd=Path("/"), env={"WORLD_SIZE": "2"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

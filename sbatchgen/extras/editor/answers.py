@@ -16,19 +16,12 @@ class Note(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Something that may be written at the cursor.
+    """Something that may be written at the cursor."""
 
-    Attributes:
-        text: What is written.
-        kind: "option", "key", "value" or "rule".
-        about: What it is, in a line.
-        common: Whether it is shown before the others.
-    """
-
-    text: str
-    kind: str
-    about: str = ""
-    common: bool = False
+    text: str  # what is written
+    kind: str  # "option", "key", "value" or "rule"
+    about: str = ""  # what it is, in a line
+    common: bool = False  # whether it is shown before the others
 
 
 class Choices(NamedTuple):

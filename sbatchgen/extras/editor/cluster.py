@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sbatchgen.inputs.completion import names_of
 from sbatchgen.inputs.document import Document, as_data
 from sbatchgen.inputs.options import VALUES
@@ -19,58 +21,15 @@ from sbatchgen.quoting import first_names, visible
 from sbatchgen.units import Text
 
 MOST = 8  # partitions of which a limit is shown
-_GPUS = "gpus_per_node|gpu_types?|gpu_type_required|gpus_typed|gpu_memory|shards_per_gpu|cpus_per_gpu"
-# Keys of a partition that bear on an option.
-_KEYS = {
-    "account": "accounts|accounts_denied",
-    "constraint": "features",
-    "cpus-per-gpu": "cpus_per_gpu|cpus_per_node",
-    "cpus-per-task": r"cpus_\w+|threads_per_core",
-    "exclude": "nodes",
-    "exclusive": "exclusive|oversubscribed",
-    "gpus": _GPUS,
-    "gpus-per-node": _GPUS,
-    "gpus-per-task": _GPUS,
-    "gres": f"{_GPUS}|gres",
-    "mem": r"mem_per_node\w*|mem_largest",
-    "mem-per-cpu": r"mem_per_cpu\w*|mem_per_node|cpus_per_node",
-    "mem-per-gpu": r"mem_per_gpu\w*|mem_per_node|gpus_per_node",
-    "nodelist": "nodes",
-    "nodes": "nodes_max|nodes_min|node_minutes_max",
-    "ntasks": "cpus_per_node",
-    "ntasks-per-node": "cpus_per_node|cpus_per_node_max|gpus_per_node",
-    "prefer": "features",
-    "qos": "qos|qos_denied|partition_qos",
-    "requeue": "preemption|preemption_grace",
-    "reservation": "reservation_only",
-    "time": "time_max|time_default|time_by_nodes|node_minutes_max",
-    "time-min": "time_max",
-    "tmp": "tmp_per_node",
-}
-# Keys of the profile that do.
-_OF_CLUSTER = {
-    "array": "limits.max_array_size|limits.max_array_tasks",
-    "gres": "gres_types",
-    "licenses": "licenses",
-    "mem": "limits.memory_consumable",
-    "partition": "default_partition",
-    "reservation": "reservations",
-    "segment": "limits.topology",
-    "switches": "limits.topology|limits.switch_nodes",
-}
+LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
-    """A profile, and where each of its keys is written.
-
-    Attributes:
-        document: The profile.
-        folder: That of the script or job, to which places are relative.
-    """
+    """A profile, and where each of its keys is written."""
 
     document: Document[Profile]
-    folder: Path
+    folder: Path  # that of the script or job, to which places are relative
 
     @property
     def profile(self) -> Profile:
@@ -78,24 +37,23 @@ class ClusterFacts:
         return self.document.value
 
     def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
-        """Return lines of Markdown: what this cluster says of an option of sbatch.
+        """Return lines of Markdown: what this cluster says of an option of sbatch, by its long name.
 
-        Args:
-            option: Its long name.
-            value: Its value, of which --partition and --qos have facts of their own.
-            partitions: Those that the job names; without any, the default one, or all.
+        Values of --partition and --qos have facts of their own. Of `partitions`, those that the job names,
+        limits are shown; without any, of the default one, or of all.
         """
         profile = self.profile
         named = [name for name in partitions if name in profile.partitions]
         default = [profile.default_partition] if profile.default_partition in profile.partitions else []
-        some = [*map(str, named or default or [*profile.partitions][:MOST])]
-        lines = [*self._written("", _OF_CLUSTER[option])] if option in _OF_CLUSTER else []
+        shown = [*map(str, named or default or [*profile.partitions][:MOST])]
+        of_profile = LIMITS["profile"].get(option)
+        lines = [*self._written("", of_profile)] if of_profile else []
         if option == "partition":
-            for name in [part for part in value.split(",") if part in profile.partitions] or some:
+            for name in [part for part in value.split(",") if part in profile.partitions] or shown:
                 lines += [*self._written(f"partitions.{name}.", r"[^.\[]+", Partition)]
-        elif option in _KEYS:
-            for name in some:
-                lines += [*self._written(f"partitions.{name}.", _KEYS[option], Partition)]
+        elif option in LIMITS["partition"]:
+            for name in shown:
+                lines += [*self._written(f"partitions.{name}.", LIMITS["partition"][option], Partition)]
         if option == "qos" and value:
             lines += [*self._written(f"qos.{value}.", r"[^.\[]+", Qos)]
         return lines
@@ -114,12 +72,15 @@ class ClusterFacts:
         return {name: self._about(kind, name) for name in names_of(profile, kind, partitions)} if kind else {}
 
     def _about(self, kind: str, name: str) -> str:
-        """What a name of a kind stands for, in a few words."""
         if kind == "partitions":
-            return self._in_short(self.profile.partitions[Text(name)])
+            part = self.profile.partitions[Text(name)]
+            gpus = [f"{n} {kind or 'GPUs'} a node" for kind, n in part.whole_gpus.items() if n]
+            limit = f"up to {part.time_max}" if part.time_max else ""
+            return ", ".join(filter(None, (*gpus, limit, part.state if part.state != "up" else "")))
         if kind == "licenses":
             return f"{(self.profile.licenses or {})[Text(name)]} licenses"
-        return self._of_qos(name) if kind == "qos" else ""
+        limits = as_data(self.profile.qos[Text(name)]) if kind == "qos" and name in self.profile.qos else {}
+        return ", ".join(f"{key}: {value}" for key, value in limits.items())
 
     def source(self, key: str) -> str:
         """Return the page that says the value of a key: of the source that names it most closely."""
@@ -136,7 +97,9 @@ class ClusterFacts:
         shown = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
         for path, at in self.document.places.items():
             if match := shown.fullmatch(path):
-                value = _text(self._value(above, match["key"]))
+                data = as_data(self._value(above, match["key"]))
+                value = data if isinstance(data, str) else json.dumps(data)
+                value = first_names([*map(str, data)], MOST) if isinstance(data, list) else value
                 key = keys_of(record).get(match["key"].rpartition(".")[2])
                 text = f": {key.metadata['help']}" if key else ""
                 where, url = short(at, self.folder), self.source(path)
@@ -154,24 +117,6 @@ class ClusterFacts:
             value = getattr(value, keys_of(value)[key].name)
             value = value[int(index)] if index else value
         return value
-
-    def _in_short(self, partition: Partition) -> str:
-        """What a partition has, in a few words."""
-        gpus = [f"{n} {kind or 'GPUs'} a node" for kind, n in partition.whole_gpus.items() if n]
-        facts = [*gpus, f"up to {partition.time_max}" if partition.time_max else ""]
-        return ", ".join(filter(None, (*facts, partition.state if partition.state != "up" else "")))
-
-    def _of_qos(self, name: str) -> str:
-        """What a quality of service allows, in a few words."""
-        limits = self.profile.qos.get(name)  # type: ignore[call-overload]
-        return ", ".join(f"{key}: {value}" for key, value in as_data(limits).items()) if limits else ""
-
-
-def _text(value: Any) -> str:
-    data = as_data(value)
-    if isinstance(data, list):
-        return first_names([*map(str, data)], MOST)
-    return data if isinstance(data, str) else json.dumps(data)
 
 
 def _plain(text: str) -> str:

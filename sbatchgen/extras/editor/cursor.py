@@ -15,19 +15,12 @@ ITEM = "[]"  # an item of a list, in a path
 
 
 class Cursor(NamedTuple):
-    """Where a cursor is.
+    """Where a cursor is."""
 
-    Attributes:
-        path: The keys above it; ITEM for an item of a list.
-        key: The key whose value it is in; "" where a key is written.
-        word: What is written of the word before it.
-        column: Where this word starts, from 1.
-    """
-
-    path: tuple[str, ...]
-    key: str
-    word: str
-    column: int
+    path: tuple[str, ...]  # the keys above it; ITEM for an item of a list
+    key: str  # the key whose value it is in; "" where a key is written
+    word: str  # what is written of the word before it
+    column: int  # where this word starts, from 1
 
 
 def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
@@ -45,7 +38,6 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
 
 
 def _above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
-    """Return the keys of the lines that a line with this indentation is below."""
     path: list[str] = []
     dash, key = indent, indent + in_list  # the items of a list may start where its key does
     for text in reversed(lines):

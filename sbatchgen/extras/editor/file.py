@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.errors import Problem, SbatchgenError
+from sbatchgen.errors import SbatchgenError
 from sbatchgen.extras.editor import script_file as scripts
 from sbatchgen.extras.editor.answers import Choices, Note
 from sbatchgen.extras.editor.cluster import ClusterFacts
@@ -36,19 +36,12 @@ _AT = re.compile(r":(\d+)(?::(\d+))?$")
 
 @dataclass(kw_only=True)
 class OpenFile:
-    """A file as an editor has it.
+    """A file as an editor has it."""
 
-    Attributes:
-        path: The file, which need not exist.
-        text: What the editor has of it.
-        settings: What counts for scripts in its folder.
-        environment: For the search of profiles.
-    """
-
-    path: Path
-    text: str
-    settings: Settings
-    environment: Mapping[str, str]
+    path: Path  # the file, which need not exist
+    text: str  # what the editor has of it
+    settings: Settings  # what counts for scripts in its folder
+    environment: Mapping[str, str]  # for the search of profiles
 
     @cached_property
     def kind(self) -> str:
@@ -115,9 +108,8 @@ class OpenFile:
     @cached_property
     def cluster(self) -> ClusterFacts | None:
         """The cluster that it is about, or of; None if it names none or that can't be read."""
-        document: Document[Any] | None = None
-        if self.settings.profile:
-            document = Document(self.settings.profile, self.settings.places)
+        known = self.settings.profile
+        document: Document[Any] | None = Document(known, self.settings.places) if known else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
         for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
             with suppress(SbatchgenError):  # what is typed may be wrong for now: then the saved file
@@ -131,7 +123,10 @@ class OpenFile:
         record = {"job": JobSpec, "settings": JobSpec, "profile": Profile}.get(self.kind)
         if record is None:
             return None
-        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=self._values)
+        values: Sequence[Setting] = []
+        with suppress(SbatchgenError):  # none while the job is wrong
+            values = [*settings(self._request)] if self.kind == "job" else []
+        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=values)
 
     @cached_property
     def _source(self) -> Source:
@@ -147,23 +142,10 @@ class OpenFile:
 
     @cached_property
     def _request(self) -> Any:
+        path, folder = str(self.path), self.path.parent
         return read_request(
-            str(self.path),
-            (),
-            {},
-            environment=self.environment,
-            folder=self.path.parent,
-            check=check,
-            text=self.text,
+            path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text
         )
-
-    @cached_property
-    def _values(self) -> Sequence[Setting]:
-        """The values of a job; none while it is wrong."""
-        try:
-            return [*settings(self._request)] if self.kind == "job" else []
-        except SbatchgenError:
-            return []
 
     def _placed(self, finding: Finding) -> Finding:
         """Return a finding with its line; one about another file is at the first line, and names the file."""
@@ -173,7 +155,5 @@ class OpenFile:
             line = min(int(match[1]), len(self.lines))
             column = len(self.lines[line - 1]) - len(self.lines[line - 1].lstrip()) + 1
             return finding._replace(place=Place(at, line, column))
-        problem: Problem = finding.problem
-        if at:
-            problem = problem._replace(what=f"{problem.what} ({at})")
-        return finding._replace(place=Place(at, 1, 1), problem=problem)
+        what = f"{finding.problem.what} ({at})" if at else finding.problem.what
+        return finding._replace(place=Place(at, 1, 1), problem=finding.problem._replace(what=what))

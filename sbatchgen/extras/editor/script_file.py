@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from sbatchgen.extras.editor.answers import Choice, Choices, Note, starting
 from sbatchgen.extras.editor.cluster import ClusterFacts
@@ -38,7 +38,9 @@ def note(
     for finding in findings:
         place = finding.place
         if place.line == line and place.column <= column <= (place.end or column):
-            texts.append(_why(finding.rule))
+            page = pages().get(finding.rule)
+            reason = page.text.partition("\n```")[0] if page else ""  # without the examples
+            texts.append(reason.replace("## ", "**", 1).replace("\n", "**\n", 1))
             at = at or place
     if not at:
         return None
@@ -68,17 +70,19 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
         return Choices()
     known = table(script.slurm, script.plugins)
     if value := _VALUE.search(before):
-        spec = known.get(value["long"]) if value["long"] else _of_letter(known.values(), value["short"])
-        takes = (
-            spec
-            and spec.argument
-            in ((HasArgument.REQUIRED, HasArgument.OPTIONAL)[: 1 + (value["between"] == "=")])
-        )
-        if spec and takes:
+        short = {spec.short: spec for spec in known.values()}
+        spec = known.get(value["long"]) if value["long"] else short.get(value["short"])
+        takes = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]
+        if spec and spec.argument in takes:
             return values(spec.name, value["value"], cluster, partitions_of(script), column)
     start = re.search(r"\S*$", before)
     assert start is not None  # noqa: S101
-    return starting(_options(known.values()), start[0], start.start() + 1)
+    options = []
+    for spec in (spec for spec in known.values() if not spec.early):
+        equals = "=" if spec.argument is HasArgument.REQUIRED else ""
+        about = meanings().get(spec.name, "An option of a plugin of the site.")
+        options.append(Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON))
+    return starting(options, start[0], start.start() + 1)
 
 
 def values(
@@ -87,33 +91,12 @@ def values(
     """Return what an option of sbatch may have as a value; of several, for the last."""
     last = _LAST.search(written)
     start = last[0] if last else ""
-    some = dict.fromkeys(WORDS.get(name, ()), "")
-    some |= cluster.names(name, partitions) if cluster else {}
-    return starting(
-        (Choice(text, "value", about) for text, about in some.items()), start, column - len(start)
-    )
+    known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})
+    every = (Choice(text, "value", about) for text, about in known.items())
+    return starting(every, start, column - len(start))
 
 
 def partitions_of(script: JobScript) -> list[str]:
     """Return the partitions that a script names."""
     option = script.options.get("partition")
     return (option.value or "").split(",") if option else []
-
-
-def _options(specs: Iterable[Spec]) -> Iterator[Choice]:
-    """Yield the options that a directive may have."""
-    for spec in specs:
-        if not spec.early:
-            equals = "=" if spec.argument is HasArgument.REQUIRED else ""
-            about = meanings().get(spec.name, "An option of a plugin of the site.")
-            yield Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON)
-
-
-def _of_letter(specs: Iterable[Spec], letter: str) -> Spec | None:
-    return next((spec for spec in specs if spec.short == letter), None)
-
-
-def _why(rule: str) -> str:
-    """Return the reason of a rule, without the examples of its page."""
-    page = pages().get(rule)
-    return page.text.partition("\n```")[0].replace("## ", "**", 1).replace("\n", "**\n", 1) if page else ""

@@ -34,13 +34,7 @@ _KINDS = {
 
 
 class Server(LanguageServer):
-    """A language server of sbatch scripts, jobs and profiles.
-
-    Attributes:
-        profile: The cluster that the command line names.
-        slurm: The release that it names.
-        environment: For SBATCHGEN_PROFILE and the search paths.
-    """
+    """A language server of sbatch scripts, jobs and profiles, for the cluster that the command line names."""
 
     def __init__(self, profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
         super().__init__("sbatchgen", __version__)
@@ -69,12 +63,9 @@ class Server(LanguageServer):
                     Places(folder, self.environment), self.profile, self.slurm
                 )
             except SbatchgenError as error:
-                for problem in error.problems[:3]:
-                    text = "; ".join(
-                        filter(None, (problem.what, problem.at and f"at {problem.at}", problem.fix))
-                    )
-                    message = types.ShowMessageParams(types.MessageType.Error, f"sbatchgen: {text}")
-                    self.window_show_message(message)
+                for what, at, fix in error.problems[:3]:
+                    text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
+                    self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
                 self._settings[folder] = Settings(
                     profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True
                 )
@@ -83,10 +74,8 @@ class Server(LanguageServer):
     def publish(self, uri: str, *, saved: bool) -> None:
         """Send the findings of a file."""
         file = self.file(uri)
-        diagnostics = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
-        self.text_document_publish_diagnostics(
-            types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics)
-        )
+        shown = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown))
 
     def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
         """Return a finding as the protocol has it."""
@@ -146,8 +135,7 @@ def _changed(server: Server, event: types.DidChangeTextDocumentParams) -> None:
 
 
 def _closed(server: Server, event: types.DidCloseTextDocumentParams) -> None:
-    empty = types.PublishDiagnosticsParams(uri=event.text_document.uri, diagnostics=[])
-    server.text_document_publish_diagnostics(empty)
+    server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(event.text_document.uri, []))
 
 
 def _hover(server: Server, event: types.HoverParams) -> types.Hover | None:
@@ -187,38 +175,24 @@ def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAc
     actions = [action for finding in findings for action in _of_finding(server, uri, file, finding)]
     if (text := file.mended()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
-        actions.append(
-            types.CodeAction(
-                title="Make all safe fixes of sbatchgen",
-                kind=types.CodeActionKind.SourceFixAll,
-                edit=types.WorkspaceEdit(changes={uri: [types.TextEdit(whole, text)]}),
-            )
-        )
+        title, kind = "Make all safe fixes of sbatchgen", types.CodeActionKind.SourceFixAll
+        edit = types.WorkspaceEdit({uri: [types.TextEdit(whole, text)]})
+        actions.append(types.CodeAction(title, kind, edit=edit))
     return actions
 
 
 def _of_finding(server: Server, uri: str, file: OpenFile, finding: Finding) -> Iterator[types.CodeAction]:
     """Yield the safe fix of a finding, and the comment that turns its rule off."""
-    fixing = types.CodeAction(
-        title=f"{finding.rule}: {finding.problem.fix or 'fix it'}",
-        kind=types.CodeActionKind.QuickFix,
-        diagnostics=[server.diagnostic(file, finding)],
-        is_preferred=True,
-    )
+    kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:
-        fixing.edit = types.WorkspaceEdit(
-            changes={uri: [_edit(server, file, each) for each in finding.edits]}
-        )
-        yield fixing
+        title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, each) for each in finding.edits]})
+        yield types.CodeAction(title, kind, about, is_preferred=True, edit=edit)
     text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
     if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:
         end = Edit(finding.place.line, len(text) + 1, 0, f"  # sbatchgen: disable={finding.rule}")
-        yield types.CodeAction(
-            title=f"Turn {finding.rule} off in this line",
-            kind=types.CodeActionKind.QuickFix,
-            diagnostics=fixing.diagnostics,
-            edit=types.WorkspaceEdit(changes={uri: [_edit(server, file, end)]}),
-        )
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, end)]})
+        yield types.CodeAction(f"Turn {finding.rule} off in this line", kind, about, edit=edit)
 
 
 def _edit(server: Server, file: OpenFile, edit: Edit) -> types.TextEdit:

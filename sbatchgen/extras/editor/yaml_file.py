@@ -28,18 +28,12 @@ _OF_OPTIONS = (SbatchOptions, ModeSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class YamlFile:
-    """A job or a profile.
+    """A job or a profile."""
 
-    Attributes:
-        record: JobSpec or Profile.
-        lines: The file.
-        cluster: The cluster that it is about, or of.
-        settings: The values of the resolved job; empty for a profile, and while the job is wrong.
-    """
-
-    record: Any
+    record: Any  # JobSpec or Profile
     lines: Sequence[str]
-    cluster: ClusterFacts | None
+    cluster: ClusterFacts | None  # the cluster that it is about, or of
+    # the values of the resolved job; empty for a profile, and while the job is wrong
     settings: Sequence[Setting] = ()
 
     def note(self, line: int, column: int) -> Note | None:
@@ -54,20 +48,24 @@ class YamlFile:
         kind, key = _follow(self.record, (*at.path, name))
         if not name or kind is None:
             return None
-        texts = [f"**{name}**: {key.metadata['help']}" if key else "", _type(kind)]
+        words = _words(kind)
+        texts = [f"**{name}**: {key.metadata['help']}" if key else ""]
+        texts += [f"One of {', '.join(words)}."] if words else []
         if at.path[-1:] == ("extra_options",) or _follow(self.record, at.path)[0] in _OF_OPTIONS:
             value = text[column - 1 : end - 1] if at.key else ""
-            texts = [self._of_option(LONG_NAMES.get(name, name), value)]
-        if (
-            self.record is Profile
-            and self.cluster
-            and (url := self.cluster.source(".".join((*at.path, name))))
-        ):
-            texts.append(f"[documented]({url})")
+            option = LONG_NAMES.get(name, name)
+            spec = specs(NEWEST).get(option)
+            texts = [scripts.of_option(option, spec, value, self.cluster, self._partitions)]
+        if self.cluster and self.record is Profile:
+            url = self.cluster.source(".".join((*at.path, name)))
+            texts += [f"[documented]({url})"] if url else []
         flag = f"--{LONG_NAMES.get(name, name)}"
         texts += [_origin(setting) for setting in self.settings if setting.name in (name, flag)]
         if name in ("mode", "profile") and self.settings:
-            texts += ["Values that the job has from elsewhere:", "\n".join(_elsewhere(self.settings))]
+            elsewhere = [
+                f"- `{each.name} {each.value}`: {each.at}" for each in self.settings if each.by != "job"
+            ]
+            texts += ["Values that the job has from elsewhere:", "\n".join(elsewhere)]
         return Note("\n\n".join(filter(None, texts)), line, column, end)
 
     def choices(self, line: int, column: int, profiles: Iterable[str]) -> Choices:
@@ -85,15 +83,10 @@ class YamlFile:
         option = "partition" if name == "default_partition" else LONG_NAMES.get(name, name)
         return scripts.values(option, at.word, self.cluster, self._partitions, column)
 
-    def _of_option(self, option: str, value: str) -> str:
-        return scripts.of_option(option, specs(NEWEST).get(option), value, self.cluster, self._partitions)
-
     @property
     def _partitions(self) -> list[str]:
-        """The partitions of the job."""
-        return [
-            name for each in self.settings if each.name == "--partition" for name in each.value.split(",")
-        ]
+        named = ",".join(each.value for each in self.settings if each.name == "--partition")
+        return named.split(",") if named else []
 
 
 def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
@@ -114,7 +107,6 @@ def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
 
 
 def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
-    """Yield the keys that a mapping of this type may have."""
     if is_dataclass(kind):
         for name, key in keys_of(kind).items():
             yield Choice(f"{name}: ", "key", key.metadata["help"], bool(key.metadata.get("common")))
@@ -130,14 +122,8 @@ def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """Return the only values that a type has."""
     kind = without_none(kind)
     return get_args(kind) if get_origin(kind) is Literal else ("true", "false") if kind is bool else ()
-
-
-def _type(kind: Any) -> str:
-    words = _words(kind)
-    return f"One of {', '.join(words)}." if words else ""
 
 
 def _origin(setting: Setting) -> str:
@@ -145,9 +131,3 @@ def _origin(setting: Setting) -> str:
     lines = [f"Here `{setting.value}`, by the {setting.by}: {setting.at}"]
     lines += [f"- replaces `{other.value}` of the {other.by}: {other.at}" for other in setting.overrode]
     return "\n".join([*lines, *(f"- documented: <{url}>" for url in setting.documented)])
-
-
-def _elsewhere(settings: Iterable[Setting]) -> Iterator[str]:
-    for setting in settings:
-        if setting.by != "job":
-            yield f"- `{setting.name} {setting.value}`: {setting.at}"

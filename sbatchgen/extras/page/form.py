@@ -25,10 +25,9 @@ OWN_TRAINER = "train.py"  # of a form at first, where the centre's copy of the b
 
 def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
     """Return all that the page knows; of the profiles the first is shown first."""
-    options = sorted(
-        (option for option in parameters() if option.name not in _LEFT_OUT),
-        key=lambda each: _rank(str(each.name)),
-    )
+    rank = {name: place for place, name in enumerate(MAIN)}
+    options = [option for option in parameters() if option.name not in _LEFT_OUT]
+    options.sort(key=lambda each: rank.get(str(each.name), len(MAIN)))
     return {
         "version": __version__,
         "strings": dict(strings),
@@ -38,10 +37,6 @@ def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_co
         "fields": [_field(option) for option in options],
         "profiles": [_profile(name, profile, has_code=has_code) for name, profile in profiles.items()],
     }
-
-
-def _rank(name: str) -> int:
-    return MAIN.index(name) if name in MAIN else len(MAIN)
 
 
 def _field(option: JobOption) -> dict[str, Any]:
@@ -98,7 +93,6 @@ def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
 
 
 def _about(partition: Partition) -> Iterator[str]:
-    """Yield what a partition has and allows, in a few words each."""
     kinds = partition.gpu_types or {Text(partition.gpu_type or ""): partition.gpus_per_node or 0}
     gpus = [f"{count} {kind} GPUs".replace("  ", " ") for kind, count in kinds.items() if count]
     if gpus or partition.gpus_per_node == 0:

@@ -42,7 +42,6 @@ def installed(named: Path | None, cache: Path | None) -> Path:
 
 
 def _install(folder: Path) -> None:
-    """Let npm fill a folder."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         what = "the page is made with Node.js, and there is no npm here"
@@ -51,13 +50,12 @@ def _install(folder: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(FILES / name, folder / name)
     words = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+    what = "npm could not load the packages of the page"
     try:
-        done = subprocess.run(
-            words, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DocumentError.of(f"npm could not load the packages of the page: {error}") from error
-    if done.returncode:
-        last = "; ".join(done.stderr.strip().splitlines()[-3:])
+        subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.CalledProcessError as error:
+        last = "; ".join(error.stderr.strip().splitlines()[-3:])
         fix = "see what npm says, or load them elsewhere and name the folder: --packages node_modules"
-        raise DocumentError.of(f"npm could not load the packages of the page: {last}", fix=fix)
+        raise DocumentError.of(f"{what}: {last}", fix=fix) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DocumentError.of(f"{what}: {error}") from error

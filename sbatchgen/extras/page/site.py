@@ -34,11 +34,7 @@ class Site:
 
 
 def strings_of(site: Site, file: Path | None) -> dict[str, str]:
-    """Return the texts of the page, with those that a site replaces.
-
-    Raises:
-        DocumentError: The site replaces a text that the page does not have.
-    """
+    """Return the texts of the page, with those that a site replaces; raises DocumentError for others."""
     import yaml
 
     texts: dict[str, str] = yaml.safe_load((FILES / "strings.yaml").read_text())
@@ -50,11 +46,7 @@ def strings_of(site: Site, file: Path | None) -> dict[str, str]:
 
 
 def read_site(file: Path | None) -> Site:
-    """Return what a file says; without a file, nothing.
-
-    Raises:
-        DocumentError: It can't be read, or its logo is not there.
-    """
+    """Return what a file says; raises DocumentError if it can't be read, or its logo is not there."""
     site = read_document(file, Site).value if file else Site()
     if site.logo and file and not (file.parent / site.logo).is_file():
         raise DocumentError.of(f"there is no logo {file.parent / site.logo}", at=f"{file}: logo")

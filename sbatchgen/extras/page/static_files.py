@@ -28,32 +28,28 @@ _LIBRARIES = "/lib/python3.14/site-packages"
 _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
 _LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
+_OF_WHEEL = (
+    "templates",
+    "profiles",
+    "schemas",
+    "code",
+)  # folders beside the package, which a wheel has in it
 _SECONDS = 600
 
-PackedFile = tuple[
-    str, str, bool
-]  # a path in the browser, the path here, and whether texts for people are kept
+# A path in the browser, the path here, and whether texts for people are kept.
+PackedFile = tuple[str, str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageParts:
-    """What a page is made of.
+    """What a page is made of."""
 
-    Attributes:
-        profiles: The files of its profiles.
-        site: What the centre says.
-        site_file: Where.
-        packages: The folder of npm's packages.
-        cache: Where compressed files are kept.
-        quality: How much work is put into compression, up to 11.
-    """
-
-    profiles: Sequence[Path]
-    site: Site
+    profiles: Sequence[Path]  # the files of its profiles
+    site: Site  # what the centre says
     site_file: Path | None
-    packages: Path
-    cache: Path
-    quality: int = 11
+    packages: Path  # the folder of npm's packages
+    cache: Path  # where compressed files are kept
+    quality: int = 11  # how much work is put into compression, up to 11
 
 
 def write(page: PageParts, to: Path) -> None:
@@ -79,7 +75,6 @@ def write(page: PageParts, to: Path) -> None:
 
 
 def _texts(page: PageParts, new: Path) -> None:
-    """Write HTML, CSS and JavaScript."""
     import jinja2
 
     profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
@@ -104,7 +99,6 @@ def _texts(page: PageParts, new: Path) -> None:
 
 
 def _pack(page: PageParts, new: Path) -> None:
-    """Let Node.js compile and compress Python."""
     with temporary_folder("sbatchgen-page-") as folder:
         place = folder / "place"
         root = str(page.site.code or PLACE)
@@ -119,14 +113,14 @@ def _pack(page: PageParts, new: Path) -> None:
         file = folder / "plan.json"
         file.write_text(json.dumps(plan))
         words = ["node", str(FILES / "pack.mjs"), str(file)]
+        what = "Node.js could not make the page"
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+            subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=True)
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in error.stderr.splitlines() if line.strip() and len(line) < 400]
+            raise DocumentError.of(f"{what}: {' / '.join(lines[-8:])}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
-            fix = "install Node.js 18 or newer"
-            raise DocumentError.of(f"Node.js could not make the page: {error}", fix=fix) from error
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip() and len(line) < 400]
-            raise DocumentError.of(f"Node.js could not make the page: {' / '.join(lines[-8:])}")
+            raise DocumentError.of(f"{what}: {error}", fix="install Node.js 18 or newer") from error
 
 
 def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
@@ -136,19 +130,14 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
         parts = file.relative_to(package).parts
         if file.suffix in (".py", ".md", ".txt", ".yaml") and not _LEFT_OUT & {*parts}:
             inside = "/".join(parts)
-            if parts[0] not in (
-                "templates",
-                "profiles",
-                "schemas",
-                "code",
-            ):  # which a wheel has in the package
+            if parts[0] not in _OF_WHEEL:
                 yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
     yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:
-        own = file.resolve().parent == bundled("profiles").resolve()
-        yield f"{root if own else '/site'}/profiles/{file.name}", str(file.absolute()), False
+        is_bundled = file.resolve().parent == bundled("profiles").resolve()
+        yield f"{root if is_bundled else '/site'}/profiles/{file.name}", str(file.absolute()), False
         beside = file.absolute().parents[1] / "templates"
-        if not own and file.absolute().parent.name == "profiles" and beside.is_dir():
+        if not is_bundled and file.absolute().parent.name == "profiles" and beside.is_dir():
             yield from _tree(beside, "/site/templates", ".j2")
     for name in ("click", "jinja2", "markupsafe", "yaml"):
         spec = find_spec(name)
@@ -160,6 +149,5 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
 
 
 def _tree(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
-    """Yield the files of a folder with this suffix."""
     for file in sorted(folder.rglob(f"*{suffix}")):
         yield f"{to}/{file.relative_to(folder)}", str(file.absolute()), False

@@ -19,17 +19,11 @@ _MOST = 300
 
 
 class Cause(NamedTuple):
-    """Why a start failed.
+    """Why a start failed."""
 
-    Attributes:
-        what: In words.
-        fix: What to do, if that is known.
-        lacks_gpu: Whether the trainer looked for a GPU.
-    """
-
-    what: str
-    fix: str = ""
-    lacks_gpu: bool = False
+    what: str  # in words
+    fix: str = ""  # what to do, if that is known
+    lacks_gpu: bool = False  # whether the trainer looked for a GPU
 
 
 def cause_of(status: int, log: str) -> Cause:
@@ -46,8 +40,8 @@ def cause_of(status: int, log: str) -> Cause:
         fix = "" if "sbatchgen" in known.fix else known.fix
         return Cause(f"{known.means}{at}"[:_MOST], fix, bool(_NEEDS_GPU.search(known.says)))
     last = next((line for line in reversed(lines) if "rror" in line or "No such file" in line), None)
-    said = error or last or (lines[-1] if lines else "it printed nothing")
-    return Cause(f"{said.strip()[:_MOST]}{at}", lacks_gpu=bool(_NEEDS_GPU.search(said)))
+    text = error or last or (lines[-1] if lines else "it printed nothing")
+    return Cause(f"{text.strip()[:_MOST]}{at}", lacks_gpu=bool(_NEEDS_GPU.search(text)))
 
 
 def has_error(log: str) -> bool:
@@ -70,13 +64,13 @@ def ends_in_traceback(log: str) -> bool:
 
 def _first_error(lines: Sequence[str]) -> tuple[str, str, str]:
     """Return the place in the user's source, the text and the rank of the first exception."""
-    place, own = "", ""
+    place, source = "", ""
     for line in lines:
         rank = _RANK.match(line)
         text = line[rank.end() :] if rank else line
         if file := _FILE.match(text):
-            own = "" if _OF_LIBRARIES.search(file[1]) else f"{file[1].rpartition('/')[2]}:{file[2]}"
-            place = own or place
+            source = "" if _OF_LIBRARIES.search(file[1]) else f"{file[1].rpartition('/')[2]}:{file[2]}"
+            place = source or place
         elif text.startswith("Traceback (most recent call last)"):
             place = ""
         elif _EXCEPTION.match(text):

@@ -36,39 +36,22 @@ _MOST_OF_LOG = 40_000  # characters of a start's log that are reported
 
 @dataclass(frozen=True, kw_only=True)
 class PlayedJob:
-    """The job that is played.
+    """The job that is played."""
 
-    Attributes:
-        script: Its file.
-        folder: Where it starts.
-        environment: What its batch script gets.
-        run_dir: Its run folder.
-        metrics: A regular expression for the numbers that the trainer prints; "" for none.
-        signal: The number of the signal of --signal; 0 for none.
-        lead: How many seconds before the limit it comes.
-        to_batch: Whether it goes to the batch shell alone.
-        kill_wait: Seconds between TERM and KILL.
-        limit_s: Its time limit in seconds.
-        steps: How many steps of the training each start does, at least.
-        seconds: How long a start may take until it has done them.
-        patience: How long a trainer runs that prints no steps.
-        processes: How many of them train on GPUs, if the memory that these need can be computed.
-    """
-
-    script: str
-    folder: str
-    environment: Mapping[str, str]
+    script: str  # its file
+    folder: str  # where it starts
+    environment: Mapping[str, str]  # what its batch script gets
     run_dir: str
-    metrics: str
-    signal: int
-    lead: int
-    to_batch: bool
-    kill_wait: int
-    limit_s: int
-    steps: int
-    seconds: float
-    patience: float
-    processes: int
+    metrics: str  # a regular expression for the numbers that the trainer prints; "" for none
+    signal: int  # the number of the signal of --signal; 0 for none
+    lead: int  # how many seconds before the limit it comes
+    to_batch: bool  # whether it goes to the batch shell alone
+    kill_wait: int  # seconds between TERM and KILL
+    limit_s: int  # its time limit in seconds
+    steps: int  # how many steps of the training each start does, at least
+    seconds: float  # how long a start may take until it has done them
+    patience: float  # how long a trainer runs that prints no steps
+    processes: int  # how many of them train on GPUs, if the memory that these need can be computed
 
 
 def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
@@ -108,7 +91,6 @@ class _Start:
 
     @property
     def requeued(self) -> bool:
-        """Whether the script has asked for another start."""
         return REQUEUED.exists()
 
     @property
@@ -117,7 +99,6 @@ class _Start:
         return self.batch.returncode not in (0, None) and not self.events()
 
     def played(self, act: str) -> dict[str, Any]:
-        """Let it train, do what is to be done, and report."""
         job = self.job
         ready = self._wait(job.seconds, until_ready=act != END)
         trained, before = time.time() - self.began, self.events()
@@ -146,7 +127,7 @@ class _Start:
             "requeued": self.requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
-            "log": self._last(),
+            "log": self._text()[-_MOST_OF_LOG:],
             "quiet_s": time.time() - self.heard,
             **self._newest(),
         }
@@ -159,7 +140,12 @@ class _Start:
         self.batch.wait()
         answers = [line for line in self._text().splitlines() if line.startswith('{"peak_bytes"')]
         answer = json.loads(answers[-1]) if answers else None
-        return {"act": "memory", "memory": answer, "status": self.batch.returncode, "log": self._last()}
+        return {
+            "act": "memory",
+            "memory": answer,
+            "status": self.batch.returncode,
+            "log": self._text()[-_MOST_OF_LOG:],
+        }
 
     def events(self) -> list[dict[str, Any]]:
         """Return what the trainer has written of this start: in its file of events, or else in the log."""
@@ -203,14 +189,15 @@ class _Start:
         newest, name = self.began, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
-                below, own = path[len(root) + 1 :], root == self.job.run_dir
-                if (own and below not in _OF_SCRIPT) or below.endswith(_CHECKPOINTS) or "checkpoint" in below:
+                below, inside = path[len(root) + 1 :], root == self.job.run_dir
+                if (
+                    (inside and below not in _OF_SCRIPT)
+                    or below.endswith(_CHECKPOINTS)
+                    or "checkpoint" in below
+                ):
                     with contextlib.suppress(OSError):
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
         return {"checkpoint": name, "saved": newest if name else None}
-
-    def _last(self) -> str:
-        return self._text()[-_MOST_OF_LOG:]
 
     def _text(self) -> str:
         with self.log.open("rb") as stream:
@@ -224,7 +211,6 @@ def _crowding() -> float:
 
 
 def _written(job: PlayedJob) -> list[dict[str, Any]]:
-    """Return the events that the trainer has written into the run folder."""
     with contextlib.suppress(DocumentError):
         return list(events(Path(job.run_dir)))
     return []
@@ -242,7 +228,6 @@ def _files(folder: str) -> Iterator[str]:
 
 
 def _processes() -> list[int]:
-    """Return the numbers of all processes."""
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
 
 

@@ -12,10 +12,6 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import in_bytes, in_seconds
 
 Start = Mapping[str, Any]
-OK: Literal["ok"] = "ok"
-FAILED: Literal["failed"] = "failed"
-UNKNOWN: Literal["unknown"] = "unknown"
-LOST: Literal["lost"] = "lost"
 _PAGE = "docs/how-to/own-trainer.md"
 NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
 # Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator can't use.
@@ -55,65 +51,50 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield what a rehearsal tried, in its order."""
     if not rehearsed.starts:
         why = f"it reached its limit of {rehearsed.limit}" if rehearsed.limit else rehearsed.failure
-        yield Row("start", FAILED, why or "the job did not start")
+        yield Row("start", "failed", why or "the job did not start")
         return
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
-    by_act = {
-        start["act"]: (start, following)
-        for start, following in zip(rehearsed.starts, [*others, None], strict=True)
-    }
-    if not _trained(first) and first["status"]:
-        by_act = {act: pair for act, pair in by_act.items() if act == "memory"}
-    for act, judge in (
-        ("limit", _limit),
-        ("requeue", _term),
-        ("cancel", _term),
-        ("end", _end),
-        ("memory", _memory),
-    ):
-        if act in by_act:
-            yield from judge(*by_act[act], rehearsed)
+    judges = {"limit": _limit, "requeue": _term, "cancel": _term, "end": _end, "memory": _memory}
+    for start, following in zip(rehearsed.starts, [*others, None], strict=True):  # in the order of the judges
+        if _trained(first) or not first["status"] or start["act"] == "memory":
+            yield from judges[start["act"]](start, following, rehearsed)
     if rehearsed.limit:
-        yield Row("sandbox", FAILED, f"it reached its limit of {rehearsed.limit}")
+        yield Row("sandbox", "failed", f"it reached its limit of {rehearsed.limit}")
 
 
 def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:
     """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
     if not events and has_error(log):
         cause = cause_of(1, log)
-        yield Row("start", FAILED, cause.what, cause.fix)
+        yield Row("start", "failed", cause.what, cause.fix)
         return
     if not events:
-        yield Row(
-            "start",
-            FAILED,
-            "the job reported no steps",
-            "sbatchgen diagnose; of your own trainer set metrics",
-        )
+        fix = "sbatchgen diagnose; of your own trainer set metrics"
+        yield Row("start", "failed", "the job reported no steps", fix)
         return
     begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
     first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
     wanted = processes_of(resolved)
     started, device = first[0].get("processes", wanted), first[0].get("device_type")
     what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
-    yield Row("start", OK if started == wanted else FAILED, what)
+    yield Row("start", "ok" if started == wanted else "failed", what)
     steps = [event for event in first if event.get("event") in ("train", "epoch")]
     what = _progress(steps[0]) if steps else "no step was reported before the stop"
-    yield Row("first steps", OK if steps else FAILED, what)
+    yield Row("first steps", "ok" if steps else "failed", what)
     stop = next((event for event in first if event.get("event") == "preempted"), None)
     if stop:
-        yield Row("time limit", OK, f"{stop.get('reason')}: saved {_progress(stop)}")
+        yield Row("time limit", "ok", f"{stop.get('reason')}: saved {_progress(stop)}")
     if not others:
-        yield Row("restart", FAILED, "the job did not start again", f"sbatchgen diagnose; {_PAGE}")
+        yield Row("restart", "failed", "the job did not start again", f"sbatchgen diagnose; {_PAGE}")
         return
     begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
     last = _step({"events": first})
     if begin is None or last is None:
-        yield Row("restart", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
+        yield Row("restart", "unknown", "the trainer prints no steps", "set metrics in the job")
         return
     what = f"it begins at step {begin}, after step {last}"
-    yield Row("restart", FAILED if begin < last / 2 else OK, what)
+    yield Row("restart", "failed" if begin < last / 2 else "ok", what)
 
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
@@ -124,35 +105,34 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         return
     if not trained and not start["acted"] and ends_in_traceback(start["log"]):
         fix = "let the program end with another status, or Slurm takes it for a success"
-        yield Row("start", FAILED, f"exit status 0, but {cause_of(1, start['log']).what}", fix)
+        yield Row("start", "failed", f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
     wanted = rehearsed.processes
-    started = next(
-        (event.get("processes") for event in start["events"] if event.get("event") == "start"), None
-    )
+    begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
+    started = begins[0] if begins else None
     on = f"{wanted} process{'es' * (wanted > 1)} on {resolved.nodes} node{'s' * (resolved.nodes > 1)}"
     if started is not None and started != wanted:
-        yield Row("start", FAILED, f"{started} of {on} train together", "name another --launcher")
+        yield Row("start", "failed", f"{started} of {on} train together", "name another --launcher")
     elif resolved.trainer is None:
-        yield Row("start", OK, on)
+        yield Row("start", "ok", on)
     else:
-        yield Row("start", OK, f"{on}; {resolved.trainer} ran for {in_seconds(start['trained_s'])}")
+        yield Row("start", "ok", f"{on}; {resolved.trainer} ran for {in_seconds(start['trained_s'])}")
     if trained:
         early = _trained({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
-        yield Row("first steps", OK, f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
+        yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
     elif resolved.trainer is None:
         yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
-        yield Row("first steps", UNKNOWN, "the trainer prints no steps", "set metrics in the job")
+        yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
 
 
 def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Whether it stops and saves before the time limit, and starts again."""
     resolved = rehearsed.resolved
     if not start["acted"]:
-        yield Row("time limit", UNKNOWN, f"the job ended before it, with status {start['status']}")
+        yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
         return
     asked = resolved.options.signal
     how = f"stopped {start['lead']} s before it"
@@ -168,21 +148,21 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         return
     elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
-        yield Row("restart", FAILED, what)
+        yield Row("restart", "failed", what)
     else:
         fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {_PAGE}; or --resume off, for no restarts'
-        has_more = max(_step(each) or 0 for each in rehearsed.starts) > (
-            _step(start) or 0
-        )  # else it may have come to its end
+        furthest = max(_step(each) or 0 for each in rehearsed.starts)
+        has_more = furthest > (_step(start) or 0)  # else it may have come to its end
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
-        yield Row("restart", FAILED if has_more else UNKNOWN, f"exit status 0, and no requeue: {why}", fix)
+        yield Row(
+            "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix
+        )
 
 
 def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Whether it saves when Slurm ends it."""
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
-        yield Row(what, UNKNOWN, f"the job ended before it, with status {start['status']}")
+        yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
         return
     yield _saved(what, "SIGTERM", start, rehearsed)
     if following and rehearsed.resolved.resume != "off":
@@ -195,35 +175,35 @@ def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
         quiet = f"; it has printed nothing for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
-        yield Row("end", UNKNOWN, f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
+        yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
     elif start["status"]:
         yield _failed("end", f"exit status {start['status']}", start, rehearsed)
     elif ends_in_traceback(start["log"]):
-        yield Row("end", UNKNOWN, f"exit status 0, but {cause_of(1, start['log']).what}")
+        yield Row("end", "unknown", f"exit status 0, but {cause_of(1, start['log']).what}")
     else:
-        yield Row("end", OK, f"exit status 0 after {took}")
+        yield Row("end", "ok", f"exit status 0 after {took}")
 
 
 def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Whether the tensors of a step have room on a GPU."""
     needs = start["memory"]
     if needs is None:
-        yield Row("GPU memory", UNKNOWN, f"it can't be computed: {cause_of(1, start['log']).what}")
+        yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
         return
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.kinds() if kind.gpu_memory]
     shape = "x".join(map(str, needs["shape"]))
     tensors, workspace, card = figures(needs)
-    of = f" of {in_bytes(max(limits))}" if limits else ""
-    what = f"about {in_bytes(tensors)} of tensors"
-    what += f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
-    what += f", {in_bytes(card)}{of} on the card: {needs['images']} images of {shape} at once"
-    what += f" in {needs['precision']}"
+    room = f" of {in_bytes(max(limits))}" if limits else ""
+    tried = f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
+    what = (
+        f"about {in_bytes(tensors)} of tensors{tried}, {in_bytes(card)}{room} on the card: "
+        f"{needs['images']} images of {shape} at once in {needs['precision']}"
+    )
     if limits and needs["peak_bytes"] > max(limits):
-        yield Row("GPU memory", FAILED, what, "-- --accumulate 2 or more, --activation-checkpointing")
+        yield Row("GPU memory", "failed", what, "-- --accumulate 2 or more, --activation-checkpointing")
     elif limits and card > min(limits):
-        yield Row("GPU memory", UNKNOWN, f"{what}; by measurements on one GPU it may not fit")
+        yield Row("GPU memory", "unknown", f"{what}; by measurements on one GPU it may not fit")
     else:
-        yield Row("GPU memory", OK, what)
+        yield Row("GPU memory", "ok", what)
 
 
 def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
@@ -239,32 +219,23 @@ def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
-    """What a start did when it was to stop."""
     took, acted = in_seconds(start["took_s"]), start["acted"]
-    saves = [
-        event for event in start["events"] if event.get("event") == "save" and event.get("time", 0) >= acted
-    ]
-    if start["killed"] and what == "time limit" and start["took_s"] < start["lead"]:
-        return Row(
-            what, UNKNOWN, f"{how}; still running {took} later", f"wait longer: --seconds {start['lead']}"
-        )
+    late = [event for event in start["events"] if event.get("time", 0) >= acted]
+    saves = [event for event in late if event.get("event") == "save"]
     if start["killed"]:
-        return Row(
-            what, FAILED, f"{how}; still running {took} later, and killed", f"stop the trainer then: {_PAGE}"
-        )
+        detail = f"{how}; still running {took} later"
+        if what == "time limit" and start["took_s"] < start["lead"]:
+            return Row(what, "unknown", detail, f"wait longer: --seconds {start['lead']}")
+        return Row(what, "failed", f"{detail}, and killed", f"stop the trainer then: {_PAGE}")
     if saves:
-        return Row(what, OK, f"{how}; saved {_progress(saves[-1])} and ended in {took}")
+        return Row(what, "ok", f"{how}; saved {_progress(saves[-1])} and ended in {took}")
     if (start["saved"] or 0) >= acted:
-        return Row(what, OK, f"{how}; saved {start['checkpoint']} and ended in {took}")
+        return Row(what, "ok", f"{how}; saved {start['checkpoint']} and ended in {took}")
     if start["status"] and has_error(start["log"]):
         return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
     since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
-    return Row(
-        what,
-        LOST,
-        f"{how}; ended in {took}, but {since}",
-        f"ignore SIGTERM, and save when the stop file is there: {_PAGE}",
-    )
+    fix = f"ignore SIGTERM, and save when the stop file is there: {_PAGE}"
+    return Row(what, "lost", f"{how}; ended in {took}, but {since}", fix)
 
 
 def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
@@ -274,32 +245,28 @@ def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
         fix = (
             "rehearse it where there is a GPU, or with --on PROFILE; or let it train on CPUs if it finds none"
         )
-        return Row(what, UNKNOWN, f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
-    return Row(what, FAILED, f"{how}: {cause.what}", cause.fix)
+        return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
+    return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
 
 
 def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
-    """Where the next start began."""
     how = f"{how}; " if how else ""
     unit = "step" if _step(start) is not None else "epoch"
-    begins = [
-        event[unit]
-        for event in following["events"]
-        if event.get("event") in ("start", "resume", "train") and unit in event
-    ]
+    shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
+    begins = [event[unit] for event in shown if unit in event]
     last = _step(start, unit)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
             return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
         if last is not None and not following["acted"]:
-            return Row(what, UNKNOWN, f"{how}it ended with status 0, and printed no {unit}")
-        return Row(what, UNKNOWN, f"{how}the trainer prints no steps", "set metrics in the job")
+            return Row(what, "unknown", f"{how}it ended with status 0, and printed no {unit}")
+        return Row(what, "unknown", f"{how}the trainer prints no steps", "set metrics in the job")
     if begins[0] < last / 2 and what != "restart" and not start["saved"]:
-        return Row(what, LOST, f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
+        return Row(what, "lost", f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
     if begins[0] < last / 2:
         fix = f"resume from the newest checkpoint: {_PAGE}"
-        return Row(what, FAILED, f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
-    return Row(what, OK, f"{how}it continues from {unit} {begins[0]}")
+        return Row(what, "failed", f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
+    return Row(what, "ok", f"{how}it continues from {unit} {begins[0]}")
 
 
 def _trained(start: Start) -> list[dict[str, Any]]:

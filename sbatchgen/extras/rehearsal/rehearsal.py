@@ -47,27 +47,16 @@ esac
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What a rehearsal showed.
+    """What a rehearsal showed."""
 
-    Attributes:
-        resolved: The job as it was rehearsed.
-        starts: What happened in each start, as controller.py reports it.
-        processes: How many processes the training has.
-        unproven: What it can't show, and why.
-        seconds: How long it took.
-        memory: The most bytes that all processes together had in memory.
-        limit: The limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself.
-        failure: What the controller printed if it failed.
-    """
-
-    resolved: ResolvedJob
-    starts: tuple[Mapping[str, Any], ...]
-    processes: int
-    unproven: tuple[tuple[str, str], ...]
-    seconds: float
-    memory: int
-    limit: str
-    failure: str
+    resolved: ResolvedJob  # the job as it was rehearsed
+    starts: tuple[Mapping[str, Any], ...]  # what happened in each start, as controller.py reports it
+    processes: int  # how many processes the training has
+    unproven: tuple[tuple[str, str], ...]  # what it can't show, and why
+    seconds: float  # how long it took
+    memory: int  # the most bytes that all processes together had in memory
+    limit: str  # the limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself
+    failure: str  # what the controller printed if it failed
 
 
 def rehearse(
@@ -81,17 +70,11 @@ def rehearse(
     see: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
-    """Run a job through its time limit, a requeue, scancel and its end.
+    """Run a job through its time limit, a requeue, scancel and its end, submitted from `folder`.
 
-    Args:
-        request: The job.
-        environment: The user's.
-        folder: The folder of submission.
-        seconds: How long each start may take until it has done its first steps, and the last until the end.
-        patience: How long a start runs if its trainer prints no steps.
-        network: Whether the job has the machine's network.
-        see: Folders that the job may read beside those that it names.
-        tell: Called with what the trainer can read and write, before it starts.
+    Each start may take so many seconds until it has done its first steps, and the last one until the end; a
+    trainer that prints no steps runs for `patience`. The job may read the folders in `see` beside those that
+    it names, and has the machine's network if `network`. `tell` is called with what it can read and write.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -102,20 +85,18 @@ def rehearse(
     user = environment.get("USER", "user")
     held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
     held = replace(held, gpus=resolved.gpus_per_node)
-    kept, _ = submit_environment(environment)
-    own = {
-        "PATH": f"{_BIN}:{kept.get('PATH', os.defpath)}",
+    exported, _ = submit_environment(environment)
+    replaced = {
+        "PATH": f"{_BIN}:{exported.get('PATH', os.defpath)}",
         "SLURM_SUBMIT_DIR": str(folder),
         "USER": user,
         "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
     }
-    number = str(
-        JOB_ID + os.getpid() % 9000
-    )  # scripts make their port of it, and the machine has other users
+    number = str(JOB_ID + os.getpid() % 9000)  # scripts make their port of it; the machine has other users
     of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
-    batch = {**kept, **of_job, **own}
+    batch = {**exported, **of_job, **replaced}
     run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
-    home = kept.get("HOME", "")
+    home = exported.get("HOME", "")
     kept_copies = ExitStack()
     sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
@@ -126,6 +107,9 @@ def rehearse(
         tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside,
     ):
         played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
+        hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+        limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096)
         box = Box(
             hostname=held.nodes[0],
             home=home,
@@ -133,21 +117,23 @@ def rehearse(
             shown=shown,
             readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
             files={**data, **_files(script, held, job, played)},
-            over={
-                "/etc/hosts": (f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n".encode(), 0o644)
-            },
+            over={"/etc/hosts": (hosts.encode(), 0o644)},
             kept={run_dir: outside},
             devices=_gpus(),
             network="machine" if network else "loopback",
             trusts=True,
-            limits=_limits(seconds),
+            limits=limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0),
         )
         ended = run(
             [sys.executable, "-m", "sbatchgen.extras.rehearsal.controller", f"{PLACE}/play.json"], batch, box
         )
+    starts = []
+    for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
+        with contextlib.suppress(ValueError):
+            starts += [json.loads(line)] if line.startswith("{") else []
     return Rehearsal(
         resolved=resolved,
-        starts=tuple(_starts(ended.files.get("out", ""))),
+        starts=tuple(starts),
         processes=processes_of(resolved),
         unproven=(*unproven, *_of_machine(resolved, network=network)),
         seconds=ended.seconds,
@@ -157,16 +143,7 @@ def rehearse(
     )
 
 
-def _starts(out: str) -> Iterator[dict[str, Any]]:
-    """Yield what the controller reports; the trainer may have added lines."""
-    for line in out.splitlines():
-        if line.startswith("{"):
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
-
-
 def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
-    """Return what the trainer can read and write."""
     reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
     reach = "has this machine's network" if network else "has no network (--network gives it one)"
     return (
@@ -186,14 +163,6 @@ def _of_python(resolved: ResolvedJob) -> Iterator[str]:
             yield str(folder)
 
 
-def _limits(seconds: float) -> BoxLimits:
-    """Return what the job may use: it trains."""
-    wall = 5 * (seconds + KILL_WAIT) + 300
-    return BoxLimits(
-        seconds=wall, cpu=math.inf, idle=math.inf, memory=_memory(), each=0, file=0, processes=4096
-    )
-
-
 def processes_of(resolved: ResolvedJob) -> int:
     """Return how many processes train together."""
     return resolved.nodes * resolved.nproc_per_node if resolved.mode.several_processes else 1
@@ -209,11 +178,10 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
     if not resolved.slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="run the job itself: sbatchgen submit")
-    processes, most = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
-    if processes > most:
-        what = (
-            f"the job has {processes} processes, and this machine has {os.cpu_count()} CPUs: at most {most}"
-        )
+    processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
+    if processes > limit:
+        has = f"this machine has {os.cpu_count()} CPUs"
+        what = f"the job has {processes} processes, and {has}: at most {limit}"
         raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
 
 
@@ -223,10 +191,9 @@ def _on_this_machine(
     """Return the job with what this machine lacks replaced, and what that leaves unproven."""
     unproven, args = [], list(resolved.args)
     is_login_node = shutil.which("sbatch", path=environment.get("PATH")) is not None
-    if resolved.runtime.is_container or _is_missing(resolved, folder, environment):
-        unproven.append(
-            (f"{resolved.runtime.name}", f"this command's Python runs in its place: {sys.executable}")
-        )
+    missing = resolved.runtime.missing(resolved, lambda path: here(path, folder, environment))
+    if resolved.runtime.is_container or any(missing):
+        unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
     if resolved.trainer is None:
         args += ["--log-every", "1"]
@@ -239,22 +206,14 @@ def _on_this_machine(
     return replace(resolved, args=tuple(args)), unproven
 
 
-def _is_missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> bool:
-    return any(resolved.runtime.missing(resolved, lambda path: here(path, folder, environment)))
-
-
 def _gpus() -> list[str]:
-    """Return the devices of GPUs that this machine has."""
     return [name for name in _GPUS if Path("/dev", name).exists()]
 
 
 def _batch(resolved: ResolvedJob) -> int:
-    """Images of a step of the bundled trainer."""
     words = [word for arg in resolved.args for word in arg.split("=", 1)]
-    for flag, times in (
-        ("--batch-size", 1),
-        ("--batch-size-per-gpu", resolved.nodes * resolved.nproc_per_node),
-    ):
+    processes = resolved.nodes * resolved.nproc_per_node
+    for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
         if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
             return int(value) * times
     return 64
@@ -262,11 +221,9 @@ def _batch(resolved: ResolvedJob) -> int:
 
 def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
     """Return what no machine but the cluster shows."""
-    rows = (
-        [("GPUs", "this machine has none: the training runs on CPUs")]
-        if resolved.gpus_per_node and not _gpus()
-        else []
-    )
+    rows = []
+    if resolved.gpus_per_node and not _gpus():
+        rows.append(("GPUs", "this machine has none: the training runs on CPUs"))
     if computes_memory(resolved):
         rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
     if resolved.nodes > 1:
@@ -324,8 +281,3 @@ def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[
         f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
         f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
     }
-
-
-def _memory() -> int:
-    """Three quarters of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4

@@ -46,23 +46,19 @@ def main() -> int:
     mine.touch()
     try:
         signal.signal(signal.SIGTERM, _abort)
-        return _run(
-            [exported | step.variables(task, tasks, options, job, exported) for task in tasks],
-            command,
-            options,
-        )
+        environments = [exported | step.variables(task, tasks, options, job, exported) for task in tasks]
+        return _run(environments, command, options)
     finally:
         mine.unlink()
 
 
 def _of_memory(command: list[str]) -> list[str]:
-    """Return the command that computes the memory for the arguments of the bundled trainer."""
     package = next((word for word in command if word.endswith("/training")), None)
     if package is None:
         return command
     launcher = next(at for at, word in enumerate(command) if word.startswith(package))
     arguments = command[command.index(package) + 1 :]
-    return [*command[:launcher], str(Path(__file__).with_name("memory.py")), package, *arguments]
+    return [*command[:launcher], f"{package}/memory.py", *arguments]
 
 
 def _abort(number: int, _: FrameType | None) -> None:
@@ -105,14 +101,10 @@ def _start(command: list[str], environment: dict[str, str]) -> int:
 
 def _on_this_machine(environment: dict[str, str]) -> dict[str, str]:
     """Name the loopback where a variable names an interface that this machine lacks."""
-    missing = [name for name in _INTERFACES if name in environment and not _is_here(environment[name])]
+    here = [name for _, name in socket.if_nameindex()]
+    named = {name: environment[name] for name in _INTERFACES if name in environment}
+    missing = [name for name, text in named.items() if text not in here and text.replace("_", "").isalnum()]
     return environment | dict.fromkeys(missing, "lo")
-
-
-def _is_here(interface: str) -> bool:
-    return (
-        interface in (name for _, name in socket.if_nameindex()) or not interface.replace("_", "").isalnum()
-    )
 
 
 if __name__ == "__main__":

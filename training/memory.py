@@ -1,7 +1,6 @@
-"""The most memory that the steps of a run need on a GPU, without one: `python3 memory.py .../training ARGS`.
+"""The most memory that the steps of a run need on a GPU, without one: `python3 .../training/memory.py ARGS`.
 
-A program for the Python of a job, which has torch; this package never imports it. `training` is the trainer's
-package, ARGS are its arguments, WORLD_SIZE is the number of processes. It prints a line of JSON.
+ARGS are those of a training, WORLD_SIZE is the number of its processes. It prints a line of JSON.
 
 Two steps are done with tensors that have a shape and no contents (torch's FakeTensorMode), and each tensor
 counts while it exists. Not counted: CUDA's context, workspaces of cuDNN, buffers of NCCL, and memory that the
@@ -24,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":  # started as a file: import the trainer's package, and nothing of this folder
-    others = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE]
-    sys.path[:] = [str(Path(sys.argv.pop(1)).parent), *others]
+PACKAGE = Path(__file__).resolve().parent
+if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
+    sys.path.insert(0, str(PACKAGE.parent))
 
 import torch
 import torch.utils.checkpoint
@@ -148,19 +147,15 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
             train_step(session, batches, [count] * config.accumulate, tally, step=number)
     held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
     of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return {
         "peak_bytes": counter.most + of_data,
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,
-        "tries_kernels": _tries_kernels(config, model),
+        # cuDNN tries kernels that need much memory: in the first steps, for convolutions of fp32.
+        "tries_kernels": convolves and config.precision == "fp32" and not config.deterministic,
     }
-
-
-def _tries_kernels(config: Config, model: nn.Module) -> bool:
-    """Whether cuDNN tries kernels that need much memory: in the first steps, for convolutions of fp32."""
-    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    return convolves and config.precision == "fp32" and not config.deterministic
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:

@@ -1,0 +1,80 @@
+"""The layers that a profile brings: its settings, those of the partition, and the options of the mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sbatchgen.inputs.document import Document
+from sbatchgen.inputs.layers import Layer, Level, option_values, settings_layer
+from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.modes import Mode
+from sbatchgen.units import Text
+
+DEFAULT_LAUNCHER = "torchrun"
+LAUNCHER_ARGS = "launchers.args"  # of the profile
+
+
+def partition_of(profile: Profile, name: str) -> Partition:
+    """Return what is known of a partition; of the first one of several."""
+    return profile.partitions.get(Text(name.partition(",")[0])) or Partition()
+
+
+def named_partition(layers: Sequence[Layer]) -> str:
+    """The partition that a job names; "" if it names none."""
+    given = [each.values["options.partition"] for each in layers if "options.partition" in each.values]
+    return str(given[-1] if given else "")
+
+
+def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
+    """Return the partition of a job before one is chosen: its own, or the default; "" without one."""
+    of_mode = profile.modes[mode.name].partition if mode.name in profile.modes else None
+    fallback = of_mode or profile.options.partition or profile.default_partition
+    return str(named_partition(layers) or fallback or "")
+
+
+def profile_layers(
+    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
+) -> Iterator[Layer]:
+    """The profile's own layers: its settings, those of the partition, and the options of the mode."""
+    cluster, places = profile.value, profile.places
+    facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    optional = {
+        "template": cluster.template,
+        "data": cluster.paths.data,
+        "options.partition": cluster.default_partition,
+    }
+    facts |= {key: value for key, value in optional.items() if value}
+    where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
+    yield Layer(Level.PROFILE, facts, {**places, **where})
+    first = partition_name.partition(",")[0]
+    given = [each.values["launcher"] for each in layers if "launcher" in each.values]
+    launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
+    parts = [("gpu_options.", "options.")] * uses_gpus + [(f"launchers.{launcher}.", "")] * bool(
+        mode.launchers
+    )
+    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, defaults=True), parts)
+    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
+    yield from _with_parts(here, parts)
+    if mode.name in cluster.modes:
+        of_mode, start = cluster.modes[mode.name], f"modes.{mode.name}"
+        values = option_values(of_mode)
+        written = {key: key.replace("options", start, 1) for key in values}
+        written |= {f"step.{name}": f"{start}.step.{name}" for name in of_mode.step}
+        values |= {f"step.{name}": value for name, value in of_mode.step.items()}
+        yield Layer(Level.PARTITION, values, {key: places.get(name, name) for key, name in written.items()})
+
+
+def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
+    """Yield settings without their parts, then each part that holds for this job: the start of its keys."""
+    level, values, places = settings
+    plain = {
+        key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
+    }
+    yield Layer(level, plain, places)
+    for start, instead in parts:
+        keys = {key: f"{instead}{key.removeprefix(start)}" for key in values if key.startswith(start)}
+        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}  # the trainer has others
+        where = {name: places[key] for key, name in keys.items() if key in places}
+        yield Layer(level, {name: values[key] for key, name in keys.items()}, where)
