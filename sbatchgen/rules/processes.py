@@ -207,6 +207,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             what += (
                 f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the number"
             )
+            what += "; Slurm 26.05 refuses the job, or lets it wait for ever" * (tasks == 1)
             yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
             return
 

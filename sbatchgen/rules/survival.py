@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
+from sbatchgen.job.launches import HELPERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
@@ -306,6 +307,24 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
                 return
 
 
+@RULES.add("SB623", "info", "a program of a task whose end no task sees", source="bash(1)")
+def _unseen_end(script: JobScript) -> Iterator[Hit]:
+    """Programs in the background of a task, beside which another one continues, in a step of several tasks."""
+    for launch in script.steps:
+        for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
+            if any(each.name in _ENDS_OTHERS for each in body.commands):
+                continue
+            started = (each for each in body.commands if each.background and each.name not in HELPERS)
+            command = next((each for each in started if each.name and not _MONITORS.search(each.text)), None)
+            if command and not all(each.background for each in body.commands):
+                what = f"if {command.name} in the background of a task ends, no other program is ended: the "
+                what += "step runs on without it"
+                fix = "all programs with &, then wait -n; and srun --kill-on-bad-exit=1"
+                yield Hit(script.at_command(launch.command), what, fix)
+                return
+
+
+_MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
 _ENDS_OTHERS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
 # Programs that never end by themselves.
 SERVES = re.compile(
