@@ -50,24 +50,23 @@ def _same_gpu(done: DryRun) -> Iterator[Hit]:
 @RULES.add("SB347", "warning", "a server on another node than localhost", source="docs/design/slurm.md")
 def _not_here(done: DryRun) -> Iterator[Hit]:
     """Steps of one task that Slurm puts on other nodes than the server that they ask for by localhost."""
+    started = [(step, process) for step in done.steps for process in step.processes if not done.ended.limit]
+    listening = [(step, process.node, _ports_of(process.argv)) for step, process in started]
     lines = set()
-    for first, second in combinations(done.steps, 2):
-        if done.ended.limit or not at_once(first, second) or second.line in lines:
-            continue
-        for process in second.processes:
-            for port in {*_LOCALHOST.findall(" ".join(process.argv))} if process.argv else ():
-                there = {each.node for each in first.processes if port in _ports_of(each.argv)}
-                here = {
-                    each.node
-                    for step in done.steps
-                    for each in step.processes
-                    if port in _ports_of(each.argv)
-                }
-                if there and process.node not in here:
-                    lines.add(second.line)
-                    what = f"this runs on {process.node} and asks localhost:{port}, but the program of line "
-                    what += f"{first.line} listens on {min(there)}"
-                    yield Hit(done.at(second.line), what, "srun -w NODE for both, or the name of the node")
+    for step, process in started:
+        for port in _LOCALHOST.findall(" ".join(process.argv)):
+            there = {
+                node: first.line for first, node, ports in listening if port in ports and at_once(first, step)
+            }
+            here = (node == process.node and port in ports for _, node, ports in listening)
+            if there and step.line not in lines and not any(here):
+                lines.add(step.line)
+                node, line = min(there.items())
+                what = (
+                    f"this runs on {process.node} and asks localhost:{port}, but the program of line {line} "
+                )
+                what += f"listens on {node}"
+                yield Hit(done.at(step.line), what, "srun -w NODE for both, or the name of the node")
 
 
 _LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
@@ -93,10 +92,8 @@ def _runs_on(done: DryRun) -> Iterator[Hit]:
         if serving and len(serving) < len(last):
             rank = min(serving)
             ends = next(process for each, process in last.items() if each not in serving)
-            what = (
-                f"{serving[rank].argv[0]} of rank {rank} never ends: when {ends.argv[0]} of rank {ends.rank} "
-            )
-            what += "has ended, the step holds its nodes until the time limit"
+            what = f"{serving[rank].argv[0]} of rank {rank} never ends: when {ends.argv[0]} of rank "
+            what += f"{ends.rank} has ended, the step holds its nodes until the time limit"
             yield Hit(done.at(step.line), what, "srun --wait=60")
 
 

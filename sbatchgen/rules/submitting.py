@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-_ITS_OWN = frozenset(
-    ("echo", "printf", "export", "local", "declare", "readonly")
-)  # status, whatever is in $( )
+# Commands with a status of their own, whatever that of $( ) among their words is.
+_ITS_OWN = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
 _OF_A_JOB = re.compile(
     r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
 )
@@ -36,12 +35,8 @@ def _refusal_seen(script: JobScript) -> Iterator[Hit]:
         hides = _hides(script, command)
         if hides:
             what = f"set -e sees the status of {hides}, not of sbatch: a refused job does not end the script"
-            fix = (
-                "id=$(sbatch --parsable FILE) on a line of its own"
-                if hides in _ITS_OWN
-                else "set -o pipefail"
-            )
-            yield Hit(script.at_word(command), what, fix)
+            alone = "id=$(sbatch --parsable FILE) on a line of its own"
+            yield Hit(script.at_word(command), what, alone if hides in _ITS_OWN else "set -o pipefail")
 
 
 def _hides(script: JobScript, command: Command) -> str:
@@ -97,7 +92,5 @@ def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]
 def _of_another_step(script: JobScript) -> Iterator[Hit]:
     names = [name for name in _OF_A_STEP if name in script.environment and name not in script.assigned]
     if names:
-        what = (
-            f"{names[0]} is in the environment, of a step in which this shell runs: the job's steps obey it"
-        )
+        what = f"{names[0]} is in the environment, of the step of this shell: the steps of the job obey it"
         yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")

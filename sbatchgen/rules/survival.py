@@ -309,7 +309,7 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB623", "info", "a program of a task whose end no task sees", source="bash(1)")
 def _unseen_end(script: JobScript) -> Iterator[Hit]:
-    """Programs in the background of a task, beside which another one continues, in a step of several tasks."""
+    """Programs in the background of a task beside which another one continues, in a step of several."""
     for launch in script.steps:
         for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
             if any(each.name in _ENDS_OTHERS for each in body.commands):
