@@ -1,7 +1,7 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types, words and tests; jobs on a real Slurm where root and the packages are there
 # make proofs what make test leaves out: long trainings, a browser, and jobs on a second Slurm
-# make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
+# make test-fast  format, lint and what a change of the command breaks first, without Slurm and torch: two minutes
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make page-tests   the tests of `sbatchgen page`: Node.js with npm, and Chromium
 # make changelog   what the next release changes, from the files in changes/
@@ -24,16 +24,15 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test proofs test-fast test-oldest check clean sid page-packages page-tests modules old-python changelog release
+.PHONY: smoke-gpu demo docs test proofs test-fast test-oldest check lint types words compiled clean sid page-packages page-tests modules old-python changelog release
 
 # Test files are shared out among so many processes, the longest first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own. `make test PYTEST_ADDOPTS=--update-durations` measures them again.
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
-TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py tests/plan/test_memory.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
 PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests tools
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST = sh tests/tmp_in_memory.sh $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -77,11 +76,22 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs . build/site
 	@echo 'The site is in build/site: open build/site/index.html'
 
-check: $(VENV)/.test
+check: lint types words
+
+lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.test
 	$(BIN)/mypy
+
+words: $(VENV)/.test
 	$(BIN)/python tests/words.py $(PROSE)
+
+# By one process, which takes 10 s in a new checkout: each of those that share the tests would take them.
+compiled: $(VENV)/.test
+	$(BIN)/python -m compileall -q sbatchgen training
+	$(BIN)/python -m pytest --collect-only >/dev/null || true # make test tells of errors
 
 # A newer Slurm, whose sbatch the tests then ask too; as root.
 sid:
@@ -102,17 +112,15 @@ page-tests: page-packages $(VENV)/.test
 old-python:
 	bash tests/training/old_python.sh build/python3.9
 
-test: check
-	$(BIN)/python -m compileall -q sbatchgen training
+test: $(VENV)/.test
+	$(MAKE) --jobs --output-sync check compiled
 	$(PYTEST) -m 'not proof'
 
 proofs: $(VENV)/.test
 	$(PYTEST) -m proof
 
-test-fast: $(VENV)/.test
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(PYTEST) -m 'not slow' $(TRAINS:%=--ignore %)
+test-fast: lint
+	$(PYTEST) -m 'not slow and not proof and not torch'
 
 changelog: $(VENV)/.test
 	@$(BIN)/python -m towncrier build --draft --version Unreleased

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ PROOFS = frozenset(
     training/test_seen.py training/test_starts.py
     """.split()
 )
+# Left out by make test-fast: folders and files whose tests train, and those that take long with no Slurm.
+TORCH = ("docs/test_own.py", "jobs/", "plan/test_memory.py", "test_benchmark.py", "training/")
+SLOW = ("adopt/test_long.py", "page/", "plan/test_healthy.py", "plan/test_sandbox.py", "trust/")
 HOMES = itertools.count()
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
@@ -77,16 +81,44 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that need torch are not loaded where they are left out: it takes longer than all others."""
+    apart = "not torch" in config.option.markexpr and _is_in(TORCH, _name(collection_path))
+    return True if apart else None  # None: as the other options say
+
+
+def _name(path: Path) -> str:
+    """The name of a test file, from tests/ on."""
+    return (
+        path.relative_to(REPOSITORY / "tests").as_posix() if path.is_relative_to(REPOSITORY / "tests") else ""
+    )
+
+
+def _is_in(places: Sequence[str], name: str) -> bool:
+    return any(name.startswith(place) for place in places)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a real Slurm or a training as slow, and proofs; put the longest parts first."""
+    """Mark what needs a real Slurm or takes long as slow, what needs torch, and proofs; put the longest parts first."""
     for item in items:
-        if isinstance(item, pytest.Function) and SLOW_FIXTURES & set(item.fixturenames):
+        name = _name(item.path)
+        if _is_in(SLOW, name) or (
+            isinstance(item, pytest.Function) and SLOW_FIXTURES & set(item.fixturenames)
+        ):
             item.add_marker("slow")
+        if _is_in(TORCH, name):
+            item.add_marker("torch")
         file, _, later = part(item.nodeid).partition("@")
         if later or file in PROOFS:
             item.add_marker("proof")
     durations = json.loads(DURATIONS.read_text())
-    items.sort(key=lambda item: -durations.get(part(item.nodeid), 0))
+
+    def duration(item: pytest.Item) -> float:
+        """Of a part that was not measured, as on the other Slurm; what is new goes first, since it may be long."""
+        name = part(item.nodeid)
+        return float(durations.get(name, durations.get(name.partition("@")[0], inf)))
+
+    items.sort(key=duration, reverse=True)
 
 
 def pytest_collection_finish() -> None:

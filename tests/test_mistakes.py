@@ -65,9 +65,9 @@ review job.yml | did you mean 'job.yaml'? | review job.yaml
 submit run.slurm --dry-run | a file that exists | submit old.slurm --dry-run
 submit odl.slurm | did you mean 'old.slurm'? | submit old.slurm --dry-run
 review sinlge | did you mean 'single'? | review single
-review single -N 2 | no such option -N | review single --nodes 2
+review ddp -N 2 | write --nodes | review ddp --nodes 2
 review single --device cpu | no such option --device | review single -- --device cpu
-status --follow | no such option --follow | status --watch
+status --follow | write --watch | status
 sweep single --param lr 0.1,0.01 | unexpected extra argument | sweep single --param lr=0.1,0.01 --dry-run
 sumbit single | did you mean 'submit'? | submit single --dry-run
 review single --profile sit | did you mean 'site'? | review single --profile site

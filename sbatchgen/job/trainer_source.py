@@ -19,6 +19,7 @@ from sbatchgen.executables.word_table import rows
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
 
+PAGE = "docs/how-to/own-trainer.md"
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files
 
@@ -43,6 +44,8 @@ _MAY_LOAD = re.compile(
     r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
 )
 _READS = re.compile(r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained")  # a model, or data
+# Options that take a checkpoint.
+_RESUMES = re.compile(r"(?m)^--(?:resume(?:[-_]from(?:[-_]checkpoint)?)?|(?:ckpt|checkpoint)[-_]path)$")
 _STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict nothing takes these
 _FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # of Lightning and transformers
 _CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
@@ -121,6 +124,13 @@ class TrainerSource:
         file = f'"{self.saved[0].name}"' if len(self.saved) == 1 else "FILE"
         takes = 'model.load_state_dict(state["model"]); first = state["epoch"] + 1'
         return f"if os.path.exists({file}): state = torch.load({file}); {takes}"
+
+    @property
+    def way_to_resume(self) -> str:
+        """What its job needs to start it again: keys for its option that takes a checkpoint, if any."""
+        option = _RESUMES.search(self.words)
+        keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
+        return f"{keys or '--requeue-on-timeout, if it finds its checkpoint by itself'} ({PAGE})"
 
     @property
     def never_asks(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
+from sbatchgen.job.trainer_source import PAGE
 from sbatchgen.quoting import word
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
@@ -21,7 +22,6 @@ from sbatchgen.units import ShellPath
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
-PAGE = "docs/how-to/own-trainer.md"
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 

@@ -183,8 +183,8 @@ def _causes(
         return causes
     if training and _says_failed(training, job):
         why = training.reason
-        told = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name) or ([told] if why else [])
+        failure = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
+        causes = failures("", [(0, why)], run.name) or ([failure] if why else [])
         return [replace(cause, file=str(folder / STATUS)) for cause in causes]
     is_empty = logs and not any(logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()

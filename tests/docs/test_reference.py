@@ -39,7 +39,8 @@ def test_the_example_has_every_key_and_is_sound(name: str) -> None:
     wanted = {key for record in (whole, *whole["definitions"].values()) for key in record["properties"]}
     if name == "profile":  # its options are those of a job
         wanted -= {*schema("job")["definitions"]["SbatchOptions"]["properties"]} - {"options", "qos"}
-    assert wanted <= {*keys(yaml.safe_load(text))}
+    missing = wanted - {*keys(yaml.safe_load(text))}
+    assert not missing, f"a line for each in docs/reference/{name}-example.yaml"
 
 
 def keys(value: object) -> Iterator[str]:
@@ -51,7 +52,7 @@ def keys(value: object) -> Iterator[str]:
 def test_every_rule_links_to_its_page() -> None:
     text = (PAGES / "rules.md").read_text()
     linked = dict(re.findall(r"^\| \[(SB\d+)\]\(.*?/pages/(.*?)#", text, re.MULTILINE))
-    assert {*linked} == {*rules()}
+    assert {*linked} == {*rules()}, "pytest --update-golden tests/docs"
     assert all(f"\n## {rule} " in (FOLDER / page).read_text() for rule, page in linked.items())
     numbers = [int(page.partition("-")[0]) for page in linked.values()]
     assert numbers == sorted(numbers)

@@ -13,7 +13,11 @@ from sbatchgen.units import NEWEST, RELEASES
 
 def test_each_option_of_each_release_has_a_meaning() -> None:
     known = {name for release in RELEASES for name in specs(release)}
-    assert set(meanings()) == known
+    missing, unknown = known - {*meanings()}, {*meanings()} - known
+    assert not missing, (
+        "a help in sbatchgen/inputs/options.py, or a row of sbatchgen/extras/editor/option_meanings.py"
+    )
+    assert not unknown, "a row in sbatchgen/sbatch/option_table.py"
 
 
 def test_limits_and_words_are_of_options_that_exist() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
+from sbatchgen.modes import MODES
 from tests.conftest import Command
 from tests.editor.client import Editor, editor
 
@@ -194,7 +195,7 @@ def test_a_job_tells_the_limits_and_the_layer_of_a_value(bare: Editor, tmp_path:
 @pytest.mark.parametrize(
     ("text", "at", "offered"),
     [
-        ("mode: ", "mode: ", ["cpu", "single", "dataparallel", "ddp"]),
+        ("mode: ", "mode: ", [*MODES]),
         ("mode: ddp\nlaun", "laun", ["launcher:", "launcher_args:"]),
         ("mode: ddp\noptions:\n  part", "part", ["partition:"]),
         ("mode: ddp\noptions: {nodes: 2, q", ", q", ["qos:"]),

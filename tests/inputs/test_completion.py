@@ -23,6 +23,7 @@ from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.options import VALUES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.keys import keys_of, without_none
+from sbatchgen.runtimes import RUNTIMES
 from tests.conftest import Command
 
 HEAD = "name: x\nurl: x\nchecked: 2026-01-01\n"
@@ -94,7 +95,7 @@ partitions:
         ("sweep job.yaml --partition c", "cpu"),
         ("gpus --for job.yaml --partition ", "gpu cpu"),
         ("render ddp --partition ", "gpu cpu"),
-        ("render ddp --runtime ", "apptainer conda edf enroot host podman-hpc prefix shifter uv venv"),
+        ("render ddp --runtime ", " ".join(sorted(RUNTIMES))),
         ("render ddp --launcher s", "srun spawn"),
         ("render ddp --gpu-request gpus", "gpus_per_node gpus_per_task gpus"),
         ("render ddp --resume a", "auto"),

@@ -193,7 +193,7 @@ def test_an_account_that_is_set_wins_over_a_made_up_one(folder: Path, command: C
         "partitions: {p: {gpus_per_node: 4, cpus_per_node: 8, accounts: [prof1]}}\n"
     )
     tried = command("own.yaml", "--set", "options.account=prof1", program=trial.cli)
-    assert "host     p          ok   ok      ok            ok\n" in tried.out
+    assert re.search(rf"host +p( +ok){{{len(MODES)}}}\n", tried.out)
     assert " ok" not in command("own.yaml", program=trial.cli).out
 
 
@@ -258,7 +258,7 @@ def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     (pack / "profiles/example.yaml").write_text(PROFILE.replace("template: site.sh.j2\n", ""))
     result = command("pack", "--live", program=trial.cli)
     assert result.status == 0, result.err
-    assert "example  conda    gpu        ok   ok      ok            ok\n" in result.out
+    assert re.search(rf"example +conda +gpu( +ok){{{len(MODES)}}}\n", result.out)
 
     moved = PROFILE.replace("template: site.sh.j2\n", "").replace("  gpu:", "  gone:")
     (pack / "profiles/example.yaml").write_text(moved.replace("partition: gpu", "partition: gone"))

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbatchgen.sandbox.box import Box, BoxLimits, Ended, run
+from sbatchgen.sandbox.box import Ended
 from tests.cluster import mounts
 from tests.cluster.fixtures import VISIBLE
 from tests.conftest import REPOSITORY
-from tests.trust.watched import tree
 
 USER = 54321
 # A third overlay over two others is refused, as one over some file systems of clusters.
@@ -73,32 +72,9 @@ def boxed(
     identity = ["setpriv", f"--reuid={place.uid}", f"--regid={place.uid}", "--clear-groups"]
     task = pickle.dumps((command, str(folder), limits or {}, more))
     done = subprocess.run(
-        [*enter, *identity, sys.executable, "-m", "tests.plan.boxes"],
+        [*enter, *identity, sys.executable, "-m", "tests.plan.box_program"],
         input=task, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     ended, changed = pickle.loads(done.stdout)  # noqa: S301
     return Seen(ended, changed)
-
-
-def main() -> None:
-    """Run what stdin says, as `boxed` asks."""
-    command, folder, limits, more = pickle.load(sys.stdin.buffer)  # noqa: S301
-    before = tree(Path(folder))
-    number = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    box = Box(
-        home="/home/someone",
-        hostname="node1",
-        folder=folder,
-        shown={folder: [number]},
-        limits=BoxLimits(**limits),
-        **more,
-    )
-    ended = run(["/bin/bash", "-c", command], {"PATH": "/usr/bin:/bin"}, box)
-    after = tree(Path(folder))
-    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    sys.stdout.buffer.write(pickle.dumps((ended, changed)))
-
-
-if __name__ == "__main__":
-    main()

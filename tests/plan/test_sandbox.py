@@ -210,7 +210,7 @@ def test_memory_that_processes_share_counts_once(folder: Path, place: Place) -> 
     ],
 )
 def test_it_ends_at_its_limits(folder: Path, place: Place, attack: str, limit: str) -> None:
-    limits = {"cpu": 1.0, "seconds": 20.0, "idle": 1.0}
+    limits = {"cpu": 0.4, "seconds": 20.0, "idle": 1.0}
     done = boxed(
         attack, folder, place, limits if limit == "time" else {"cpu": 20.0, "seconds": 60.0, "idle": 20.0}
     ).ended
@@ -220,7 +220,7 @@ def test_it_ends_at_its_limits(folder: Path, place: Place, attack: str, limit: s
 
 def test_what_is_left_in_the_background_ends_too(folder: Path, place: Place) -> None:
     done = boxed(
-        "(while :; do :; done) & sleep 1000 & echo done", folder, place, {"cpu": 1.0, "seconds": 60.0}
+        "(while :; do :; done) & sleep 1000 & echo done", folder, place, {"cpu": 0.4, "seconds": 60.0}
     ).ended
     assert (done.status, done.limit, done.files["out"]) == (0, "", "done\n")
 

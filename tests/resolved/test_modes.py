@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sbatchgen.modes import MODES, Mode
+from sbatchgen.modes import LAUNCHERS, MODES, Mode
+from tests.conftest import REPOSITORY
 from tests.scripts import PROFILES, errors, resolved, script
 from training.config import parse
 
@@ -20,6 +21,12 @@ def test_a_new_mode_works_on_every_profile(profile: str, monkeypatch: pytest.Mon
     assert (fsdp.nodes, fsdp.launcher) == (ddp.nodes, ddp.launcher)
     assert fsdp.nproc_per_node >= ddp.nproc_per_node
     assert "--fsdp" in script(fsdp)
+
+
+@pytest.mark.parametrize("name", [*MODES, *LAUNCHERS])
+def test_each_mode_and_launcher_has_a_row_of_its_page(name: str) -> None:
+    page = REPOSITORY / "docs/how-to/choose-gpus.md"
+    assert f"\n| `{name}` |" in page.read_text(), page
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=lambda mode: mode.name)

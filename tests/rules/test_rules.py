@@ -74,9 +74,9 @@ def started(page: Page, example: Example, folder: Path) -> list[Finding]:
 
 
 def test_rules_and_pages_are_the_same() -> None:
-    assert {rule.id: rule.title for rule in rules().values()} == {
-        page.rule: page.title for page in PAGES.values()
-    }
+    titles = {rule.id: rule.title for rule in rules().values()}
+    pages = {page.rule: page.title for page in PAGES.values()}
+    assert titles == pages, "each rule is a section of a file in sbatchgen/rules/pages, with its title"
 
 
 def test_no_id_is_given_twice() -> None:

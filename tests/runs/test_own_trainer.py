@@ -76,6 +76,25 @@ def test_restarts_are_counted_where_there_may_be_some(command: Command, folder: 
     assert review(command, mode="single")["request"]["restarts"] == 10
 
 
+@pytest.mark.parametrize(
+    ("lines", "proposed"),
+    [
+        ('parser.add_argument("--resume")', 'set checkpoint, and resume_args: [--resume, "{checkpoint}"]'),
+        ("", "--requeue-on-timeout, if it finds its checkpoint by itself"),
+    ],
+)
+def test_the_way_to_resume_follows_from_the_source(
+    command: Command, folder: Path, lines: str, proposed: str
+) -> None:
+    (folder / "train.py").write_text(
+        f"import argparse, torch\nparser = argparse.ArgumentParser()\n{lines}\n"
+        "model = torch.nn.Linear(1, 1)\nmodel.load_state_dict(torch.load('m.pt'))\n"
+        "torch.save(model.state_dict(), 'm.pt')\n"
+    )
+    restarts = review(command, mode="single")["job"]["restarts"]
+    assert restarts.startswith(f"train.py asks for none: at the time limit the job ends; {proposed} (docs/")
+
+
 @pytest.mark.parametrize("trainer", ["torchrun", "accelerate", "./job.sh", "torch.distributed.run"])
 def test_a_launcher_and_a_script_of_shell_are_no_trainers(
     command: Command, folder: Path, trainer: str
@@ -134,6 +153,7 @@ def test_an_environment_that_may_have_torch_is_no_finding(
     assert says(json.loads(made.out)) == []
 
 
+@pytest.mark.torch
 def test_the_python_of_this_shell_is_looked_at_if_it_is_that_of_the_job(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -438,7 +438,7 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
     assert "cancelled: 7 cancelled, 1 failed, 1 completed" in shown
 
 
-SQUEUE_OF_CLUSTERS = """#!{python}
+SQUEUE_OF_CLUSTERS = """#!{python} -S
 import sys
 KEYS = {{"": "0a", "east": "0b", "west": "0c", "south": "0d"}}
 (cluster,) = [word.partition("=")[2] for word in sys.argv if word.startswith("--clusters=")] or [""]

@@ -14,8 +14,8 @@ from sbatchgen.runtimes.base import NoFacts, Runtime
 from tests.conftest import REPOSITORY
 from tests.scripts import NEEDS, resolved, script
 
-PAGE = (REPOSITORY / "docs/how-to/use-containers.md").read_text()
-EXAMPLE = (REPOSITORY / "docs/reference/profile-example.yaml").read_text()
+PAGE = REPOSITORY / "docs/how-to/use-containers.md"
+EXAMPLE = REPOSITORY / "docs/reference/profile-example.yaml"
 SECTIONS = {"venv": "A virtual environment", "conda": "Conda", "apptainer": "Apptainer", "enroot": "Enroot"}
 # Keys that the page has not among its first fields, and why.
 NOT_ON_THE_PAGE = {"prefix": "a wrapper of the site, which its profile names"}
@@ -24,8 +24,9 @@ each = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=str)
 
 @each
 def test_it_has_a_page_section_and_a_row(runtime: Runtime) -> None:
-    assert f"| `{runtime.name}` |" in PAGE
-    assert runtime.requires is None or f"\n## {SECTIONS.get(runtime.name, runtime.name)}" in PAGE
+    text, section = PAGE.read_text(), f"\n## {SECTIONS.get(runtime.name, runtime.name)}"
+    assert f"| `{runtime.name}` |" in text, f"a row of {PAGE}"
+    assert runtime.requires is None or section in text, f"a section of {PAGE}"
 
 
 @each
@@ -38,7 +39,8 @@ def test_what_it_requires_is_a_key_of_jobs_and_of_profiles(runtime: Runtime) -> 
         assert (runtime.keys, runtime.Facts) == ((), NoFacts)
         return
     assert runtime.requires.key in {key.name for key in runtime.keys}
-    assert f"\n  {runtime.name}:" in EXAMPLE
+    assert f"\n  {runtime.name}:" in EXAMPLE.read_text(), EXAMPLE
+    assert runtime.name in NEEDS, "a row of NEEDS in tests/scripts.py"
     assert isinstance(resolved("cpu", "local", runtime=runtime.name).facts, runtime.Facts)
 
 
@@ -49,7 +51,7 @@ def test_the_page_offers_it_with_the_key_that_it_requires(runtime: Runtime) -> N
     key = runtime.requires and runtime.requires.key
     if key is None or key in NOT_ON_THE_PAGE:
         return
-    assert fields[key]["main"]
+    assert fields[key]["main"], "MAIN in sbatchgen/extras/page/form.py, or NOT_ON_THE_PAGE here"
     assert runtime.name in fields[key]["runtimes"]
 
 
@@ -78,4 +80,4 @@ def test_adopt_knows_it(runtime: Runtime) -> None:
     )  # which looks like a program of the user's
     assert not known or own & {"activation", "srun_option", "starts"}
     assert bool(own & {"srun_option", "starts"}) == ("adopt" in own)
-    assert {*runtime.starts} <= {*PROGRAMS}
+    assert {*runtime.starts} <= {*PROGRAMS}, "a row of sbatchgen/executables/table.py"

@@ -40,7 +40,7 @@ orphan) kill -KILL $PPID; sleep 1; echo "${!#}" >>queue ;;
 *) echo "${plan[calls]}" >&2; exit 1 ;;
 esac
 """.replace("TIMED_OUT", TIMED_OUT)
-FAKE_SQUEUE = """#!{python}
+FAKE_SQUEUE = """#!{python} -S
 import sys
 with open("clusters", "a") as asked_of:
     print(*(word for word in sys.argv if word.startswith("--clusters=")), file=asked_of)
@@ -83,7 +83,7 @@ def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("plan", "calls"),
+    ("answers", "calls"),
     [
         (["accept"], 1),
         (["drop"], 1),
@@ -98,10 +98,10 @@ def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_job_is_submitted_exactly_once(
-    slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch, resolved: list[str], calls: int
+    slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch, answers: list[str], calls: int
 ) -> None:
     monkeypatch.setattr(attempt, "SEARCH_S", 600.0)
-    (slurm / "plan").write_text("\n".join(resolved))
+    (slurm / "plan").write_text("\n".join(answers))
     result = command("submit", "job.sh", "--yes")
     assert (result.status, result.out) == (0, "4711\n"), result.err
     assert int((slurm / "calls").read_text()) == calls
