@@ -96,6 +96,19 @@ class Launch:
             return False
         return not _HIDDEN.search(self.program.words[0].text)
 
+    @cached_property
+    def strings(self) -> tuple[tuple[Tool, Body], ...]:
+        """The shells of a step that get a string, as bash -c 'python x.py | tee log', each with its body."""
+        pairs = zip(self.tools, self.tools[1:], strict=False) if self.step else ()
+        return tuple((shell, tool.body) for shell, tool in pairs if shell.name in SHELLS)
+
+    @cached_property
+    def by_some_tasks(self) -> bool:
+        """Whether perhaps not all tasks start its program: it is in an if or a case of their string."""
+        at = self.program.words[0].at
+        inner = (command for _, body in self.strings for command in body.commands)
+        return any(command.context.branch and command.at <= at < command.end for command in inner)
+
     @property
     def step_gpus(self) -> ToolOption | None:
         """The option of the step that gives it other GPUs than the job's."""

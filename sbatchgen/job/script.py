@@ -96,6 +96,14 @@ class JobScript(Job):
         return not self.directive_lines.isdisjoint(self.placeholders)
 
     @cached_property
+    def submits(self) -> bool:
+        """Whether it only submits other scripts: it has no directives, and calls sbatch."""
+        return not self.directive_lines and any(
+            "0" not in {name for word in command.words for name in word.variables}
+            for command in self.named("sbatch")
+        )
+
+    @cached_property
     def written_directives(self) -> tuple[int, ...]:
         """The numbers of the #SBATCH lines of a script that only writes them, as into another script."""
         late = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]

@@ -71,6 +71,18 @@ class TrainerSource:
         return self.whole and is_known and not _DYNAMIC.search(self.words)
 
     @property
+    def lacks_handlers(self) -> bool:
+        """Whether it certainly has no handler of a signal."""
+        return self._is_plain and "signal" not in self.words
+
+    @property
+    def loses_loaders(self) -> bool:
+        """Whether it handles TERM, and the processes that load its data do not: TERM ends them."""
+        handles = re.search(r"(?m)^signal\(", self.words) and "SIGTERM" in self.words
+        loads = re.search(r"(?m)^DataLoader\(", self.words) and "num_workers" in self.words
+        return bool(self.whole and handles and loads and "worker_init_fn" not in self.words)
+
+    @property
     def trains_alone(self) -> bool:
         """Whether it certainly knows nothing of other processes."""
         return self._is_plain and not _GROUP.search(self.words)

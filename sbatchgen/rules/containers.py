@@ -105,6 +105,34 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
         yield Hit(container.at, what, fix)
 
 
+@RULES.add(
+    "SB520", "warning", "a meeting place in the home of a container", source="https://github.com/NVIDIA/pyxis"
+)
+def _meets_at_home(script: JobScript) -> Iterator[Hit]:
+    """A file below ~ that one node writes and others wait for, where each node has a home of its own."""
+    for launch in script.steps:
+        step = launch.step
+        if step is None or (launch.nodes or 0) < 2 or "container-image" not in step.options:
+            continue
+        if {"container-mount-home", "container-mounts"} & step.options.keys():
+            continue
+        for _, body in launch.strings:
+            written = {match[1] for match in _WRITES_HOME.finditer(body.source.text)}
+            waits = {match[1] for match in _READS_HOME.finditer(body.source.text)}
+            if both := written & waits:
+                what = f"~/{min(both)} is in the container's home, which each node has for itself: what one "
+                what += "node writes there, the others never see"
+                fix = "a mounted folder that all nodes share: --container-mounts=$PWD"
+                is_sure = "no-container-mount-home" in step.options  # else the site's enroot.conf decides
+                yield Hit(script.at_word(launch.command), what, fix, None if is_sure else "info")
+                return
+
+
+_HOME = r"[\"']?(?:~|\$\{?HOME\}?)/([\w./-]+)"
+_WRITES_HOME = re.compile(rf">\s*{_HOME}")
+_READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME}")
+
+
 @RULES.add("SB507", "info", "an image without a version tag")
 def _pinned(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:

@@ -42,6 +42,8 @@ _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zi
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
+    if script.submits:
+        return
     if any("SUBMIT_DIR" in test.text or _IS_A_JOB.search(test.text) for test in script.body.tests):
         return  # it also knows the other folder, or runs without Slurm
     for use in script.body.uses:
@@ -62,6 +64,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB404", "warning", "the steps do not get the environment of the script")
 def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
+    yield from _without_path(script)
     export = script.option("export")
     if "export" not in script.options or "ALL" in export.upper().split(","):
         return
@@ -80,6 +83,22 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         edits = line_before(script, launch.command, line)
         yield Hit(script.at_word(launch.step.words[0]), what, f"{line} on a line before it", edits=edits)
         return
+
+
+def _without_path(script: JobScript) -> Iterator[Hit]:
+    """Steps whose own --export leaves no PATH, and that start a program by its name alone.
+
+    Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
+    """
+    for launch in script.steps:
+        option = launch.step.option("export") if launch.step else None
+        program = launch.tools[launch.tools.index(launch.step) + 1] if option and launch.step else None
+        if not option or not option.value or not program or "$" in program.words[0].text:
+            continue
+        names = {part.partition("=")[0].upper() for part in option.value.split(",")}
+        if not {"ALL", "PATH"} & names and "/" not in program.words[0].text:
+            what = f"srun --export={option.value} leaves no PATH: the tasks don't find {program.name}"
+            yield Hit(script.at_option_of(option), what, f"--export=ALL, or the full path of {program.name}")
 
 
 @RULES.add("SB427", "warning", "two masks of GPUs", source=_ROCM)

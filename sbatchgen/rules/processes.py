@@ -116,7 +116,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
         agents, group = launch.tasks, launch.told_nodes
         option = launcher.option("nnodes")
-        one_each = launch.tasks_per_node == 1
+        one_each = launch.tasks_per_node == 1 and not launch.by_some_tasks
         if launch.step and option and agents and group and one_each and agents != group:
             what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
@@ -191,6 +191,24 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"
             what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
             yield Hit(script.at_command(launch.command), what, f"--ntasks-per-node={gpus}")
+            return
+
+
+@RULES.add("SB346", "warning", "one process where several are asked for", source="sbatch(1)")
+def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    tasks, each, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
+    if not tasks or not each or tasks > nodes or each < 2 or resources.gpu_count not in (0, each):
+        return
+    for launch in script.trainings:
+        step = launch.step
+        if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
+            what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
+            what += (
+                f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the number"
+            )
+            what += "; Slurm 26.05 refuses the job, or lets it wait for ever" * (tasks == 1)
+            yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
             return
 
 

@@ -89,6 +89,29 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
+@RULES.add("SB345", "warning", "messages in the value of an address", source="docs/design/slurm.md")
+def _messages_in_address(script: JobScript) -> Iterator[Hit]:
+    """2>&1 of a step in $( ), or in a function that is called there."""
+    places = [made for made in script.body.sets if made.word and _PLACE_NAME.search(made.name)]
+    for launch in script.steps:
+        command = launch.command
+        if not _STDERR_TOO.search(command.text) or command.pipe or not launch.is_helper:
+            continue
+        function = command.context.function
+        calls = [command] if command.context.substitution or not function else script.named(function)
+        inside = (call for call in calls if call.context.substitution)
+        if any(made.at < call.at < made.end for call in inside for made in places):
+            what = "srun prints to stderr when a step has to wait (Step created for ...): with 2>&1 that "
+            what += "becomes a part of the address"
+            yield Hit(
+                script.at_word(command), what, "leave out 2>&1, or take the name: scontrol show hostnames"
+            )
+
+
+_STDERR_TOO = re.compile(r"2>&1|&>")
+_PLACE_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpoint|url|server)\d*$")
+
+
 @RULES.add("SB331", "error", "a quoted list of nodes in an array")
 def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
     if "hostname" not in script.text or script.resources.nodes < 2:
@@ -119,7 +142,7 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("standalone") if launch.launcher else None
         nodes = launch.nodes
-        if option and launch.step and nodes and nodes > 1:
+        if option and launch.step and nodes and nodes > 1 and not launch.by_some_tasks:
             what = f"with --standalone each node is a group of its own: each of the {nodes} nodes trains the "
             what += "same model alone"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"

@@ -55,20 +55,20 @@ def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
 def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
     """Return what is wrong with a step that starts more launchers than one waits for, and the option."""
     first = launchers[0] if step.is_srun and launchers else None
-    if not first or not 1 < first.nodes < step.tasks or _greedy(launchers):
+    if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
         return "", ""
     alike = {(launcher.nodes, launcher.of_role("HOST")[1]) for launcher in launchers}
     if len(alike) > 1 or len({launcher.process.node for launcher in launchers}) < 2:
         return "", ""
     option = PROGRAMS[first.name].role("NODES")
-    return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {step.tasks} times", option
+    return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {len(launchers)} times", option
 
 
 @RULES.again(processes.RULES, "SB302")
 def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers(done):
         what, _ = _surplus(step, launchers)
-        if what and step.tasks > len({launcher.process.node for launcher in launchers}):
+        if what and len(launchers) > len({launcher.process.node for launcher in launchers}):
             yield Hit(done.at(step.line), what, "srun --ntasks-per-node=1")
         nodes = [launcher.process.node for launcher in launchers if launcher.port]
         if step.is_srun and len(nodes) > len({*nodes}):
@@ -107,7 +107,7 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
             fix = f"--{option}={total}, or ask for {greedy.workers} GPUs on a node"
             yield Hit(done.at(step.line), what, fix)
         what, option = _surplus(step, launchers)
-        if what and step.tasks <= len({launcher.process.node for launcher in launchers}):
+        if what and len(launchers) <= len({launcher.process.node for launcher in launchers}):
             yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
 
 

@@ -5,7 +5,8 @@ A dry run shows it. Source: srun(1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from sbatchgen.plan.dry_run import DryRun, knows_cpus
@@ -17,6 +18,7 @@ from sbatchgen.rules import steps
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.started_launchers import NCCL, SAME_GPU
 from sbatchgen.rules.started_values import nodes_of
+from sbatchgen.rules.survival import SERVES
 
 RULES: Rules[DryRun] = Rules()
 
@@ -43,6 +45,56 @@ def _same_gpu(done: DryRun) -> Iterator[Hit]:
             fix = f"CUDA_VISIBLE_DEVICES={min(idle)} for one of them: this GPU is idle"
             yield Hit(done.at(second.line), what, fix)
             return
+
+
+@RULES.add("SB347", "warning", "a server on another node than localhost", source="docs/design/slurm.md")
+def _not_here(done: DryRun) -> Iterator[Hit]:
+    """Steps of one task that Slurm puts on other nodes than the server that they ask for by localhost."""
+    started = [(step, process) for step in done.steps for process in step.processes if not done.ended.limit]
+    listening = [(step, process.node, _ports_of(process.argv)) for step, process in started]
+    lines = set()
+    for step, process in started:
+        for port in _LOCALHOST.findall(" ".join(process.argv)):
+            there = {
+                node: first.line for first, node, ports in listening if port in ports and at_once(first, step)
+            }
+            here = (node == process.node and port in ports for _, node, ports in listening)
+            if there and step.line not in lines and not any(here):
+                lines.add(step.line)
+                node, line = min(there.items())
+                what = (
+                    f"this runs on {process.node} and asks localhost:{port}, but the program of line {line} "
+                )
+                what += f"listens on {node}"
+                yield Hit(done.at(step.line), what, "srun -w NODE for both, or the name of the node")
+
+
+_LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
+
+
+def _ports_of(argv: Sequence[str]) -> set[str]:
+    """The numbers in words of their own, or after an =, as of --port 8000."""
+    return {word.rpartition("=")[2] for word in argv if "://" not in word}
+
+
+@RULES.add(
+    "SB348", "warning", "a server that runs on when the others have ended", source="docs/design/slurm.md"
+)
+def _runs_on(done: DryRun) -> Iterator[Hit]:
+    """Steps in which some tasks serve, and others end: the end of a task with 0 ends no other."""
+    if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", done.script.text):
+        return
+    for step in done.steps if not done.ended.limit else ():
+        if not step.is_srun or "wait" in srun_options(step) or step.background:
+            continue
+        last = {process.rank: process for process in step.processes}
+        serving = {rank: process for rank, process in last.items() if SERVES.search(" ".join(process.argv))}
+        if serving and len(serving) < len(last):
+            rank = min(serving)
+            ends = next(process for each, process in last.items() if each not in serving)
+            what = f"{serving[rank].argv[0]} of rank {rank} never ends: when {ends.argv[0]} of rank "
+            what += f"{ends.rank} has ended, the step holds its nodes until the time limit"
+            yield Hit(done.at(step.line), what, "srun --wait=60")
 
 
 @RULES.again(steps.RULES, "SB310")

@@ -24,6 +24,8 @@ KEEPERS = programs("keeps")
 WORDS_AT_THE_END = programs("last")
 POLLS = programs("polls")
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
+OF_A_NODE = frozenset(("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"))
+MANY_GPUS = 4  # a job that has so many on a node mostly has it alone, and so the same numbers on each
 _ENDS_ALONE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
@@ -55,17 +57,25 @@ _WAITING = programs("waits")
 @RULES.add("SB308", "warning", "a per-task variable that the batch shell expands")
 def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
     exported = False
-    used = any(use.name in OF_A_TASK for use in script.body.uses)
+    used = any(use.name in OF_A_TASK | OF_A_NODE for use in script.body.uses)
     for launch in script.steps if used else ():
         tasks, nodes = launch.tasks, launch.nodes
         if tasks is None or tasks < 2:
             continue
         names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
+        if (
+            nodes
+            and nodes > 1
+            and 0 < script.resources.gpu_count < MANY_GPUS
+            and not _has_nodes_alone(script)
+        ):
+            names |= OF_A_NODE
         for word, name in _expanded_early(script, launch, names):
             c10d = launch.launcher and launch.launcher.option("rdzv-backend")
             if c10d and "node_rank" in launch.command.text:
                 continue  # the agents number themselves
-            what = f"${name} is expanded before srun starts: all {tasks} tasks get the batch script's value"
+            gets = "the GPUs of the first node" if name in OF_A_NODE else "the batch script's value"
+            what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
@@ -76,6 +86,11 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
                 what += "value, 0"
                 fix = f"srun bash -c 'export {assignment.name}=${name}; exec python ...'"
                 yield Hit(script.at_start(assignment), what, fix)
+
+
+def _has_nodes_alone(script: JobScript) -> bool:
+    """Whether no other job has GPUs of its nodes, so that all nodes have the same numbers."""
+    return "exclusive" in script.resources or any(each.exclusive for each in script.partitions.values())
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes")
@@ -162,6 +177,8 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
             continue  # it looks at the status itself, or does not want it
         seen.add(id(pipe))
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
+        if command.context.condition and last.endswith("grep"):
+            continue  # which asks for what it printed
         aside = _is_aside(script, command)
         what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
         what += "the script continues" if aside else "the job is shown as COMPLETED"
@@ -170,6 +187,30 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         safe = body.language == "bash" and not stops and ends
         edits = line_before(script, command, "set -o pipefail") if safe else ()
         yield Hit(script.at_command(command), what, fix, "info" if aside else None, edits)
+    yield from _pipes_of_tasks(script)
+
+
+def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
+    """The pipes that give a task its status, in bash -c 'python train.py | tee log'."""
+    for launch in script.steps:
+        for shell, body in launch.strings if not launch.is_helper else ():
+            texts = [*shell.options.values(), body.source.text]
+            if any("pipefail" in str(text) or "PIPESTATUS" in str(text) for text in texts):
+                continue
+            first = launch.program.words[0].at
+            pipes = (command.pipe for command in body.commands if command.at <= first < command.end)
+            pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
+            last = pipe.stages[-1][-1] if pipe else None
+            if last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
+                what = (
+                    f"a task ends with the status of {last.name}: if {launch.program.name} fails, srun ends "
+                )
+                what += "with 0, and the job is shown as COMPLETED"
+                yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
+
+
+# What may follow the last command of a string, also in its if.
+_ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
 
 
 def _is_aside(script: JobScript, command: Command) -> bool:

@@ -9,12 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from signal import Signals
+from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
+from sbatchgen.job.launches import HELPERS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Body
 
 RULES: Rules[JobScript] = Rules()
 
@@ -72,18 +77,23 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)")
 def _trap_in_time(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script, batch=True)
-    if signal is None or signal not in _trapped(script):
+    signal, trapped = _signal(script, batch=True), _trapped(script)
+    if signal not in trapped:
+        signal = "TERM" if "TERM" in trapped else None
+    if signal is None:
         return
     trainings, commands = script.trainings, script.body.commands
     if not trainings or script.named("wait", "coproc") or any(command.background for command in commands):
         return
     last = trainings[-1]
     program = f"{(last.step or last.program).name} in line {last.command.line}"
-    what = f"bash runs the trap for {signal} only when {program} has ended: by then the training is over, or "
-    what += "was killed at the time limit"
+    what = f"bash runs the trap for {signal} only when {program} has ended: "
+    if asked := signal == _signal(script, batch=True):
+        what += "by then the training is over, or was killed at the time limit"
+    else:  # of scancel, a preemption or the time limit, which the program gets as well
+        what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
-    yield Hit(script.at_word(last.command), what, fix)
+    yield Hit(script.at_word(last.command), what, fix, None if asked else "info")
 
 
 @RULES.add("SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)")
@@ -103,6 +113,30 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
 
+@RULES.add("SB621", "warning", "a signal that a trainer does not survive", source="docs/design/slurm.md")
+def _trainer_survives(script: JobScript) -> Iterator[Hit]:
+    signal = _signal(script, batch=False)
+    if signal in (None, "INT", *HARMLESS) or script.folder is None or script.named("cd"):
+        return
+    for launch in script.trainings:
+        if not launch.step or launch.launcher or launch.container or not launch.program.name.endswith(".py"):
+            continue
+        from sbatchgen.job.trainer_source import read_trainer  # few scripts have such a signal
+
+        source = read_trainer(launch.program.name, script.folder / script.option("chdir"))
+        name, to_batch = launch.program.name, f"--signal=B:{signal}@300, and a trap that writes a stop file"
+        if source and source.lacks_handlers:
+            what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
+            yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}, or {to_batch}")
+        elif source and signal == "TERM" and source.loses_loaders:
+            what = (
+                f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at its "
+            )
+            what += "next batch, before it saves"
+            fix = "a worker_init_fn with signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+            yield Hit("signal", what, f"{fix}, or {to_batch}", "info")
+
+
 @RULES.add("SB619", "warning", "a trap for a signal that Slurm is not asked for", source="sbatch(1)")
 def _nobody_sends(script: JobScript) -> Iterator[Hit]:
     if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
@@ -117,6 +151,44 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
                 continue  # which may send it
             what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
             yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
+
+
+@RULES.add(
+    "SB620", "warning", "a trap on EXIT that marks a cancelled job as done", source="docs/design/slurm.md"
+)
+def _marks_success(script: JobScript) -> Iterator[Hit]:
+    if "TERM" in _trapped(script) or not _is_whole(script):
+        return
+    for trap, body in script.body.traps:
+        if {"EXIT", "0"} & {_name(word.text) for word in trap.words[2:]} and _marks(script, body):
+            what = (
+                "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? 0: "
+            )
+            what += "a job that was ended is marked as done"
+            yield Hit(script.at_word(trap), what, "write the mark in the script's last line, after its work")
+            return
+
+
+def _marks(script: JobScript, body: Body) -> bool:
+    """Whether a trap, or a function that it calls, writes a file with a name such as done in any case."""
+    functions = {command.name for command in body.commands}
+    called = [each for each in script.body.commands if each.context.function in functions - {""}]
+    uses = [each for each in (*body.uses, *script.body.uses) if each.name == "?"]
+    places = [*body.commands, *called]
+    sees_status = any(
+        each.at <= use.at < each.end and each.source is use.source for each in places for use in uses
+    )
+    for command in places:
+        if command.context.branch and not sees_status:
+            continue  # it asks for something that the script says of its work
+        files = [each.target for each in command.redirects if each.operator in (">", ">>", ">|")]
+        files += command.words[1:] if command.name == "touch" else ()
+        if any(file and _DONE.search(file.text) for file in files):
+            return True
+    return False
+
+
+_DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])")
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)
@@ -214,6 +286,52 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
             fix = f"exec {tool.name} ... as its last command"
             yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
+
+
+@RULES.add("SB622", "warning", "a server that keeps a step from its end", source="docs/design/slurm.md")
+def _keeps_step(script: JobScript) -> Iterator[Hit]:
+    """A program in the background of a task that has srun's output, and never ends by itself."""
+    for launch in script.steps:
+        for _, body in launch.strings:
+            if any(each.name in _ENDS_OTHERS or each.name == "exec" for each in body.commands):
+                continue
+            serving = [each for each in body.commands if each.background and SERVES.search(each.text)]
+            for command in serving if not all(each.background for each in body.commands) else ():
+                if any(redirect.operator in (">", ">>", "&>", "&>>") for redirect in command.redirects):
+                    continue  # a step ends without it
+                what = (
+                    f"{command.name} has the output of the task and never ends: the step waits for it, until "
+                )
+                what += "the time limit"
+                yield Hit(script.at_command(launch.command), what, "in the string: kill $! after the work")
+                return
+
+
+@RULES.add("SB623", "info", "a program of a task whose end no task sees", source="bash(1)")
+def _unseen_end(script: JobScript) -> Iterator[Hit]:
+    """Programs in the background of a task beside which another one continues, in a step of several."""
+    for launch in script.steps:
+        for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
+            if any(each.name in _ENDS_OTHERS for each in body.commands):
+                continue
+            started = (each for each in body.commands if each.background and each.name not in HELPERS)
+            command = next((each for each in started if each.name and not _MONITORS.search(each.text)), None)
+            if command and not all(each.background for each in body.commands):
+                what = f"if {command.name} in the background of a task ends, no other program is ended: the "
+                what += "step runs on without it"
+                fix = "all programs with &, then wait -n; and srun --kill-on-bad-exit=1"
+                yield Hit(script.at_command(launch.command), what, fix)
+                return
+
+
+_MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
+_ENDS_OTHERS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
+# Programs that never end by themselves.
+SERVES = re.compile(
+    r"(?:^|[\s/])(?:vllm serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)|tensorboard"
+    r"|python[\d.]* -m (?:vllm\.entrypoints|sglang\.launch_server|http\.server)[\w.]*|ray start .*--block"
+    r"|nvidia-smi (?:dmon|pmon)|nvidia-smi .*(?:-l|--loop)|jupyter[ -]\w+|text-generation-launcher)(?:\s|=|$)"
+)
 
 
 @RULES.add("SB617", "info", "tasks that keep running when one has failed")

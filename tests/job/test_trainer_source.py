@@ -213,3 +213,25 @@ def test_the_trainers_of_the_page_share_their_work_and_save(tmp_path: Path) -> N
     for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         write(tmp_path, text)
         assert certain(tmp_path) == set()
+
+
+HANDLES = "import signal, torch\nsignal.signal(signal.SIGTERM, print)\n"
+LOADS = "loader = torch.utils.data.DataLoader([1], num_workers=4)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks", "loses"),
+    [
+        ("import torch\ntorch.zeros(1)\n", True, False),
+        ("import torch\n" + LOADS, True, False),
+        (HANDLES, False, False),
+        (HANDLES + LOADS, False, True),
+        (HANDLES + LOADS.replace("=4", "=4, worker_init_fn=print"), False, False),
+        ("import lightning, torch\n" + LOADS, False, False),
+    ],
+)
+def test_what_survives_a_signal(tmp_path: Path, text: str, lacks: bool, loses: bool) -> None:  # noqa: FBT001
+    (tmp_path / "train.py").write_text(text)
+    source = read_trainer("train.py", tmp_path)
+    assert source
+    assert (source.lacks_handlers, source.loses_loaders) == (lacks, loses)

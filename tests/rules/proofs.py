@@ -292,6 +292,13 @@ _GETS = (
     ),
     Proof(rule="SB404", bad=("nothing; FAILED 2", ""), mended=("python 1", ""), examples=(2, 1)),
     Proof(
+        rule="SB404",
+        bad="nothing; FAILED 2",
+        mended="python 1",
+        examples=(3, 3),
+        fix=(("export=", "export=ALL,"),),
+    ),
+    Proof(
         rule="SB408",
         bad="python 1 OMP_NUM_THREADS=",
         mended="python 1 OMP_NUM_THREADS=1",
@@ -375,6 +382,14 @@ _ENDS = (
         seconds=(LONG_S, 1),
     ),
     Proof(rule="SB311", bad="python 1", mended="python 1; FAILED 3", status=3),
+    Proof(
+        rule="SB311",
+        bad="python 1+1",
+        mended="python 1+1; FAILED 3",
+        examples=(2, 4),
+        fix=(("bash -c", "bash -o pipefail -c"),),
+        status=3,
+    ),
     Proof(
         rule="SB312", bad="python 1", mended="python 1; FAILED 3", status=3, fix=(("srun", "set -e\nsrun"),)
     ),
@@ -475,6 +490,12 @@ _ENDS = (
         seconds=(5, LONG_S),
         status=3,
         failing_rank="0",
+    ),
+    Proof(
+        rule="SB346",
+        bad=("python 1", "nothing; REFUSED"),
+        mended="python 2",
+        fix=((" --ntasks=1", ""),),
     ),
 )
 _TORCHRUN = Proof(

@@ -55,6 +55,8 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:
     settings = {name: value for name, value in example.settings.items() if name != "plan"}
+    if page.trainer:
+        (folder / "train.py").write_text(page.trainer)
     return JobScript(
         file="job.slurm",
         text=example.text,

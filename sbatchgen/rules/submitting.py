@@ -1,0 +1,96 @@
+"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB905.
+
+Sources: bash(1), PIPELINES and SHELL BUILTIN COMMANDS; sbatch(1), --wrap and --export.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.steps import PASSES_ON
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Command, Word
+
+RULES: Rules[JobScript] = Rules()
+
+# Commands with a status of their own, whatever that of $( ) among their words is.
+_ITS_OWN = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
+_OF_A_JOB = re.compile(
+    r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
+)
+_OF_A_STEP = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
+
+
+@RULES.add("SB903", "warning", "a refused submission that goes unnoticed", source="bash(1)")
+def _refusal_seen(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("sbatch"):
+        if not script.body.option_at("errexit", command.line) or command.context.condition:
+            continue  # nothing asks for its status
+        hides = _hides(script, command)
+        if hides:
+            what = f"set -e sees the status of {hides}, not of sbatch: a refused job does not end the script"
+            alone = "id=$(sbatch --parsable FILE) on a line of its own"
+            yield Hit(script.at_word(command), what, alone if hides in _ITS_OWN else "set -o pipefail")
+
+
+def _hides(script: JobScript, command: Command) -> str:
+    """The command whose status bash takes for that of sbatch; "" if it is that of sbatch."""
+    pipe = command.pipe
+    if not command.context.substitution:
+        last = pipe.stages[-1][-1].name if pipe and command.stage < len(pipe.stages) - 1 else ""
+        return "" if script.body.option_at("pipefail", command.line) else last if last in PASSES_ON else ""
+    around = (each for each in script.named(*_ITS_OWN) if each.at < command.at < each.end)
+    return next((each.name for each in around), "")
+
+
+@RULES.add("SB904", "warning", "an option of sbatch that does not hold what is meant", source="sbatch(1)")
+def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("sbatch"):
+        words = (*command.words[1:], None)
+        for word, following in pairwise(words):
+            name, equals, _ = word.text.partition("=") if word else ("", "", "")
+            value = word if equals else following
+            if value and name == "--wrap" and script.submits:
+                yield from _expanded_here(script, value)
+            elif value and name == "--export":
+                yield from _cut(script, value, following if value is word else None)
+
+
+def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
+    """The variables of a job that the submitting shell expands."""
+    for name in wrapped.variables:
+        if _OF_A_JOB.fullmatch(name) and name not in script.assigned:
+            what = f"${name} is expanded here, where it is empty, and not in the job"
+            yield Hit(script.at_word(wrapped), what, f"\\${name}, or single quotes around the string")
+            return
+
+
+def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
+    """An --export that ends at a blank, or whose value ends at a comma."""
+    value = script.body.text_of(word).removeprefix("--export=")
+    if value.endswith(",") and following is not None and "=" in following.text:
+        what = f"--export ends at the blank: sbatch takes {following.text} for the script"
+        yield Hit(script.at_word(following), what, f"{word.text}{following.text}, without a blank", "error")
+        return
+    first, *parts = value.split(",")
+    for before, part in zip((first, *parts), parts, strict=False):
+        if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
+            name, _, left = before.partition("=")
+            what = f"--export cuts values at commas: {name} is '{left}', without '{part}'"
+            fix = f"export {name}=... on a line before it, and --export=ALL"
+            yield Hit(script.at_word(word), what, fix)
+            return
+
+
+@RULES.add("SB905", "warning", "variables of another job's step", source="srun(1)")
+def _of_another_step(script: JobScript) -> Iterator[Hit]:
+    names = [name for name in _OF_A_STEP if name in script.environment and name not in script.assigned]
+    if names:
+        what = f"{names[0]} is in the environment, of the step of this shell: the steps of the job obey it"
+        yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")
