@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from training import __doc__ as how_to_start
@@ -45,8 +44,6 @@ EXCLUDE = {
     "compile": ("activation_checkpointing", "dataparallel"),
     "task": ("label_smoothing", "mixup", "cutmix"),
 }
-
-
 # Values of flags, and a default that depends on other flags.
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
 LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
@@ -55,11 +52,9 @@ STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
 
 def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
-    """A field that is also a flag, with this help, one of these words as value, and none below `least`.
-
-    If it is `critical`, the weights depend on it: a checkpoint made with another value is refused. The
-    default of one in DECIDED is its value in checkpoints that are older than the flag.
-    """
+    """A field that is also a flag, with this help, one of these words as value, and none below `least`."""
+    # The weights depend on a critical one: a checkpoint made with another value is refused. The default of
+    # one in DECIDED is its value in checkpoints that are older than the flag.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -67,7 +62,7 @@ def _option(default: T, text: str, *, choices: str = "", critical: bool = False,
 _critical = functools.partial(_option, critical=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ class Start:
     epochs: int | None = None
     job: str = ""  # the Slurm job that saved the checkpoint
     holder: str = ""  # who has the folder
-    changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)  # old and new values
+    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values
 
 
 def look(config: Config, processes: int) -> Start:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from training.data.order import mix
@@ -92,7 +91,7 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> t
     """Images shifted by up to `most` pixels, with black edges, half of them mirrored: `random_B` decides."""
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * most + 1
-    padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))
+    padded_BCHW = torch.nn.functional.pad(x_BCHW, (most, most, most, most))
     along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
     mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
     inside_BW = torch.where(mirrored_B1, width - 1 - along_W, along_W)
@@ -126,10 +125,7 @@ class FromLoaders:
         atexit.register(_end, weakref.ref(self._loader))
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one.
-
-        The iterator raises a UserError instead of a batch that cannot be read. Earlier ones become invalid.
-        """
+        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one."""
         # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
         self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
@@ -143,7 +139,7 @@ class FromLoaders:
         for index_B in index_lists:
             batch = next(loaded) if len(index_B) else (torch.empty(0), torch.empty(0, dtype=torch.int64))
             if isinstance(batch, UserError):
-                raise batch
+                raise batch  # it cannot be read
             yield batch[0], batch[1]
 
 

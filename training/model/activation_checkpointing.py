@@ -47,10 +47,9 @@ def _replace(module: nn.Module) -> nn.Module:
 
 
 class Stages(nn.Sequential):
-    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory.
+    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory."""
 
-    Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
-    """
+    # Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174
 
     def forward(self, x: Any) -> Any:
         """Call the modules in turn."""

@@ -19,10 +19,7 @@ CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the 
 
 
 def build_model(config: Config, data: Data) -> nn.Module:
-    """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes).
-
-    PACKAGE.MODULE:FUNCTION is called with the configuration. UserError if the model cannot be had.
-    """
+    """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes)."""
     torch.manual_seed(mix("weights", config.seed))
     if config.model == "convnet":
         made = _convnet(data.shape_CHW, data.classes)
@@ -81,13 +78,10 @@ def _from_torchvision(name: str, data: Data) -> nn.Module:
 def load_all_but_head(
     model: nn.Module, weights: dict[str, torch.Tensor], origin: str, *, classes: int
 ) -> list[str]:
-    """Load weights, also of another number of classes; returns the names of those that it leaves.
-
-    The head if the file has none, and what differs only in the number of classes. UserError for others.
-    """
+    """Load weights, also of another number of classes; the names of those left. UserError for a misfit."""
     own = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}
-    left = [name for name in head_of(model) if name not in given]
+    left = [name for name in head_of(model) if name not in given]  # and what differs in the classes only
     for name in own.keys() & given.keys():
         new, old = own[name].shape, given[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):

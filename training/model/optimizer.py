@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +54,8 @@ def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: 
 
 
 def _with_momentum(sgd: Optimizer) -> Optimizer:
-    """The same with a momentum of zeros where it has none, which its first step would make without contents.
-
-    If that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md).
-    """
+    """The same with a momentum of zeros where it has none: its first step would make one without contents."""
+    # if that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md)
     for group in sgd.param_groups:
         for weight in group["params"] if group.get("momentum") else ():
             sgd.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
@@ -114,7 +111,7 @@ class Updater:
         if optimizer:
             load_state(self.optimizer, state["optimizer"])
 
-    def evaluated(self) -> AbstractContextManager[None]:
+    def evaluated(self) -> contextlib.AbstractContextManager[None]:
         """Give the model the weights to evaluate and export within this context: the means, if any."""
         return self.ema.in_place() if self.ema else contextlib.nullcontext()
 

@@ -84,9 +84,7 @@ def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: flo
 
 
 def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
-    """Whether the likeliest class is the right one."""
-    right_B: torch.Tensor = logits_BK.argmax(dim=1) == y_B
-    return right_B
+    return torch.eq(logits_BK.argmax(dim=1), y_B)
 
 
 def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:

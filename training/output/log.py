@@ -110,12 +110,11 @@ class Log:
             return
         try:
             write(self.run_dir / name)
+            self.failing.discard(name)
         except OSError as error:
             if name not in self.failing:
                 self.say(f"Cannot write {self.run_dir / name} ({one_line(error)}): training continues")
             self.failing.add(name)
-        else:
-            self.failing.discard(name)
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:

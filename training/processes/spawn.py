@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from training.errors import DONE, PREEMPTED, complain
 from training.processes.jobscript import PARENT
@@ -44,7 +43,7 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
     """
     children: list[subprocess.Popen[bytes]] = []
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def pass_on(number: int, _frame: object) -> None:
         for child in children:
             child.send_signal(number)  # does nothing if the child has ended
 

@@ -127,7 +127,6 @@ def _by_whom(session: Session) -> str:
 
 
 def _train_on(session: Session, progress: Progress) -> int:
-    """Train the remaining epochs."""
     config, world, log = session.config, session.world, session.log
     began = progress.step
     try:
@@ -167,7 +166,6 @@ def _ask_again(session: Session, *, gained: int) -> None:
 
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
-    """Validate, log and save."""
     score = evaluate(session)
     loss, _, samples = progress.sums
     best = progress.validated(score.metrics[session.task.names[0]])
@@ -190,7 +188,6 @@ def _tell_usage(session: Session, progress: Progress) -> None:
 
 
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
-    """Write the state to status.json and the events."""
     facts: dict[str, Any] = {"step": progress.step, "epoch": progress.done, "reason": reason}
     session.log.status(state, checkpoint=progress.checkpoint, **facts)
     session.log.event(state, **facts)

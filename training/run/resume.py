@@ -130,7 +130,6 @@ def _noted_score(session: Session, progress: Progress) -> bytes | None:
 
 
 def _find(session: Session) -> Found | None:
-    """Find the checkpoint to resume from, and load it."""
     config = session.config
     run_dir, place, resume = Path(config.run_dir), checkpoint_folder(config), config.resume
     if resume not in {"auto", "off"} and saved_by_this_job(run_dir, os.environ):

@@ -196,7 +196,6 @@ def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
 
 
 def _delete(paths: Iterable[Path]) -> None:
-    """Delete files, not folders."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             path.unlink()

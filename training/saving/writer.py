@@ -21,11 +21,8 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
-        """Start `work` once the previous job is done; raises what that raised.
-
-        With `after` this does not wait for that: the thread does, and leaves `work` if the job fails.
-        """
-        if not after:
+        """Start `work` once the previous job is done; raises what that raised."""
+        if not after:  # else the thread waits for it, and leaves `work` if it fails
             self.wait()
         previous = self._thread
         thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
