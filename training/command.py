@@ -1,7 +1,5 @@
 """The command line `python3 -m training`: starts the run, and turns errors into an exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

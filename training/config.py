@@ -1,7 +1,5 @@
 """The configuration of a run: a frozen dataclass, read from the command line."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

@@ -8,8 +8,6 @@ allocator holds and cannot use. Sources: torch/utils/_python_dispatch.py; Distri
 gradient_as_bucket_view; c10/cuda/CUDACachingAllocator.cpp (it gives blocks of 512 bytes).
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

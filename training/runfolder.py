@@ -1,7 +1,5 @@
 """What a start would do with a run folder, for `--look`. Reads only, and needs no torch."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from pathlib import Path

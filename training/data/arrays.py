@@ -6,8 +6,6 @@ Python version by torchvision (https://www.cs.toronto.edu/~kriz/cifar.html, sect
 Shape suffixes: N images, C channels, H height, W width.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -3,8 +3,6 @@
 The same numbers give the same bytes. It needs nothing but Python: `sbatchgen data` runs it too.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

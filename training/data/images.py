@@ -4,8 +4,6 @@ Shards are tar files as WebDataset lays them out (https://github.com/webdataset/
 Format"): KEY.jpg and KEY.cls, the label as a number. They are read by index, not as a stream.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata

@@ -5,8 +5,6 @@ processes divide among themselves. So any number of processes sees each sample o
 stopped after `consumed` samples resumes at the next one, in no time.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

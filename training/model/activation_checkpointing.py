@@ -3,8 +3,6 @@
 The weights are the same, bit for bit: random numbers are repeated, and statistics updated once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

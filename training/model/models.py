@@ -1,7 +1,5 @@
 """Models: what `--model` names, its weights, which are trained. The head is the last module with some."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections import OrderedDict
 

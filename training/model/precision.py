@@ -1,7 +1,5 @@
 """--precision and --deterministic: autocast, the loss scale of fp16, and which kernels torch may use."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

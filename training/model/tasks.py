@@ -1,7 +1,5 @@
 """What a training is for: loss and metrics. Shape suffixes: B samples of a batch, K classes, T likeliest."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 With TensorBoard there are its curves too. Only rank 0 writes; nothing else prints but `errors.complain`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib.util

@@ -3,8 +3,6 @@
 A process that no launcher has started has no process group, and the collectives do nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import multiprocessing

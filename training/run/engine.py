@@ -1,7 +1,5 @@
 """A run, from its start to its exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

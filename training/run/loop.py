@@ -1,7 +1,5 @@
 """The steps of an epoch. Shape suffixes: B samples of a batch in this process, C, H, W of images."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -1,7 +1,5 @@
 """Saves the state of a run, restores it, and exports its weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import io

@@ -1,7 +1,5 @@
 """What a run works with: made, and tried out. Shape suffixes: B samples of this process; C, H, W."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import os

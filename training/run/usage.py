@@ -1,7 +1,5 @@
 """What a training uses, as Linux and torch count it, where they do; and the trace of --profile-steps."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -4,8 +4,6 @@ A checkpoint is a file of torch.save with a dictionary of tensors and plain valu
 loads, and does not depend on the number of processes. Only rank 0 calls these functions.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

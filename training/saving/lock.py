@@ -5,8 +5,6 @@ holder is taken over: at once if its process is gone from this machine or Slurm 
 else when it has not been updated for STALE_S by the file system's clock: those of machines may differ.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

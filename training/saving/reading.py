@@ -1,7 +1,5 @@
 """Checkpoints read as data: refuses files that were changed, and states that no training saves."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Saving beside the training, which waits for one copy of the state only: a thread writes that to disk."""
 
-from __future__ import annotations
-
 import copy
 import signal
 import threading
