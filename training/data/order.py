@@ -1,9 +1,4 @@
-"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved.
-
-The order of an epoch is one permutation for the whole run. A step takes the next `batch` entries, which the
-processes divide among themselves. So any number of processes sees each sample once per epoch, and a run that
-stopped after `consumed` samples resumes at the next one, in no time.
-"""
+"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved."""
 
 import hashlib
 
@@ -17,7 +12,7 @@ def mix(*parts: int | str) -> int:
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """The permutation of an epoch, order_N: int64, on the CPU."""
+    """The permutation of an epoch, for all processes together, order_N: int64, on the CPU."""
     generator = torch.Generator().manual_seed(mix("order", seed, epoch))
     return torch.randperm(samples, generator=generator)
 

@@ -1,8 +1,5 @@
-"""Splits: they turn index lists into batches on the device.
+"""Splits: they turn index lists into batches on the device. All randomness is that of (seed, epoch, sample).
 
-An `InMemory` split is on the device (as uint8) and is augmented and normalised there. A `FromLoaders` split
-is read by loader processes, which live as long as the run. All randomness is a function of (seed, epoch,
-sample): it depends neither on the number of loaders nor on where a run was stopped.
 Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
 """
 
@@ -103,7 +100,7 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> t
 
 
 class FromLoaders:
-    """Samples of a map-style data set, read by `workers` loader processes, or with 0 by this process."""
+    """Samples of a map-style data set, read by `workers` processes, which live on, or with 0 by this one."""
 
     def __init__(self, keyed: Keyed, *, norm: Norm, device: torch.device, workers: int) -> None:
         self.samples = len(keyed)
@@ -154,11 +151,9 @@ Split = InMemory | FromLoaders
 
 
 def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on the device. Each is copied to a GPU while it computes on the previous one.
-
-    The copies use a second stream, from pinned memory. A batch is given out after the computing stream waits
-    for its copy, but before it would wait for the next one's. record_stream keeps its memory until then.
-    """
+    """The same batches on the device. Each is copied to a GPU while it computes on the previous one."""
+    # The copies use a second stream, from pinned memory. A batch is given out after the computing stream
+    # waits for its copy, but before it would wait for the next one's. record_stream keeps its memory.
     if device.type != "cuda":
         yield from batches
         return

@@ -1,7 +1,4 @@
-"""Activation checkpointing: the backward pass recomputes the activations of a stage, for less memory.
-
-The weights are the same, bit for bit: random numbers are repeated, and statistics updated once.
-"""
+"""Activation checkpointing: backward computes a stage again, for less memory and the same bits."""
 
 import contextlib
 import functools

@@ -1,7 +1,4 @@
-"""The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
-
-With TensorBoard there are its curves too. Only rank 0 writes; nothing else prints but `errors.complain`.
-"""
+"""The output of rank 0: lines, events.jsonl for programs, status.json for the job script, and curves."""
 
 import contextlib
 import errno

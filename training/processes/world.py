@@ -1,7 +1,4 @@
-"""The process group: joining it, leaving it, the collectives that the package uses, and what a hang leaves.
-
-A process that no launcher has started has no process group, and the collectives do nothing.
-"""
+"""The process group: joining and leaving it, the collectives that are used, and what a hang leaves."""
 
 import ctypes
 import inspect
@@ -41,7 +38,7 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or "" without a process group
+    backend: str  # nccl, gloo, or "" without a launcher: then no process group, and collectives do nothing
     threads: int
     host: str
     cpus: int = 1  # of this process

@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -130,7 +129,7 @@ def _noted_score(session: Session, progress: Progress) -> bytes | None:
 def _find(session: Session) -> Found | None:
     config = session.config
     run_dir, place, resume = Path(config.run_dir), checkpoint_folder(config), config.resume
-    if resume not in {"auto", "off"} and saved_by_this_job(run_dir, os.environ):
+    if resume not in {"auto", "off"} and _saved_by_this_job(run_dir):
         resume = "auto"
     if config.evaluate and resume == "auto":
         own_folder(run_dir, place.name, make=False)
@@ -144,20 +143,17 @@ def _find(session: Session) -> Found | None:
     return checkpoint.find(place, resume, session.log.note, take)  # type: ignore[no-any-return]
 
 
-def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
+def _saved_by_this_job(run_dir: Path) -> bool:
     """Whether this job was requeued and has saved before: --resume FILE was for its first start."""
-    job = environ.get("SLURM_JOB_ID", "")
-    if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job or os.environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
     since_its_start = itertools.dropwhile(lambda event: event.get("job") != job, read_events(run_dir))
     return any(event.get("event") == "save" for event in since_its_start)
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
-    """Load a state into the model and the optimizer; of one that is refused, they may have a part.
-
-    UserError if it has other settings, MisfitError if it has the same and does not fit.
-    """
+    """Load a state, or a part of it; UserError if it has other settings, MisfitError if it does not fit."""
     changed = changed_settings(session.settings, state["config"])
     if changed and not (session.config.evaluate or session.config.allow_config_change):
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())

@@ -57,11 +57,15 @@ class Usage:
 
     def facts(self) -> dict[str, Any]:
         """What is known of this process."""
+        # The most memory of this process and its loaders; 0 if Linux does not show it. Pss: pages that forked
+        # loaders share with this process count once.
+        shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
+        memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)
         facts: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 2),
             "cpu_s": round(_cpu_s() - self.cpu_began_s, 2),
             "data_s": round(self.data_s, 2),
-            "memory_bytes": _memory_bytes(),
+            "memory_bytes": 1024 * sum(map(int, memory)),
         }
         if self.busy:
             facts["gpu_utilization"] = round(statistics.fmean(self.busy), 1)
@@ -123,13 +127,6 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
     plan = profiler.schedule(wait=BEFORE - 1, warmup=1, active=steps, repeat=1)
     with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
         yield recording
-
-
-def _memory_bytes() -> int:
-    """The most that this process and its loaders had in memory; 0 if Linux does not show it."""
-    # Pss: pages that forked loaders share with this process count once
-    shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
-    return 1024 * sum(map(int, re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)))
 
 
 def _children() -> list[str]:

@@ -1,8 +1,4 @@
-"""Checkpoint files: written as a whole or not at all, and checked before use.
-
-A checkpoint is a file of torch.save with a dictionary of tensors and plain values, which weights_only=True
-loads, and does not depend on the number of processes. Only rank 0 calls these functions.
-"""
+"""Checkpoint files: written as a whole or not at all, and checked before use. Only for rank 0."""
 
 import contextlib
 import errno
