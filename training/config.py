@@ -171,18 +171,18 @@ def parse(argv: list[str]) -> Config:
     return config
 
 
-def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """The settings that are not the default of their field: of the command line, --recipe and --optimizer."""
-    step = [name for name in ("step_size", "gamma") if name in said]
-    if step and said.get("schedule", "step") != "step":
-        what = f"{_flag(step[0])} needs --schedule step, this is --schedule {said['schedule']}"
+    step = [name for name in ("step_size", "gamma") if name in given]
+    if step and given.get("schedule", "step") != "step":
+        what = f"{_flag(step[0])} needs --schedule step, this is --schedule {given['schedule']}"
         raise UserError(what, fix="leave one of them out")
-    recipe = RECIPES.get(said.get("recipe", ""), {})
-    said = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in said} | said
-    decided = dict(zip(DECIDED, BY_OPTIMIZER[said.get("optimizer", "adadelta")], strict=True))
+    recipe = RECIPES.get(given.get("recipe", ""), {})
+    given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
+    decided = dict(zip(DECIDED, BY_OPTIMIZER[given.get("optimizer", "adadelta")], strict=True))
     if step or "step_size" in recipe:
         decided["schedule"] = "step"
-    return decided | said
+    return decided | given
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:

@@ -77,14 +77,14 @@ def load_all_but_head(
     model: nn.Module, weights: dict[str, torch.Tensor], origin: str, *, classes: int
 ) -> list[str]:
     """Load weights, also of another number of classes; the names of those left. UserError for a misfit."""
-    own = model.state_dict()
+    present = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}
     left = [name for name in head_of(model) if name not in given]  # and what differs in the classes only
-    for name in own.keys() & given.keys():
-        new, old = own[name].shape, given[name].shape
+    for name in present.keys() & given.keys():
+        new, old = present[name].shape, given[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
             left.append(name)
-    load_weights(model, given | {name: own[name] for name in left}, origin)
+    load_weights(model, given | {name: present[name] for name in left}, origin)
     return sorted(left)
 
 
@@ -101,9 +101,9 @@ def freeze(model: nn.Module, config: Config) -> None:
     for pattern in filter(None, config.freeze.split(",")):
         frozen = fnmatch.filter(weights, pattern)
         if not frozen:
-            some = ", ".join([*weights][:1] + [*weights][-1:])
+            examples = ", ".join([*weights][:1] + [*weights][-1:])
             what = f"--freeze {pattern} names no weight of --model {config.model}"
-            raise UserError(what, fix=f"a pattern for names such as {some}")
+            raise UserError(what, fix=f"a pattern for names such as {examples}")
         for name in frozen:
             weights[name].requires_grad_(False)
     if config.freeze and not any(weight.requires_grad for weight in model.parameters()):

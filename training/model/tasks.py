@@ -37,8 +37,7 @@ def build_task(config: Config, data: Data) -> Task:
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
-        mix = _build_mix(config, data)
-        return Task(_cross_entropy, smooth, metrics, _correct, mix)
+        return Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
     loss, metrics = import_function(config.task, "--task")(config)
     return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 

@@ -1,7 +1,4 @@
-"""`--launcher spawn`: one process a node that starts the processes of this node.
-
-It passes signals on, ends the others when one fails, and exits with the status of the first that failed.
-"""
+"""`--launcher spawn`: one process a node that starts the processes of this node."""
 
 from __future__ import annotations
 

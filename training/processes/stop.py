@@ -79,8 +79,7 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
     except ValueError:
         seconds = float("nan")
     if not 0 < seconds < float("inf"):
-        fix = "auto, off, or seconds from now or since 1970"
-        raise UserError(f"--deadline is {deadline}", fix=fix)
+        raise UserError(f"--deadline is {deadline}", fix="auto, off, or seconds from now or since 1970")
     return seconds if seconds >= EPOCH_FROM_S else now + seconds
 
 

@@ -78,8 +78,8 @@ def keep_memory() -> bool:
     # by default glibc returns large blocks in each step: a tenth to a third of the time of C1-C3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
-    kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
-    return kept and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
+    is_set = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
+    return is_set and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
 
 
 def leave(world: World) -> None:

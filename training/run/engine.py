@@ -169,8 +169,8 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     best = progress.validated(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
-    of = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
-    session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {of}")
+    details = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
+    session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {details}")
     facts = {"loss": score.loss, "samples": score.samples, "train_loss": loss / max(samples, 1)}
     facts |= {"samples_per_s": round(rate, 1), "epoch": progress.epoch, "step": progress.step}
     session.log.event("epoch", **score.metrics | facts)

@@ -48,8 +48,8 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     if not again:
         session.writer.wait()  # the copy replaces the last one
         facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
-        own = {"step": progress.step, "model": session.model.state_dict()}
-        copies.take(own | session.updater.state() | facts)
+        saved = {"step": progress.step, "model": session.model.state_dict()}
+        copies.take(saved | session.updater.state() | facts)
     now = dataclasses.replace(progress, sums=[*progress.sums])
     work = functools.partial(_write, session, progress, now, began, best=best, must=must)
     session.writer.start(work, after=again)

@@ -26,10 +26,10 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 
 def _cpu_s() -> float:
     """CPU time of this process and of those that it has started, such as loaders."""
-    own = os.times()
+    cpu = os.times()
     stats = [_read(f"/proc/{child}/stat").rpartition(")")[2].split() for child in _children()]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
-    return own.user + own.system + own.children_user + own.children_system + ticks / os.sysconf("SC_CLK_TCK")
+    return cpu.user + cpu.system + cpu.children_user + cpu.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -119,10 +119,9 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
         try:
             path.unlink(missing_ok=True)  # it may be a link
             done.export_chrome_trace(str(path))
+            log.say(f"Trace of {steps} steps written to {path}: open it in https://ui.perfetto.dev")
         except (OSError, RuntimeError) as error:
             log.say(f"Cannot write {path} ({error}): training continues")
-        else:
-            log.say(f"Trace of {steps} steps written to {path}: open it in https://ui.perfetto.dev")
 
     plan = profiler.schedule(wait=BEFORE - 1, warmup=1, active=steps, repeat=1)
     with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
