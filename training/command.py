@@ -1,7 +1,5 @@
 """The command line `python3 -m training`: starts the run, and turns errors into an exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -34,8 +32,12 @@ def main(argv: list[str]) -> int:
         if config.look:
             return _print_look(config)
         if config.launcher == "spawn":
-            processes = config.nproc_per_node or (config.device != "cpu" and _gpus()) or 1
-            return finish(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
+            processes = config.nproc_per_node
+            if not processes and config.device != "cpu":
+                import torch
+
+                processes = torch.cuda.device_count()
+            return finish(spawn.run(argv, processes or 1, nodes=config.nnodes, node=config.node_rank))
         end_with_launcher(os.environ)
         stop = Stop()  # before the slow imports: from here on signals do not kill
         place = detect(os.environ, config.launcher)
@@ -53,7 +55,6 @@ def main(argv: list[str]) -> int:
 
 
 def _print_look(config: Config) -> int:
-    """Print as JSON what a start would do."""
     try:
         start = look(config, _number("WORLD_SIZE") or 1)
     except OSError as error:
@@ -83,13 +84,6 @@ def _fail(config: Config | None, error: BaseException) -> int:
         mark_failed(Path(config.run_dir), text, status)
     leave_status(status)
     return status
-
-
-def _gpus() -> int:
-    """GPUs of this node."""
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def _number(*names: str) -> int:

@@ -1,12 +1,9 @@
 """The configuration of a run: a frozen dataclass, read from the command line."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from training import __doc__ as how_to_start
@@ -45,8 +42,6 @@ EXCLUDE = {
     "compile": ("activation_checkpointing", "dataparallel"),
     "task": ("label_smoothing", "mixup", "cutmix"),
 }
-
-
 # Values of flags, and a default that depends on other flags.
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
 LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
@@ -55,11 +50,9 @@ STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
 
 def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
-    """A field that is also a flag, with this help, one of these words as value, and none below `least`.
-
-    If it is `critical`, the weights depend on it: a checkpoint made with another value is refused. The
-    default of one in DECIDED is its value in checkpoints that are older than the flag.
-    """
+    """A field that is also a flag, with this help, one of these words as value, and none below `least`."""
+    # The weights depend on a critical one: a checkpoint made with another value is refused. The default of
+    # one in DECIDED is its value in checkpoints that are older than the flag.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -67,7 +60,7 @@ def _option(default: T, text: str, *, choices: str = "", critical: bool = False,
 _critical = functools.partial(_option, critical=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 
@@ -178,18 +171,18 @@ def parse(argv: list[str]) -> Config:
     return config
 
 
-def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """The settings that are not the default of their field: of the command line, --recipe and --optimizer."""
-    step = [name for name in ("step_size", "gamma") if name in said]
-    if step and said.get("schedule", "step") != "step":
-        what = f"{_flag(step[0])} needs --schedule step, this is --schedule {said['schedule']}"
+    step = [name for name in ("step_size", "gamma") if name in given]
+    if step and given.get("schedule", "step") != "step":
+        what = f"{_flag(step[0])} needs --schedule step, this is --schedule {given['schedule']}"
         raise UserError(what, fix="leave one of them out")
-    recipe = RECIPES.get(said.get("recipe", ""), {})
-    said = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in said} | said
-    decided = dict(zip(DECIDED, BY_OPTIMIZER[said.get("optimizer", "adadelta")], strict=True))
+    recipe = RECIPES.get(given.get("recipe", ""), {})
+    given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
+    decided = dict(zip(DECIDED, BY_OPTIMIZER[given.get("optimizer", "adadelta")], strict=True))
     if step or "step_size" in recipe:
         decided["schedule"] = "step"
-    return decided | said
+    return decided | given
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:

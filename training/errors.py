@@ -25,7 +25,7 @@ KNOWN = (
     ("Expected to have finished reduction", "some weights have no part in the loss", UNUSED),
     ("gloo", "another rank has ended, or did not come", "what that rank says; --dist-timeout is the wait"),
     ("NCCL", "another rank has ended, or is unreachable", "what that rank says; NCCL_DEBUG=INFO tells more"),
-    *((of, "the GPU cannot compute", OTHER_GPU) for of in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
+    *((text, "the GPU cannot compute", OTHER_GPU) for text in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
 )
 
 

@@ -24,10 +24,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder(path: Path, *inside: str, make: bool = True) -> None:
-    """Make the run folder, and let only its user write there and in `inside`; without `make` only check that.
-
-    FolderError if others could have written there, OSError if it cannot be made or read.
-    """
+    """Make the run folder (or only check it), for its user alone; FolderError if others could write there."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link
     real = Path(os.path.realpath(absolute.parent))
     for above in {*absolute.parents, real, *real.parents}:
@@ -89,15 +86,12 @@ def temporary_name(path: Path) -> Path:
 
 
 def replace(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool = False) -> None:
-    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged.
-
-    If it is `durable`, this holds in a crash too: its bytes are on disk before it gets its name.
-    """
+    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged."""
     new = temporary_name(path)
     try:
         with new.open("xb") as file:
             fill(file)
-            if durable:
+            if durable:  # also after a crash: the bytes are on disk before the file gets its name
                 file.flush()
                 os.fsync(file.fileno())
         new.replace(path)

@@ -8,17 +8,15 @@ allocator holds and cannot use. Sources: torch/utils/_python_dispatch.py; Distri
 gradient_as_bucket_view; c10/cuda/CUDACachingAllocator.cpp (it gives blocks of 512 bytes).
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -62,7 +60,6 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do the operation, and count what it makes."""
         made = func(*args, **(kwargs or {}))
         for value in tree_leaves(made):
             if isinstance(value, torch.Tensor):
@@ -84,10 +81,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
 
 
 class InBuckets(nn.Module):
-    """A model whose gradients end in buckets that stay, as those of DistributedDataParallel.
-
-    The real one reads values, which fake tensors do not have.
-    """
+    """As DistributedDataParallel, whose gradients end in buckets. It reads values, fake tensors have none."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -95,14 +89,11 @@ class InBuckets(nn.Module):
         for weight in model.parameters():
             if weight.requires_grad:
                 register: Any = weight.register_post_accumulate_grad_hook
-                register(self._into(torch.empty_like(weight)))
+                register(functools.partial(self._put, torch.empty_like(weight)))
 
-    def _into(self, bucket: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        def put(weight: torch.Tensor) -> None:
-            if not self._alone and weight.grad is not None:
-                weight.grad = bucket.copy_(weight.grad)
-
-        return put
+    def _put(self, bucket: torch.Tensor, weight: torch.Tensor) -> None:
+        if not self._alone and weight.grad is not None:
+            weight.grad = bucket.copy_(weight.grad)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -119,22 +110,15 @@ class InBuckets(nn.Module):
 
 
 def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]:
-    """The most bytes of all tensors of a process in its steps, and the batch for which that holds.
-
-    With `fake` false the tensors are real ones, on the CPU.
-
-    Raises:
-        UserError: If the run cannot be done as asked.
-    """
+    """The most bytes of a process's tensors in its steps, and for which batch; UserError if it cannot run."""
     data = load_data(config, CPU)
     model = build_model(config, data)
     freeze(model, config)
     if wants_channels_last(config, "cuda", model):
         config = dataclasses.replace(config, channels_last=True)
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
-    mode: AbstractContextManager[Any] = contextlib.nullcontext()
-    if fake:
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+    # else with real tensors, on the CPU
+    mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 takes tensors without contents for those of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
     with mode, Counter() as counter, alike, patch.object(nn.functional, "dropout", dropout):

@@ -1,10 +1,7 @@
 """What a start would do with a run folder, for `--look`. Reads only, and needs no torch."""
 
-from __future__ import annotations
-
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ class Start:
     epochs: int | None = None
     job: str = ""  # the Slurm job that saved the checkpoint
     holder: str = ""  # who has the folder
-    changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)  # old and new values
+    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values
 
 
 def look(config: Config, processes: int) -> Start:

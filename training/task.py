@@ -44,10 +44,8 @@ def main(argv: list[str]) -> int:
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
-    """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers.
-
-    Ranks that pyxis or an image has set are removed; with `none`, MASTER_ADDR and MASTER_PORT too.
-    """
+    """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers."""
+    # without the ranks that pyxis or an image has set
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}
     if launcher == "srun":

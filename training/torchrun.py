@@ -20,9 +20,10 @@ import re
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
@@ -32,11 +33,6 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 from training.errors import UserError, complain
 from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 # Signals that torchrun passes on before it ends; SIGUSR1 and 2 would kill it and leave its processes running.
 # Versions of torch before pytorch/pytorch#160690 ignore this.
@@ -104,9 +100,9 @@ def _run(options: Namespace) -> None:
     processes = str(options.nproc_per_node)
     if processes.isdecimal() and int(processes):  # torchrun would give each process one thread
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // int(processes))))
-    met: list[StaticTCPRendezvous] = []
+    met: list[Any] = []
 
-    def shutdown(self: StaticTCPRendezvous) -> bool:
+    def shutdown(self: Any) -> bool:
         met.append(self)  # keeps the store open
         return True
 
@@ -114,7 +110,7 @@ def _run(options: Namespace) -> None:
     run(options)  # type: ignore[no-untyped-call]
     with contextlib.suppress(Exception):  # the training itself has succeeded
         for meeting in met:
-            store: Any = meeting._store  # noqa: SLF001 - there is no public access
+            store = meeting._store  # noqa: SLF001 - there is no public access
             gone = store.add("left", 1)
             deadline = time.monotonic() + LEAVE_S
             while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:

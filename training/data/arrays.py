@@ -6,8 +6,6 @@ Python version by torchvision (https://www.cs.toronto.edu/~kriz/cifar.html, sect
 Shape suffixes: N images, C channels, H height, W width.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct
@@ -17,12 +15,12 @@ from typing import IO, cast
 
 import torch
 
+from training.data.digits import FILES
 from training.data.images import import_torchvision
 from training.errors import UserError, one_line
 
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
-MNIST_PARTS = {"train": "train-{}-ubyte", "test": "t10k-{}-ubyte"}
 MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
 CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
@@ -31,8 +29,7 @@ VALUES = 3 * 32 * 32
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (N, 1, H, W) uint8 and labels (N,) int64 of train or test; UserError if a file is wrong."""
-    images_path = _find(folder, MNIST_PARTS[part].format("images-idx3"))
-    labels_path = _find(folder, MNIST_PARTS[part].format("labels-idx1"))
+    images_path, labels_path = (_find(folder, name) for name in FILES[part])
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images_NHW) != len(labels_N) or not len(labels_N):
         what = f"{len(images_NHW)} images but {len(labels_N)} labels"

@@ -1,7 +1,5 @@
 """Data sets: what `--dataset` names. Shape suffixes: N samples, C channels, H height, W width."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib

@@ -3,14 +3,11 @@
 The same numbers give the same bytes. It needs nothing but Python: `sbatchgen data` runs it too.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-import os
 import random
+import secrets
 import struct
-import tempfile
 from pathlib import Path
 
 SIDE = 28
@@ -135,28 +132,18 @@ def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
 
 
 def write(folder: Path, *, train: int, test: int, seed: int) -> str:
-    """Make the four files in `folder` and say in one line what was done.
-
-    Each file appears whole or not at all. Files which already hold the same bytes are left alone.
-
-    Raises:
-        FileExistsError: If a file of that name holds something else.
-    """
-    parts = {"train": make(train, seed=f"train-{seed}"), "test": make(test, seed=f"test-{seed}")}
-    wanted = {
-        folder / name: data
-        for part, names in FILES.items()
-        for name, data in zip(names, parts[part], strict=True)
-    }
+    """Make the four files, if they are not there, and say so; FileExistsError if one holds something else."""
+    wanted: dict[Path, bytes] = {}
+    for part, count in (("train", train), ("test", test)):
+        for name, data in zip(FILES[part], make(count, seed=f"{part}-{seed}"), strict=True):
+            wanted[folder / name] = data
     missing = {path: data for path, data in wanted.items() if not path.is_file() or path.read_bytes() != data}
-    others = [str(path) for path in missing if path.exists()]
-    if others:
-        raise FileExistsError(f"{others[0]} exists and holds something else")
+    for path in missing:
+        if path.exists():
+            raise FileExistsError(f"{path} exists and holds something else")
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in missing.items():
-        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f"{path.name}.tmp-")
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o644)
-            file.write(data)
-        Path(temporary).replace(path)
+        temporary = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
+        temporary.write_bytes(data)
+        temporary.replace(path)  # so it appears whole or not at all
     return f"{train} training and {test} test images {'written to' if missing else 'are already in'} {folder}"

@@ -4,8 +4,6 @@ Shards are tar files as WebDataset lays them out (https://github.com/webdataset/
 Format"): KEY.jpg and KEY.cls, the label as a number. They are read by index, not as a stream.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata
@@ -51,8 +49,8 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
     validated = read(validation, evaluation_transform(config), "--val-path")
     for first, other in ((trained, validated), (validated, trained)) if read is _images else ():
         if missing := sorted(set(first.classes) - set(other.classes)):
-            some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-            what = f"classes that are only in {first.root}: {some}"
+            examples = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+            what = f"classes that are only in {first.root}: {examples}"
             raise UserError(what, at=other.root, fix="the same class folders in both")
     return trained, validated
 

@@ -1,11 +1,4 @@
-"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved.
-
-The order of an epoch is one permutation for the whole run. A step takes the next `batch` entries, which the
-processes divide among themselves. So any number of processes sees each sample once per epoch, and a run that
-stopped after `consumed` samples resumes at the next one, in no time.
-"""
-
-from __future__ import annotations
+"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved."""
 
 import hashlib
 
@@ -19,9 +12,8 @@ def mix(*parts: int | str) -> int:
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """The permutation of an epoch, order_N: int64, on the CPU."""
-    generator = torch.Generator().manual_seed(mix("order", seed, epoch))
-    return torch.randperm(samples, generator=generator)
+    """The permutation of an epoch, for all processes together, order_N: int64, on the CPU."""
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(mix("order", seed, epoch)))
 
 
 def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int, int]]:
@@ -37,5 +29,5 @@ def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int
 def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[torch.Tensor]:
     """Index lists of a process: every `size`-th sample, `chunk` at once; as many for each, perhaps empty."""
     mine = torch.arange(samples)[rank::size]  # empty where there are fewer samples than processes
-    most = -(-samples // size)  # of any process
-    return [mine[first : first + chunk] for first in range(0, most, chunk)]
+    largest = -(-samples // size)  # of any process
+    return [mine[first : first + chunk] for first in range(0, largest, chunk)]

@@ -1,8 +1,5 @@
-"""Splits: they turn index lists into batches on the device.
+"""Splits: they turn index lists into batches on the device. All randomness is that of (seed, epoch, sample).
 
-An `InMemory` split is on the device (as uint8) and is augmented and normalised there. A `FromLoaders` split
-is read by loader processes, which live as long as the run. All randomness is a function of (seed, epoch,
-sample): it depends neither on the number of loaders nor on where a run was stopped.
 Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
 """
 
@@ -20,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from training.data.order import mix
@@ -92,7 +88,7 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> t
     """Images shifted by up to `most` pixels, with black edges, half of them mirrored: `random_B` decides."""
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * most + 1
-    padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))
+    padded_BCHW = torch.nn.functional.pad(x_BCHW, (most, most, most, most))
     along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
     mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
     inside_BW = torch.where(mirrored_B1, width - 1 - along_W, along_W)
@@ -104,7 +100,7 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> t
 
 
 class FromLoaders:
-    """Samples of a map-style data set, read by `workers` loader processes, or with 0 by this process."""
+    """Samples of a map-style data set, read by `workers` processes, which live on, or with 0 by this one."""
 
     def __init__(self, keyed: Keyed, *, norm: Norm, device: torch.device, workers: int) -> None:
         self.samples = len(keyed)
@@ -126,10 +122,7 @@ class FromLoaders:
         atexit.register(_end, weakref.ref(self._loader))
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one.
-
-        The iterator raises a UserError instead of a batch that cannot be read. Earlier ones become invalid.
-        """
+        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one."""
         # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
         self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
@@ -143,7 +136,7 @@ class FromLoaders:
         for index_B in index_lists:
             batch = next(loaded) if len(index_B) else (torch.empty(0), torch.empty(0, dtype=torch.int64))
             if isinstance(batch, UserError):
-                raise batch
+                raise batch  # it cannot be read
             yield batch[0], batch[1]
 
 
@@ -158,11 +151,9 @@ Split = InMemory | FromLoaders
 
 
 def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on the device. Each is copied to a GPU while it computes on the previous one.
-
-    The copies use a second stream, from pinned memory. A batch is given out after the computing stream waits
-    for its copy, but before it would wait for the next one's. record_stream keeps its memory until then.
-    """
+    """The same batches on the device. Each is copied to a GPU while it computes on the previous one."""
+    # The copies use a second stream, from pinned memory. A batch is given out after the computing stream
+    # waits for its copy, but before it would wait for the next one's. record_stream keeps its memory.
     if device.type != "cuda":
         yield from batches
         return

@@ -1,9 +1,4 @@
-"""Activation checkpointing: the backward pass recomputes the activations of a stage, for less memory.
-
-The weights are the same, bit for bit: random numbers are repeated, and statistics updated once.
-"""
-
-from __future__ import annotations
+"""Activation checkpointing: backward computes a stage again, for less memory and the same bits."""
 
 import contextlib
 import functools
@@ -47,10 +42,9 @@ def _replace(module: nn.Module) -> nn.Module:
 
 
 class Stages(nn.Sequential):
-    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory.
+    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory."""
 
-    Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
-    """
+    # Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174
 
     def forward(self, x: Any) -> Any:
         """Call the modules in turn."""

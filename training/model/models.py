@@ -1,7 +1,5 @@
 """Models: what `--model` names, its weights, which are trained. The head is the last module with some."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections import OrderedDict
 
@@ -19,10 +17,7 @@ CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the 
 
 
 def build_model(config: Config, data: Data) -> nn.Module:
-    """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes).
-
-    PACKAGE.MODULE:FUNCTION is called with the configuration. UserError if the model cannot be had.
-    """
+    """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes)."""
     torch.manual_seed(mix("weights", config.seed))
     if config.model == "convnet":
         made = _convnet(data.shape_CHW, data.classes)
@@ -81,18 +76,15 @@ def _from_torchvision(name: str, data: Data) -> nn.Module:
 def load_all_but_head(
     model: nn.Module, weights: dict[str, torch.Tensor], origin: str, *, classes: int
 ) -> list[str]:
-    """Load weights, also of another number of classes; returns the names of those that it leaves.
-
-    The head if the file has none, and what differs only in the number of classes. UserError for others.
-    """
-    own = model.state_dict()
+    """Load weights, also of another number of classes; the names of those left. UserError for a misfit."""
+    present = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}
-    left = [name for name in head_of(model) if name not in given]
-    for name in own.keys() & given.keys():
-        new, old = own[name].shape, given[name].shape
+    left = [name for name in head_of(model) if name not in given]  # and what differs in the classes only
+    for name in present.keys() & given.keys():
+        new, old = present[name].shape, given[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
             left.append(name)
-    load_weights(model, given | {name: own[name] for name in left}, origin)
+    load_weights(model, given | {name: present[name] for name in left}, origin)
     return sorted(left)
 
 
@@ -109,9 +101,9 @@ def freeze(model: nn.Module, config: Config) -> None:
     for pattern in filter(None, config.freeze.split(",")):
         frozen = fnmatch.filter(weights, pattern)
         if not frozen:
-            some = ", ".join([*weights][:1] + [*weights][-1:])
+            examples = ", ".join([*weights][:1] + [*weights][-1:])
             what = f"--freeze {pattern} names no weight of --model {config.model}"
-            raise UserError(what, fix=f"a pattern for names such as {some}")
+            raise UserError(what, fix=f"a pattern for names such as {examples}")
         for name in frozen:
             weights[name].requires_grad_(False)
     if config.freeze and not any(weight.requires_grad for weight in model.parameters()):

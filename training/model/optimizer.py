@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +54,8 @@ def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: 
 
 
 def _with_momentum(sgd: Optimizer) -> Optimizer:
-    """The same with a momentum of zeros where it has none, which its first step would make without contents.
-
-    If that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md).
-    """
+    """The same with a momentum of zeros where it has none: its first step would make one without contents."""
+    # if that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md)
     for group in sgd.param_groups:
         for weight in group["params"] if group.get("momentum") else ():
             sgd.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
@@ -74,17 +71,17 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
     for place, (number, weight) in enumerate(zip(numbers, weights, strict=True)):
-        kept = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
-        if isinstance(kept.get("step"), int):  # Adadelta of torch 2.2
-            kept["step"] = torch.tensor(float(kept["step"]))
-        plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in kept.values())
-        shapes = {name: value.shape for name, value in kept.items() if value.is_floating_point()}
+        parts = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
+        if isinstance(parts.get("step"), int):  # Adadelta of torch 2.2
+            parts["step"] = torch.tensor(float(parts["step"]))
+        plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in parts.values())
+        shapes = {name: value.shape for name, value in parts.items() if value.is_floating_point()}
         wanted = {name: () if name == "step" else weight.shape for name in KEPT[type(optimizer)]}
-        if kept and not (plain and shapes == wanted and kept.get("step", 0) >= 0):
+        if parts and not (plain and shapes == wanted and parts.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
-        if kept:  # in the memory format of the weight: fused kernels don't look at strides
-            like = {name: torch.empty_like(weight, device="cpu") for name in kept if name != "step"}
-            state[place] = kept | {name: value.copy_(kept[name]) for name, value in like.items()}
+        if parts:  # in the memory format of the weight: fused kernels don't look at strides
+            like = {name: torch.empty_like(weight, device="cpu") for name in parts if name != "step"}
+            state[place] = parts | {name: value.copy_(parts[name]) for name, value in like.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     _with_momentum(optimizer)
 
@@ -114,7 +111,7 @@ class Updater:
         if optimizer:
             load_state(self.optimizer, state["optimizer"])
 
-    def evaluated(self) -> AbstractContextManager[None]:
+    def evaluated(self) -> contextlib.AbstractContextManager[None]:
         """Give the model the weights to evaluate and export within this context: the means, if any."""
         return self.ema.in_place() if self.ema else contextlib.nullcontext()
 
@@ -174,9 +171,9 @@ class Ema:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the model the means as its weights within this context."""
-        own = [weight.clone() for weight in self._weights]
+        before = [weight.clone() for weight in self._weights]
         torch._foreach_copy_(self._weights, [*self.means.values()])
         try:
             yield
         finally:
-            torch._foreach_copy_(self._weights, own)
+            torch._foreach_copy_(self._weights, before)

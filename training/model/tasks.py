@@ -1,7 +1,5 @@
 """What a training is for: loss and metrics. Shape suffixes: B samples of a batch, K classes, T likeliest."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,8 +37,7 @@ def build_task(config: Config, data: Data) -> Task:
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
-        mix = _build_mix(config, data)
-        return Task(_cross_entropy, smooth, metrics, _correct, mix)
+        return Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
     loss, metrics = import_function(config.task, "--task")(config)
     return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 
@@ -84,9 +81,7 @@ def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: flo
 
 
 def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
-    """Whether the likeliest class is the right one."""
-    right_B: torch.Tensor = logits_BK.argmax(dim=1) == y_B
-    return right_B
+    return torch.eq(logits_BK.argmax(dim=1), y_B)
 
 
 def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:

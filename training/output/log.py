@@ -1,9 +1,4 @@
-"""The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
-
-With TensorBoard there are its curves too. Only rank 0 writes; nothing else prints but `errors.complain`.
-"""
-
-from __future__ import annotations
+"""The output of rank 0: lines, events.jsonl for programs, status.json for the job script, and curves."""
 
 import contextlib
 import errno
@@ -110,12 +105,11 @@ class Log:
             return
         try:
             write(self.run_dir / name)
+            self.failing.discard(name)
         except OSError as error:
             if name not in self.failing:
                 self.say(f"Cannot write {self.run_dir / name} ({one_line(error)}): training continues")
             self.failing.add(name)
-        else:
-            self.failing.discard(name)
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:

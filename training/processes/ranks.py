@@ -27,17 +27,14 @@ class Place(NamedTuple):
 
 
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
-    """The rank of this process, started by `launcher`; a single process if auto finds no launcher.
-
-    RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's. The number of srun's
-    step is negative in a batch script. UserError if a variable is missing or not a number.
-    """
+    """The rank of this process, started by `launcher`; a single process if auto finds no launcher."""
+    # RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
         return _place("torchrun", environ, TORCHRUN, _number(environ, "LOCAL_WORLD_SIZE", default=1))
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
         require(environ, SRUN, fix="start with: srun python -m training")
-        is_step = environ.get("SLURM_STEP_ID", "").isdecimal()
+        is_step = environ.get("SLURM_STEP_ID", "").isdecimal()  # negative in a batch script
         if launcher == "srun" or is_step or _number(environ, "SLURM_NTASKS") > 1:
             place = _place("srun", environ, SRUN, _tasks_here(environ))
             if place.size > 1:
@@ -49,12 +46,9 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
 def spawn_environments(
     environ: Mapping[str, str], processes: int, *, nodes: int = 0, node: int = 0
 ) -> list[dict[str, str]]:
-    """The environment of each process that `--launcher spawn` starts on node `node` of `nodes`.
-
-    If `nodes` is 0, there are as many as Slurm says, else 1. RANK, LOCAL_RANK and WORLD_SIZE of this process
-    (pyxis sets them) are ignored. UserError if several nodes have nowhere to meet.
-    """
-    if not nodes:
+    """The environment of each process that `--launcher spawn` starts on node `node` of `nodes`."""
+    # RANK, LOCAL_RANK and WORLD_SIZE of this process, which pyxis sets, are ignored
+    if not nodes:  # then as many as Slurm says, else 1
         step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
         nodes = _number(environ, step_nodes, default=1)
         node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0

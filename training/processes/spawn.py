@@ -1,7 +1,4 @@
-"""`--launcher spawn`: one process a node that starts the processes of this node.
-
-It passes signals on, ends the others when one fails, and exits with the status of the first that failed.
-"""
+"""`--launcher spawn`: one process a node that starts the processes of this node."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from training.errors import DONE, PREEMPTED, complain
 from training.processes.jobscript import PARENT
@@ -44,7 +40,7 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
     """
     children: list[subprocess.Popen[bytes]] = []
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def pass_on(number: int, _frame: object) -> None:
         for child in children:
             child.send_signal(number)  # does nothing if the child has ended
 

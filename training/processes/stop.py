@@ -1,8 +1,4 @@
-"""Requests to stop a run: signals, the stop file, and the deadline.
-
-A signal handler only notes the signal: saving there would happen in the middle of a step, on one process of
-many. At each synchronisation the processes add up their requests (`Stop.requests`), and all stop at one step.
-"""
+"""Requests to stop a run: signals, the stop file, and the deadline. All processes stop at one step."""
 
 from __future__ import annotations
 
@@ -42,6 +38,7 @@ class Stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
 
     def _ask(self, why: str) -> None:
+        """Only note it: a save in a signal handler would happen in the middle of a step."""
         self._asked[REASONS.index(why)] = True
 
     def watch(self, file: Path, end: float) -> None:
@@ -82,8 +79,7 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
     except ValueError:
         seconds = float("nan")
     if not 0 < seconds < float("inf"):
-        fix = "auto, off, or seconds from now or since 1970"
-        raise UserError(f"--deadline is {deadline}", fix=fix)
+        raise UserError(f"--deadline is {deadline}", fix="auto, off, or seconds from now or since 1970")
     return seconds if seconds >= EPOCH_FROM_S else now + seconds
 
 

@@ -1,9 +1,4 @@
-"""The process group: joining it, leaving it, the collectives that the package uses, and what a hang leaves.
-
-A process that no launcher has started has no process group, and the collectives do nothing.
-"""
-
-from __future__ import annotations
+"""The process group: joining and leaving it, the collectives that are used, and what a hang leaves."""
 
 import ctypes
 import inspect
@@ -43,7 +38,7 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or "" without a process group
+    backend: str  # nccl, gloo, or "" without a launcher: then no process group, and collectives do nothing
     threads: int
     host: str
     cpus: int = 1  # of this process
@@ -79,26 +74,21 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
 
 
 def keep_memory() -> bool:
-    """Keep freed memory in the process, if the C library can (glibc: mallopt(3)); whether it can.
-
-    By default glibc returns large blocks in each step: a tenth to a third of the time of C1-C3.
-    """
+    """Keep freed memory in the process, if the C library can (glibc: mallopt(3)); whether it can."""
+    # by default glibc returns large blocks in each step: a tenth to a third of the time of C1-C3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
-    kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
-    return kept and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
+    is_set = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
+    return is_set and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
 
 
 def leave(world: World) -> None:
-    """Wait for the others, also NCCL's sum, and leave: a launcher takes an early exit for a failure.
-
-    The sum is kept until then: torch 2.2 holds the GIL while it waits for a thread that may free it.
-    """
+    """Wait for the others, also NCCL's sum, and leave: a launcher takes an early exit for a failure."""
     if world.backend:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
         last.item()
         dist.destroy_process_group()
-        del last
+        del last  # not before: torch 2.2 holds the GIL while it waits for a thread that may free it
 
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
@@ -249,7 +239,6 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
 
 
 def _wait_for_all(store: Any, what: str, world: World, *, waits: bool = True) -> None:
-    """Count this process, and wait until all are counted."""
     if store.add(what, 1) == world.size:
         store.set(f"all {what}", "")
     if waits:

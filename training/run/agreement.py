@@ -1,7 +1,5 @@
 """Where all processes agree: sums over them, errors of any of them, and requests to stop."""
 
-from __future__ import annotations
-
 import math
 
 import torch

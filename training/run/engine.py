@@ -1,7 +1,5 @@
 """A run, from its start to its exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path
@@ -127,7 +125,6 @@ def _by_whom(session: Session) -> str:
 
 
 def _train_on(session: Session, progress: Progress) -> int:
-    """Train the remaining epochs."""
     config, world, log = session.config, session.world, session.log
     began = progress.step
     try:
@@ -167,14 +164,13 @@ def _ask_again(session: Session, *, gained: int) -> None:
 
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
-    """Validate, log and save."""
     score = evaluate(session)
     loss, _, samples = progress.sums
     best = progress.validated(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
-    of = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
-    session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {of}")
+    details = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
+    session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {details}")
     facts = {"loss": score.loss, "samples": score.samples, "train_loss": loss / max(samples, 1)}
     facts |= {"samples_per_s": round(rate, 1), "epoch": progress.epoch, "step": progress.step}
     session.log.event("epoch", **score.metrics | facts)
@@ -190,7 +186,6 @@ def _tell_usage(session: Session, progress: Progress) -> None:
 
 
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
-    """Write the state to status.json and the events."""
     facts: dict[str, Any] = {"step": progress.step, "epoch": progress.done, "reason": reason}
     session.log.status(state, checkpoint=progress.checkpoint, **facts)
     session.log.event(state, **facts)

@@ -1,7 +1,5 @@
 """The score of a model on the validation split. Shape suffix: B samples of this process's part of a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The steps of an epoch. Shape suffixes: B samples of a batch in this process, C, H, W of images."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
@@ -157,11 +155,7 @@ def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
 
 
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
-    """The batches of these index lists.
-
-    One that cannot be read, and all after it, are stand-ins until the processes synchronise: then all raise
-    the error. Nothing is saved before.
-    """
+    """The batches of these index lists; stand-ins for one that cannot be read, and for all after it."""
     if isinstance(split, FromLoaders) and not split.started:
         session.writer.wait()  # loaders must not be forked while a thread runs
     done = 0
@@ -170,7 +164,7 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
             yield batch
             done += 1
     except UserError as error:
-        session.data.problems.append(error)
+        session.data.problems.append(error)  # all raise it when they synchronise; nothing is saved before
         for _ in lists[done:]:
             yield stand_in(session, 2)
 
@@ -189,10 +183,8 @@ def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> t
 
 
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
-    """The sums of the losses, of each score, and the number of samples of a batch; float64.
-
-    They are multiples of 1 / EXACT, so their sum over steps does not depend on where a run was interrupted.
-    """
+    """The sums of the losses, of each score, and the number of samples of a batch; float64."""
+    # multiples of 1 / EXACT: their sum over steps does not depend on where a run was interrupted
     sums = [(values.double() * EXACT).round_().sum().div_(EXACT) for values in (losses_B, *scores_B)]
     return torch.stack((*sums, torch.full_like(sums[0], len(losses_B))))
 

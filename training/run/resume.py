@@ -1,7 +1,5 @@
 """Saves the state of a run, restores it, and exports its weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import io
@@ -9,7 +7,6 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,8 +48,8 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     if not again:
         session.writer.wait()  # the copy replaces the last one
         facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
-        own = {"step": progress.step, "model": session.model.state_dict()}
-        copies.take(own | session.updater.state() | facts)
+        saved = {"step": progress.step, "model": session.model.state_dict()}
+        copies.take(saved | session.updater.state() | facts)
     now = dataclasses.replace(progress, sums=[*progress.sums])
     work = functools.partial(_write, session, progress, now, began, best=best, must=must)
     session.writer.start(work, after=again)
@@ -130,10 +127,9 @@ def _noted_score(session: Session, progress: Progress) -> bytes | None:
 
 
 def _find(session: Session) -> Found | None:
-    """Find the checkpoint to resume from, and load it."""
     config = session.config
     run_dir, place, resume = Path(config.run_dir), checkpoint_folder(config), config.resume
-    if resume not in {"auto", "off"} and saved_by_this_job(run_dir, os.environ):
+    if resume not in {"auto", "off"} and _saved_by_this_job(run_dir):
         resume = "auto"
     if config.evaluate and resume == "auto":
         own_folder(run_dir, place.name, make=False)
@@ -147,20 +143,17 @@ def _find(session: Session) -> Found | None:
     return checkpoint.find(place, resume, session.log.note, take)  # type: ignore[no-any-return]
 
 
-def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
+def _saved_by_this_job(run_dir: Path) -> bool:
     """Whether this job was requeued and has saved before: --resume FILE was for its first start."""
-    job = environ.get("SLURM_JOB_ID", "")
-    if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job or os.environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
     since_its_start = itertools.dropwhile(lambda event: event.get("job") != job, read_events(run_dir))
     return any(event.get("event") == "save" for event in since_its_start)
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
-    """Load a state into the model and the optimizer; of one that is refused, they may have a part.
-
-    UserError if it has other settings, MisfitError if it has the same and does not fit.
-    """
+    """Load a state, or a part of it; UserError if it has other settings, MisfitError if it does not fit."""
     changed = changed_settings(session.settings, state["config"])
     if changed and not (session.config.evaluate or session.config.allow_config_change):
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())

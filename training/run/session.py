@@ -1,7 +1,5 @@
 """The objects that a run works with, and its progress."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run works with: made, and tried out. Shape suffixes: B samples of this process; C, H, W."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import os
@@ -173,11 +171,9 @@ def try_out(session: Session) -> Task:
 
 
 def warm_up(session: Session) -> None:
-    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled.
-
-    After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
-    round its first step differently from the uninterrupted one if that happened then.
-    """
+    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled."""
+    # After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run
+    # would round its first step differently from the uninterrupted one if that happened then.
     x_BCHW, y_B = stand_in(session, session.images_at_once)
     train_mode(session.trained)
     with keep_buffers(session.model):

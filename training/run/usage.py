@@ -1,7 +1,5 @@
 """What a training uses, as Linux and torch count it, where they do; and the trace of --profile-steps."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -28,10 +26,10 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 
 def _cpu_s() -> float:
     """CPU time of this process and of those that it has started, such as loaders."""
-    own = os.times()
+    cpu = os.times()
     stats = [_read(f"/proc/{child}/stat").rpartition(")")[2].split() for child in _children()]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
-    return own.user + own.system + own.children_user + own.children_system + ticks / os.sysconf("SC_CLK_TCK")
+    return cpu.user + cpu.system + cpu.children_user + cpu.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,11 +57,15 @@ class Usage:
 
     def facts(self) -> dict[str, Any]:
         """What is known of this process."""
+        # The most memory of this process and its loaders; 0 if Linux does not show it. Pss: pages that forked
+        # loaders share with this process count once.
+        shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
+        memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)
         facts: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 2),
             "cpu_s": round(_cpu_s() - self.cpu_began_s, 2),
             "data_s": round(self.data_s, 2),
-            "memory_bytes": _memory_bytes(),
+            "memory_bytes": 1024 * sum(map(int, memory)),
         }
         if self.busy:
             facts["gpu_utilization"] = round(statistics.fmean(self.busy), 1)
@@ -117,21 +119,13 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
         try:
             path.unlink(missing_ok=True)  # it may be a link
             done.export_chrome_trace(str(path))
+            log.say(f"Trace of {steps} steps written to {path}: open it in https://ui.perfetto.dev")
         except (OSError, RuntimeError) as error:
             log.say(f"Cannot write {path} ({error}): training continues")
-        else:
-            log.say(f"Trace of {steps} steps written to {path}: open it in https://ui.perfetto.dev")
 
     plan = profiler.schedule(wait=BEFORE - 1, warmup=1, active=steps, repeat=1)
     with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
         yield recording
-
-
-def _memory_bytes() -> int:
-    """The most that this process and its loaders had in memory; 0 if Linux does not show it."""
-    # Pss: pages that forked loaders share with this process count once
-    shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
-    return 1024 * sum(map(int, re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)))
 
 
 def _children() -> list[str]:

@@ -1,10 +1,4 @@
-"""Checkpoint files: written as a whole or not at all, and checked before use.
-
-A checkpoint is a file of torch.save with a dictionary of tensors and plain values, which weights_only=True
-loads, and does not depend on the number of processes. Only rank 0 calls these functions.
-"""
-
-from __future__ import annotations
+"""Checkpoint files: written as a whole or not at all, and checked before use. Only for rank 0."""
 
 import contextlib
 import errno
@@ -196,7 +190,6 @@ def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
 
 
 def _delete(paths: Iterable[Path]) -> None:
-    """Delete files, not folders."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             path.unlink()

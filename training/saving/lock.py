@@ -1,11 +1,4 @@
-"""One job per run folder: a second job is refused while the first one runs.
-
-The lock is a file with the name of its holder, which updates the file's time regularly. The lock of a dead
-holder is taken over: at once if its process is gone from this machine or Slurm has restarted the same job,
-else when it has not been updated for STALE_S by the file system's clock: those of machines may differ.
-"""
-
-from __future__ import annotations
+"""One job per run folder: a file with its holder's name (docs/design/training.md: when that is dead)."""
 
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Checkpoints read as data: refuses files that were changed, and states that no training saves."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle
@@ -58,10 +56,8 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
 
 
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
-    """Raise CorruptError unless each part of an archive is stored plainly, and its checksum right if `sums`.
-
-    torch looks at no sums, and copies nothing of a part marked as a folder: its tensor has what was there.
-    """
+    """Raise CorruptError unless each part of an archive is stored plainly, if `sums` with its checksum."""
+    # torch looks at no sums, and copies nothing of a part marked as a folder: its tensor has what was there
     with zipfile.ZipFile(file) as archive:
         parts = archive.infolist()
         for part in parts:

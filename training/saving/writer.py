@@ -1,7 +1,5 @@
 """Saving beside the training, which waits for one copy of the state only: a thread writes that to disk."""
 
-from __future__ import annotations
-
 import copy
 import signal
 import threading
@@ -21,11 +19,8 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
-        """Start `work` once the previous job is done; raises what that raised.
-
-        With `after` this does not wait for that: the thread does, and leaves `work` if the job fails.
-        """
-        if not after:
+        """Start `work` once the previous job is done; raises what that raised."""
+        if not after:  # else the thread waits for it, and leaves `work` if it fails
             self.wait()
         previous = self._thread
         thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
