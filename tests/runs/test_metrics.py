@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.runs import record
@@ -19,8 +20,10 @@ from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.progress import read_progress
 from sbatchgen.runs.record import Record, ResolvedValue
 from sbatchgen.units import LinePattern
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import FIXTURES, REPOSITORY, Command
 
+MEASURED = yaml.safe_load((FIXTURES / "measured.yaml").read_text())
+HEALTHY = yaml.safe_load((FIXTURES / "failures.yaml").read_text())["harmless"]
 PAGE = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
 PATTERNS = re.findall(r"^metrics: '(.*)'$", PAGE, re.MULTILINE)
 # What nanoGPT, the Trainer of transformers 4 and 5, and pytorch/examples print.
@@ -152,6 +155,24 @@ def test_a_pattern_without_a_number_is_refused(pattern: str) -> None:
 def test_common_lines_are_understood_without_a_pattern(line: str, expected: dict[str, Any]) -> None:
     known = {event.pop("event"): event for event in line_events(line, None)}
     assert known == expected
+
+
+@pytest.mark.parametrize("printed", MEASURED, ids=lambda printed: printed["from"][:30])
+def test_what_programs_print_of_their_losses(folder: Path, printed: dict[str, Any]) -> None:
+    run = job(folder / "ddp", *printed["log"].splitlines())
+    known = [
+        [event["event"], event.get("epoch", event.get("step")), event.get("loss"), event.get("accuracy")]
+        for event in log_events(run)
+    ]
+    assert known == printed["measured"]
+
+
+@pytest.mark.parametrize("recorded", HEALTHY, ids=lambda recorded: recorded["from"][:30])
+def test_what_healthy_programs_print_besides_is_no_measurement(
+    folder: Path, recorded: dict[str, str]
+) -> None:
+    lines = [line for line in recorded["log"].splitlines() if "Avg Loss" not in line]
+    assert log_events(job(folder / "ddp", *lines)) == []
 
 
 def test_a_sweep_is_plotted_point_by_point(folder: Path, command: Command) -> None:
