@@ -54,7 +54,7 @@ def page(
 ) -> str:
     """Return everything about one run; of a sweep, the points by a metric or a parameter."""
     progress = state.progress
-    facts = [("folder", str(state.run.folder))]
+    facts = [("folder", str(state.run.folder / state.point))]
     for job in state.jobs:
         says = _state(job, state.now if job is state.last else ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.runs import life, points, process, record
 from sbatchgen.runs.failure import crash
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
@@ -31,6 +31,8 @@ NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
 AT_END = 200  # lines of a log that are read for them
 SAVED = "stopped and saved, with more to do"  # exit status 75
+# How a point of a sweep that has ended is shown as a job
+_ENDS = {points.DONE: ("COMPLETED", ""), points.FAILED: ("FAILED", ""), points.STOPPED: ("FAILED", SAVED)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,7 @@ class RunState:
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
     quiet: str = ""  # how long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not
     sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
+    point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
 
     @property
     def last(self) -> RunJob | None:
@@ -83,6 +86,28 @@ def run_states(
         points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=points_now)]
     return states, problems
+
+
+def point_state(state: RunState, point: str) -> RunState:
+    """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
+    name, folder = state.run.name, state.run.folder
+    about = (
+        next((each for each in state.sweep.points if str(each.number) == point), None)
+        if state.sweep
+        else None
+    )
+    if about is None:
+        raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
+    known = record.records(folder)
+    submitted = {each.job for each in known if about.number in points.numbers(each, each.array)}
+    jobs = [job._replace(state="", ended=True, says="") for job in state.jobs if job.id in submitted]
+    if jobs and about.row:
+        jobs[-1] = _of_rows(jobs[-1], [about.row], folder)
+    elif jobs:
+        how, says = _ENDS[about.state]
+        jobs[-1] = jobs[-1]._replace(state=how, says=says or about.says)
+    run, now = state.run._replace(name=f"{name}/{point}"), [about.row] if about.row else []
+    return RunState(run=run, jobs=jobs, now=now, progress=about.progress, point=point)
 
 
 def _quiet(state: RunState) -> str:

@@ -16,6 +16,7 @@ from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.runs import process, submitted_scripts
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
+from sbatchgen.runs.record import records
 from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
@@ -58,12 +59,14 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
         jobs = {job.id for job in state.jobs}
         with contextlib.suppress(OSError):  # an array has folders of its elements, a shared one those of jobs
             for folder in state.run.folder.iterdir():
+                if state.point and folder.name != state.point:
+                    continue
                 if folder.name in jobs if state.run.shared else folder.name.isdecimal():
                     trained += _starts(folder, is_element=not state.run.shared)
     except DocumentError as error:
         problems += [problem.what for problem in error.problems]
     try:
-        known = _accounted(state.jobs, environment)
+        known = _accounted(state, environment)
     except SlurmError as error:
         problems += [problem.what for problem in error.problems]
     starts: list[JobUsage] = []
@@ -108,17 +111,17 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
     return starts
 
 
-def _accounted(
-    jobs: Sequence[RunJob], environment: Mapping[str, str]
-) -> dict[tuple[str, str], list[JobUsage]]:
+def _accounted(state: RunState, environment: Mapping[str, str]) -> dict[tuple[str, str], list[JobUsage]]:
     """Return what sacct says of the jobs, by their clusters and ids; nothing without a database."""
     known: dict[tuple[str, str], list[JobUsage]] = {}
-    of_slurm = [job for job in jobs if job.id and not is_local(job)]
+    first = {each.job: each.first for each in records(state.run.folder)} if state.point else {}
+    of_slurm = [job for job in state.jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
         there = [job for job in of_slurm if job.cluster == cluster]
         keys = {job.id: job.key for job in there}
         for start in accounting.usage(keys, before(there), environment, cluster=cluster) or ():
-            known.setdefault((cluster, start.job), []).append(start)
+            if not state.point or start.task == str(int(state.point) - first.get(start.job, 0)):
+                known.setdefault((cluster, start.job), []).append(start)
     return known
 
 

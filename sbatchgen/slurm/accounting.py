@@ -44,6 +44,7 @@ class JobUsage:
     """The resources that a job had and used from one start to its end; None for what is not known."""
 
     job: str = ""  # its id, or that of the whole array
+    task: str = ""  # of an array: "3"
     used_s: int = 0  # how long it ran
     limit_s: int | None = None  # its time limit
     nodes: int = 1  # this and the next two: allocated in all
@@ -142,8 +143,10 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
     batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))
     beside = max((size for step, size in memory_of.items() if not step.endswith(".batch")), default=0)
+    job, _, task = run["id"].partition("+")[0].partition("_")
     return JobUsage(
-        job=re.split(r"[_+]", run["id"])[0],
+        job=job,
+        task=task,
         used_s=count(run["used"]),
         limit_s=_limit_s(run),
         nodes=nodes,
