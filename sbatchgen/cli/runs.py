@@ -68,11 +68,11 @@ def point_states_of(index: Index, names: Sequence[str]) -> tuple[list[RunState],
     """Return the states of runs, and of points as lr/0, and what Slurm could not say."""
     from sbatchgen.runs.status import point_state, run_states
 
-    found = [find_point(index, name) for name in names]
-    states, problems = run_states(index, os.environ, [run for run, _ in found])
-    for at, (run, point) in enumerate(found):
+    chosen = [find_point(index, name) for name in names]
+    states, problems = run_states(index, os.environ, [run for run, _ in chosen])
+    for at, (run, point) in enumerate(chosen):
         if point:
-            (whole,) = states if len(found) == 1 else run_states(index, os.environ, [run])[0]
+            (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run])[0]
             states[at] = point_state(whole, point)
     return states, problems
 
@@ -324,20 +324,20 @@ def cancel(names: tuple[str, ...], *, task: str, yes: bool) -> None:
     from sbatchgen.runs.status import run_states
 
     began, index = time.time(), open_index()
-    found = [find_point(index, name) for name in names]
-    states, problems = run_states(index, os.environ, [run for run, _ in found])
+    chosen = [find_point(index, name) for name in names]
+    states, problems = run_states(index, os.environ, [run for run, _ in chosen])
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
-    for state, (_, point) in zip(states, found, strict=True):
+    for state, (_, point) in zip(states, chosen, strict=True):
         name, chosen_task = state.run.name, task or point
         live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
         if not live:
             note(f"note: run {name} has ended already")
-        chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, chosen_task))]
-        if live and not chosen:
+        ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, chosen_task))]
+        if live and not ids:
             what = f"no job of run {name} that waits or runs has a task {chosen_task}"
             raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
-        for id_, cluster in chosen:
+        for id_, cluster in ids:
             _cancel(state, id_, cluster)
             note(f"note: cancelled job {id_} of run {name}")
 

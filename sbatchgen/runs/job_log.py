@@ -54,13 +54,18 @@ def newest_logs(record: Record, task: str = "") -> list[Path]:
 
 def last_start(path: Path, most: int) -> list[tuple[int, str]]:
     """Return the last lines of a log that its job has printed since it was started the last time."""
-    lines = deque[tuple[int, str]](maxlen=most)
+    return last_starts(path, most)[1]
+
+
+def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return the last lines of a log of the start before the last one, and of the last one."""
+    before, lines = (deque[tuple[int, str]](maxlen=most) for _ in range(2))
     with contextlib.suppress(OSError):
         for number, line in last_lines(path):
             if START.match(line):
-                lines.clear()
+                before, lines = lines, deque(maxlen=most)
             lines.append((number, line))
-    return [*lines]
+    return [*before], [*lines]
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:

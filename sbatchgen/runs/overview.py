@@ -64,6 +64,7 @@ def page(
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     facts += [("stands still", state.quiet)] if state.quiet else []
+    facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))
