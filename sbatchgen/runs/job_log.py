@@ -22,7 +22,7 @@ PIECE = 1 << 20  # bytes that are read at a time
 END = 2 << 20  # bytes of a log that are looked at after a failure
 COUNTED = 1 << 30  # of a larger log the lines are not counted
 # What a script of sbatchgen prints at each start of its job; the log is appended.
-START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
+START = re.compile(r"Job \d+ on \S+, restart (\d+) of at most \d+")
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
@@ -66,6 +66,15 @@ def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tupl
                 before, lines = lines, deque(maxlen=most)
             lines.append((number, line))
     return [*before], [*lines]
+
+
+def starts(path: Path) -> int:
+    """Return how often the job of a log has begun, as its end says; 0 if it does not."""
+    with contextlib.suppress(OSError):
+        return max(
+            (1 + int(start[1]) for _, line in last_lines(path) if (start := START.match(line))), default=0
+        )
+    return 0
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:
