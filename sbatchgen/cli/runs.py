@@ -58,20 +58,31 @@ def find_run(index: Index, word: str) -> Run:
 
 
 def find_point(index: Index, word: str) -> tuple[Run, str]:
-    """Return the run that a word means, and of lr/0 the number of the point; raises what `find_run` does."""
+    """Return the run that a word means, and the point or task of lr/0 and of a log.
+
+    Raises what `find_run` does.
+    """
+    from sbatchgen.runs.job_log import task_of
+    from sbatchgen.runs.record import records
+
     base, _, point = word.rpartition("/")
     is_point = base and point.isdecimal() and not index.find(word, here())
-    return (find_run(index, base), point) if is_point else (find_run(index, word), "")
+    if is_point:
+        return find_run(index, base), point
+    run, path = find_run(index, word), Path(here(), word)
+    tasks = (task_of(record, path) for record in records(run.folder) if path.is_file())
+    return run, next(filter(None, tasks), "")
 
 
 def point_states_of(index: Index, names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and of points as lr/0, and what Slurm could not say."""
+    from sbatchgen.runs.points import POINTS
     from sbatchgen.runs.status import point_state, run_states
 
     chosen = [find_point(index, name) for name in names]
     states, problems = run_states(index, os.environ, [run for run, _ in chosen])
     for at, (run, point) in enumerate(chosen):
-        if point:
+        if point and (not Path(names[at]).is_file() or (run.folder / POINTS).exists()):
             (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run])[0]
             states[at] = point_state(whole, point)
     return states, problems
@@ -200,7 +211,7 @@ def _hint(state: RunState) -> None:
 def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     """Show the log of a run.
 
-    All jobs and requeues of the run count as one log.
+    RUN may also be a log or a script of the run. All jobs and requeues of the run count as one log.
     """
     from sbatchgen.runs.job_log import RunLogs
 
@@ -209,9 +220,14 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     task = task or point
     if follow:
         follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
-    elif not RunLogs(chosen.folder, lines, task).show(output.put_log):
+        return
+    shown = RunLogs(chosen.folder, lines, task)
+    if not shown.show(output.put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
+    if shown.is_empty:
+        why = "Python keeps lines for itself while a program runs: --env PYTHONUNBUFFERED=1"
+        note(f"note: the log is empty so far. {why}; sbatchgen diagnose {chosen.name} says how a job ended")
 
 
 def follow_run(
@@ -296,7 +312,8 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
 def diagnose(run: str, *, task: str, form: str) -> None:
     """Say why a run failed, and what to do about it.
 
-    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it.
+    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it. RUN may
+    also be a log or a script of the run.
     """
     from sbatchgen.runs import diagnosis
     from sbatchgen.runs.status import run_states

@@ -46,6 +46,13 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     return []
 
 
+def task_of(record: Record, path: Path) -> str:
+    """Return the task, of a sweep the point, whose log a file is by its name; "" if it is of none."""
+    name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
+    match = re.fullmatch(name, str(path)) if record.array else None
+    return str(int(match[1]) + record.first) if match and match.lastindex else ""
+
+
 def newest_logs(record: Record, task: str = "") -> list[Path]:
     """Return the newest log of a job or of a task; where its stderr is another file, that one comes first."""
     both = (find_logs(replace(record, log=log), task)[-1:] for log in (record.errors, record.log))
@@ -149,6 +156,13 @@ class RunLogs:
         newest: list[Path] = next(filter(None, each), [])
         self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in any of them."""
+        with contextlib.suppress(OSError):
+            return not any(path.stat().st_size for path in self._tails)
+        return False
 
     def refresh(self) -> None:
         """Read which jobs the run has now."""

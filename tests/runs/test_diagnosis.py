@@ -14,7 +14,7 @@ import pytest
 
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.job_log import START
-from sbatchgen.runs.record import Record, keep
+from sbatchgen.runs.record import Record, keep, records
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER, RAISED
 from tests.slurm import fakes
@@ -315,6 +315,32 @@ def test_an_empty_log_is_told_as_such(folder: Path, programs: Path, command: Com
     shown = command("diagnose", "ddp").out
     assert f"no known cause; its log is empty: {folder}/runs/ddp/ddp-4711.out\n" in shown
     assert "set -x" in shown
+
+
+def test_a_log_and_a_script_stand_for_their_run(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "FAILED", 256, OOM.encode())
+    said = command("diagnose", "ddp").out
+    (folder / "runs/ddp/job.slurm").touch()
+    (folder / "runs/ddp/job-4711.slurm").touch()
+    (folder / "other.sh").touch()
+    for name in ("ddp-4711.out", "job.slurm", "job-4711.slurm"):
+        assert command("diagnose", f"runs/ddp/{name}").out == said
+        assert command("logs", f"{folder}/runs/ddp/{name}").out == command("logs", "ddp").out
+    assert "there is no run 'other.sh'" in command("diagnose", "other.sh").err
+
+
+def test_a_finished_script_stands_for_its_newest_run(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "FAILED", 256, OOM.encode())
+    (folder / "a.sh").touch()
+    (record,) = records(folder / "runs/ddp")
+    keep(folder / "runs/ddp", replace(record, script=str(folder / "a.sh")))
+    assert command("diagnose", "a.sh").out == command("diagnose", "ddp").out
+
+
+def test_logs_of_an_empty_log_says_so(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "RUNNING", 0)
+    shown = command("logs", "ddp")
+    assert (shown.status, shown.out, "the log is empty so far" in shown.err) == (0, "", True)
 
 
 def test_a_job_that_was_requeued_has_started(folder: Path, programs: Path, command: Command) -> None:

@@ -140,6 +140,13 @@ def test_points_are_named_beside_runs_and_diagnosed(sweep: Path, command: Comman
     assert command("diagnose", "lr/0").out == "lr: point 0 has not failed\n"
 
 
+def test_the_log_of_a_point_stands_for_it(sweep: Path, command: Command) -> None:
+    log = "runs/lr/lr-4711_1.out"
+    assert command("logs", log).out == "point 1\n"
+    assert command("diagnose", log).out == command("diagnose", "lr/1").out
+    assert command("status", log).out == command("status", "lr/1").out
+
+
 def test_a_point_is_cancelled_alone(sweep: Path, programs: Path, command: Command) -> None:
     (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
     assert command("cancel", "lr/2").err == "note: cancelled job 4711_2 of run lr\n"
