@@ -63,15 +63,17 @@ def find_point(index: Index, word: str) -> tuple[Run, str]:
     Raises what `find_run` does.
     """
     from sbatchgen.runs.job_log import task_of
+    from sbatchgen.runs.points import POINTS
     from sbatchgen.runs.record import records
 
     base, _, point = word.rpartition("/")
     is_point = base and point.isdecimal() and not index.find(word, here())
-    if is_point:
-        return find_run(index, base), point
-    run, path = find_run(index, word), Path(here(), word)
-    tasks = (task_of(record, path) for record in records(run.folder) if path.is_file())
-    return run, next(filter(None, tasks), "")
+    run, path = find_run(index, base if is_point else word), Path(here(), word)
+    known = records(run.folder)
+    if is_point and not any(record.array for record in known) and not (run.folder / POINTS).exists():
+        raise CommandLineError.of(f"run {run.name} is not a sweep or an array", fix=f"leave out /{point}")
+    tasks = (task_of(record, path) for record in known if path.is_file())
+    return run, point if is_point else next(filter(None, tasks), "")
 
 
 def point_states_of(index: Index, names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:

@@ -160,6 +160,13 @@ def test_a_run_has_no_other_points(sweep: Path, command: Command) -> None:
     assert missing.status == 2
     assert missing.err == "error: run lr has no point 4\n  fix: sbatchgen status lr\n"
     assert "there is no run 'missing'" in command("status", "missing/0").err
+    Index(place(os.environ)).begin("ab12", sweep.parent / "plain", "plain", shared=False)
+    for verb in ("status", "logs", "diagnose", "cancel", "plot"):
+        said = command(verb, "plain/0")
+        assert (said.status, said.err) == (
+            2,
+            "error: run plain is not a sweep or an array\n  fix: leave out /0\n",
+        )
 
 
 def test_of_what_sacct_says_a_point_has_its_own(sweep: Path, programs: Path, command: Command) -> None:
