@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,11 @@ import click
 from sbatchgen.cli import output
 from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError, did_you_mean
-from sbatchgen.quoting import counted, visible
+from sbatchgen.quoting import counted, numbers_as_text, visible
 
 if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
+    from sbatchgen.runs.plot import History
     from sbatchgen.runs.status import RunState
 
 RECENT_S = 7 * 86400.0  # status shows runs that ended since then
@@ -53,6 +55,39 @@ def find_run(index: Index, word: str) -> Run:
     fix = "sbatchgen status --all lists your runs; --scan FOLDER enters those of a folder"
     near = did_you_mean(word, names[-1000:]) if names else ""
     raise CommandLineError.of(f"there is no run '{word}'", fix=near if near.startswith("did") else fix)
+
+
+def find_point(index: Index, word: str) -> tuple[Run, str]:
+    """Return the run that a word means, and the point or task of lr/0 and of a log.
+
+    Raises what `find_run` does.
+    """
+    from sbatchgen.runs.job_log import task_of
+    from sbatchgen.runs.points import POINTS
+    from sbatchgen.runs.record import records
+
+    base, _, point = word.rpartition("/")
+    is_point = base and point.isdecimal() and not index.find(word, here())
+    run, path = find_run(index, base if is_point else word), Path(here(), word)
+    known = records(run.folder)
+    if is_point and not any(record.array for record in known) and not (run.folder / POINTS).exists():
+        raise CommandLineError.of(f"run {run.name} is not a sweep or an array", fix=f"leave out /{point}")
+    tasks = (task_of(record, path) for record in known if path.is_file())
+    return run, point if is_point else next(filter(None, tasks), "")
+
+
+def point_states_of(index: Index, names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
+    """Return the states of runs, and of points as lr/0, and what Slurm could not say."""
+    from sbatchgen.runs.points import POINTS
+    from sbatchgen.runs.status import point_state, run_states
+
+    chosen = [find_point(index, name) for name in names]
+    states, problems = run_states(index, os.environ, [run for run, _ in chosen])
+    for at, (run, point) in enumerate(chosen):
+        if point and (not Path(names[at]).is_file() or (run.folder / POINTS).exists()):
+            (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run])[0]
+            states[at] = point_state(whole, point)
+    return states, problems
 
 
 def states_of(names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
@@ -90,7 +125,8 @@ def status(
 ) -> None:
     """Show the state of runs, why they wait, and their progress.
 
-    RUN is the name of a run, its folder, or the id of a job. With one RUN: everything about it.
+    RUN is the name of a run, its folder, or the id of a job, and lr/0 is point 0 of the sweep lr. With one
+    RUN: everything about it.
     """
     if (sort or reverse) and not (sort and len(names) == 1 and form != "json"):
         what = "--sort METRIC and --reverse are about the table of one sweep"
@@ -121,15 +157,18 @@ def _show_status(
     from sbatchgen.runs.status import problems_of, run_states
 
     since = 0.0 if every else time.time() - RECENT_S
-    runs = [find_run(index, name) for name in names] or index.runs(since=since)
-    states, problems = run_states(index, os.environ, runs)
+    if names:
+        states, problems = point_states_of(index, names)
+    else:
+        states, problems = run_states(index, os.environ, index.runs(since=since))
     if form == "json":
         from sbatchgen.outputs.runs import status_output
 
         output.put_json(status_output(states, problems))
     elif len(names) == 1:
         submissions = record.records(states[0].run.folder)
-        logs = [str(path) for path in job_log.newest_logs(submissions[-1])] if submissions else []
+        last = next((each for each in submissions if states[0].last and each.job == states[0].last.id), None)
+        logs = [str(path) for path in job_log.newest_logs(last, states[0].point)] if last else []
         if sort and not states[0].sweep:
             what = f"run {states[0].run.name} is not a sweep"
             raise CommandLineError.of(what, at="--sort", fix="leave it out")
@@ -174,17 +213,23 @@ def _hint(state: RunState) -> None:
 def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     """Show the log of a run.
 
-    All jobs and requeues of the run count as one log.
+    RUN may also be a log or a script of the run. All jobs and requeues of the run count as one log.
     """
     from sbatchgen.runs.job_log import RunLogs
 
     index = open_index()
-    chosen = find_run(index, run)
+    chosen, point = find_point(index, run)
+    task = task or point
     if follow:
         follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
-    elif not RunLogs(chosen.folder, lines, task).show(output.put_log):
+        return
+    shown = RunLogs(chosen.folder, lines, task)
+    if not shown.show(output.put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
+    if shown.is_empty:
+        why = "Python keeps lines for itself while a program runs: --env PYTHONUNBUFFERED=1"
+        note(f"note: the log is empty so far. {why}; sbatchgen diagnose {chosen.name} says how a job ended")
 
 
 def follow_run(
@@ -233,7 +278,7 @@ def report(run: str, *, form: str) -> None:
     """
     from sbatchgen.runs import cost
 
-    (state,), problems = states_of([run])
+    (state,), problems = point_states_of(open_index(), [run])
     made = cost.make_report(state, os.environ)
     put_in_form(form, made, cost.as_text(made))
     for problem in [*filter(None, [state.quiet]), *(problem.what for problem in problems), *made.problems]:
@@ -269,12 +314,16 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
 def diagnose(run: str, *, task: str, form: str) -> None:
     """Say why a run failed, and what to do about it.
 
-    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it.
+    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it. RUN may
+    also be a log or a script of the run.
     """
     from sbatchgen.runs import diagnosis
+    from sbatchgen.runs.status import run_states
 
-    (state,), problems = states_of([run])
-    made = diagnosis.diagnose(state, os.environ, task)
+    index = open_index()
+    chosen, point = find_point(index, run)
+    (state,), problems = run_states(index, os.environ, [chosen])
+    made = diagnosis.diagnose(state, os.environ, task or point)
     put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):
         say(problem, "warning")
@@ -291,20 +340,23 @@ def cancel(names: tuple[str, ...], *, task: str, yes: bool) -> None:
     continues from there.
     """
     del yes  # as people write who know submit --yes
-    began = time.time()
-    states, problems = states_of(names)
+    from sbatchgen.runs.status import run_states
+
+    began, index = time.time(), open_index()
+    chosen = [find_point(index, name) for name in names]
+    states, problems = run_states(index, os.environ, [run for run, _ in chosen])
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
-    for state in states:
-        name = state.run.name
+    for state, (_, point) in zip(states, chosen, strict=True):
+        name, chosen_task = state.run.name, task or point
         live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
         if not live:
             note(f"note: run {name} has ended already")
-        chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
-        if live and not chosen:
-            what = f"no job of run {name} that waits or runs has a task {task}"
+        ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, chosen_task))]
+        if live and not ids:
+            what = f"no job of run {name} that waits or runs has a task {chosen_task}"
             raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
-        for id_, cluster in chosen:
+        for id_, cluster in ids:
             _cancel(state, id_, cluster)
             note(f"note: cancelled job {id_} of run {name}")
 
@@ -358,7 +410,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     if not command:
         fix = "write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
         raise CommandLineError.of("no command", fix=fix)
-    (state,), problems = states_of([run])
+    (state,), problems = point_states_of(open_index(), [run])
     if problems:
         raise SlurmError(problems)
     name, job = state.run.name, state.last
@@ -384,19 +436,33 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
 
 
-def _folders(name: str) -> list[Path]:
-    """Return the folder of a run or of a point, as lr/0; of a sweep, those of its points."""
-    from sbatchgen.runs.points import POINTS
+def _histories(name: str, pattern: str) -> list[History]:
+    """Return the history of a run or of a point, as lr/0; of a sweep, those of its points so far."""
+    from sbatchgen.runs.events import OF_OWN
+    from sbatchgen.runs.plot import read_history
+    from sbatchgen.runs.points import read_sweep
 
-    base, _, point = name.rpartition("/")
     folder = Path(name)
-    if not folder.is_dir() and base and point.isdecimal() and not Path(base).is_dir():
-        folder = find_run(open_index(), base).folder / point
-    elif not folder.is_dir():
-        folder = find_run(open_index(), name).folder
-    points = [path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
-    is_sweep = (folder / POINTS).exists()
-    return sorted(points, key=lambda path: int(path.name)) if is_sweep and points else [folder]
+    if not folder.is_dir():
+        run, point = find_point(open_index(), name)
+        folder = run.folder / point
+    sweep = read_sweep(folder)
+    if sweep is None:
+        return [read_history(folder, pattern)]
+    histories, without = [], []
+    for number, values in enumerate(sweep.points):
+        try:
+            history = read_history(folder / str(number), pattern)
+        except DocumentError:
+            without.append(number)
+        else:
+            histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
+    if not histories:
+        what = "nothing was measured in the points of this sweep so far"
+        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}; {OF_OWN}")
+    if without:
+        note(f"note: nothing was measured so far in {numbers_as_text(without)} of {len(sweep.points)} points")
+    return histories
 
 
 @click.command()
@@ -407,21 +473,32 @@ def _folders(name: str) -> list[Path]:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
 )
+@click.option(
+    "--metrics",
+    metavar="REGEX",
+    default="",
+    help="Where the numbers are in the lines of its log, as the key metrics of a job says it.",
+)
 @click.option("--text", is_flag=True, help="Draw with characters, as without matplotlib.")
-def plot(names: tuple[str, ...], *, output: Path | None, text: bool) -> None:
+def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: bool) -> None:
     """Plot loss, accuracy and throughput of runs.
 
-    RUN is a run folder or the name of a run, which may still be running.
+    RUN is a run folder or the name of a run, which may still be running. Of a sweep each point is a curve;
+    lr/0 is one of them.
     """
     from sbatchgen.runs import plot as drawing
+    from sbatchgen.units import LinePattern
 
-    folders = [folder for name in names for folder in _folders(name)]
+    try:
+        pattern = LinePattern.parse(metrics) if metrics else ""
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at="--metrics") from error
+    histories = [history for name in names for history in _histories(name, pattern)]
     if text or not (output or drawing.can_draw()):
         from sbatchgen.runs.chart import chart
 
-        histories = [drawing.read_history(folder) for folder in folders]
         put(chart(histories, shutil.get_terminal_size().columns), nl=False)
         if not text:
             note("note: a picture needs matplotlib: pip install 'sbatchgen[plot]'")
         return
-    print_bytes(os.fsencode(drawing.plot(folders, output)) + b"\n")
+    print_bytes(os.fsencode(drawing.plot(histories, output)) + b"\n")

@@ -109,7 +109,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         done=done and all(job.ended for job in state.jobs),
         source=known.source,
         jobs=len(state.jobs),
-        starts=len(starts) if all(used) else None,
+        starts=known.count if all(used) or known.count > len(state.jobs) else None,
         **{name: getattr(newest, name) for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")},
         used_s=sum(used) if all(used) else None,
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),

@@ -109,6 +109,8 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         says = f"{what} {task} of job {job.id} {row.state.words if row else 'ended'}"
     if failed and name in _NO_FAILURE and not (hidden and ERRORS in says):
         says += f", {ERRORS}" if hidden else ", but its training failed"
+    if restarted := state.restarted or (row.before if row else ""):
+        says += f"; the start before: {restarted}"
     log = next((path for path, lines in logs.items() if crash(lines)), "")
     log = log or next((path for path, lines in logs.items() if lines), next(iter(logs), ""))
     waits = [row for row in state.now[:1] if row.state.name == "PENDING" and not failed]

@@ -22,6 +22,7 @@ from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word
 from sbatchgen.runs import record as records
+from sbatchgen.runs.job_log import find_logs
 from sbatchgen.runs.record import Record
 
 BUSY_S = 1.0  # how long to wait for another command, to write what can be seen again
@@ -148,7 +149,7 @@ class Index:
         return sorted(self._of(run), key=lambda job: job.submitted)
 
     def find(self, text: str, folder: Path) -> list[Run]:
-        """Return the runs that match a name, the id of a job, or a folder, relative to `folder`.
+        """Return the runs that match a name, the id of a job, or a folder, relative to `folder`; or a file.
 
         A name means the run that was submitted by it from `folder`, then the run of ./runs/NAME, then any.
         """
@@ -163,7 +164,22 @@ class Index:
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
         by_job = [self._runs[name] for name in names]
-        return by_job or [run for run in self._runs.values() if run.folder == path]
+        by_path = by_job or [run for run in self._runs.values() if run.folder == path]
+        return by_path or ([*itertools.islice(self._with_file(path), 1)] if path.is_file() else [])
+
+    def _with_file(self, path: Path) -> Iterator[Run]:
+        """Yield the runs to which a log or a script belongs, the newest first."""
+        for run in sorted(self._runs.values(), key=lambda run: run.created, reverse=True):
+            for record in reversed(records.records(run.folder)):
+                theirs = {
+                    run.folder / f"job-{record.job}.slurm",
+                    Path(record.script),
+                    *find_logs(record, errors=True),
+                }
+                if path in theirs and record.run in ("", run.name):
+                    yield run
+            if path == run.folder / "job.slurm" and not run.shared:
+                yield run
 
     def _add(self, run: Run, jobs: list[RunJob]) -> Run:
         there = (known for known in self._runs.values() if known.folder == run.folder and not known.shared)

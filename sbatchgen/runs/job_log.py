@@ -22,7 +22,7 @@ PIECE = 1 << 20  # bytes that are read at a time
 END = 2 << 20  # bytes of a log that are looked at after a failure
 COUNTED = 1 << 30  # of a larger log the lines are not counted
 # What a script of sbatchgen prints at each start of its job; the log is appended.
-START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
+START = re.compile(r"Job \d+ on \S+, restart (\d+) of at most \d+")
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
@@ -46,6 +46,13 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     return []
 
 
+def task_of(record: Record, path: Path) -> str:
+    """Return the task, of a sweep the point, whose log a file is by its name; "" if it is of none."""
+    name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
+    match = re.fullmatch(name, str(path)) if record.array else None
+    return str(int(match[1]) + record.first) if match and match.lastindex else ""
+
+
 def newest_logs(record: Record, task: str = "") -> list[Path]:
     """Return the newest log of a job or of a task; where its stderr is another file, that one comes first."""
     both = (find_logs(replace(record, log=log), task)[-1:] for log in (record.errors, record.log))
@@ -54,13 +61,27 @@ def newest_logs(record: Record, task: str = "") -> list[Path]:
 
 def last_start(path: Path, most: int) -> list[tuple[int, str]]:
     """Return the last lines of a log that its job has printed since it was started the last time."""
-    lines = deque[tuple[int, str]](maxlen=most)
+    return last_starts(path, most)[1]
+
+
+def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return the last lines of a log of the start before the last one, and of the last one."""
+    before, lines = (deque[tuple[int, str]](maxlen=most) for _ in range(2))
     with contextlib.suppress(OSError):
         for number, line in last_lines(path):
             if START.match(line):
-                lines.clear()
+                before, lines = lines, deque(maxlen=most)
             lines.append((number, line))
-    return [*lines]
+    return [*before], [*lines]
+
+
+def starts(path: Path) -> int:
+    """Return how often the job of a log has begun, as its end says; 0 if it does not."""
+    with contextlib.suppress(OSError):
+        return max(
+            (1 + int(start[1]) for _, line in last_lines(path) if (start := START.match(line))), default=0
+        )
+    return 0
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:
@@ -135,6 +156,13 @@ class RunLogs:
         newest: list[Path] = next(filter(None, each), [])
         self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in any of them."""
+        with contextlib.suppress(OSError):
+            return not any(path.stat().st_size for path in self._tails)
+        return False
 
     def refresh(self) -> None:
         """Read which jobs the run has now."""

@@ -54,7 +54,7 @@ def page(
 ) -> str:
     """Return everything about one run; of a sweep, the points by a metric or a parameter."""
     progress = state.progress
-    facts = [("folder", str(state.run.folder))]
+    facts = [("folder", str(state.run.folder / state.point))]
     for job in state.jobs:
         says = _state(job, state.now if job is state.last else ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
@@ -64,6 +64,7 @@ def page(
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     facts += [("stands still", state.quiet)] if state.quiet else []
+    facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
         facts.append(("a restart", forgets))

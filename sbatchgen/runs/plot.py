@@ -56,12 +56,16 @@ class History:
     last: int = 0  # the last known step
     end: str = ""  # "stopped", "failed" or "done"; "" while it runs, or if it was killed
     config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says; empty without one
+    point: Mapping[str, str] = field(default_factory=dict)  # the parameters of a point of a sweep
 
 
-def read_history(folder: Path) -> History:
-    """Return the history of the run in a folder; raise DocumentError if nothing was measured there."""
+def read_history(folder: Path, pattern: str = "") -> History:
+    """Return the history of the run in a folder; raise DocumentError if nothing was measured there.
+
+    `pattern` finds the numbers in the lines of its logs.
+    """
     history = History(folder=folder, config=read_object(folder / CONFIG))
-    for event in read_events(folder):
+    for event in read_events(folder, pattern):
         _add(history, event)
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
@@ -105,21 +109,20 @@ def can_draw() -> bool:
     return mpl is not None
 
 
-def plot(folders: Sequence[Path], output: Path | None) -> Path:
-    """Plot the runs in these folders; return the path of the picture.
+def plot(histories: Sequence[History], output: Path | None) -> Path:
+    """Plot these runs; return the path of the picture.
 
     Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, in the current
     folder.
 
     Raises:
         CommandLineError: The file has another suffix.
-        DocumentError: A folder holds no run, matplotlib is missing, or the file can't be written.
+        DocumentError: matplotlib is missing, or the file can't be written.
     """
-    path = output or (folders[0] / DEFAULT if len(folders) == 1 else Path(DEFAULT))
+    path = output or (histories[0].folder / DEFAULT if len(histories) == 1 else Path(DEFAULT))
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise CommandLineError.of(f"can't draw a '{path.suffix}'", at="--output", fix="name a .png or a .svg")
-    histories = [read_history(folder) for folder in folders]
     picture = _drawn(histories, suffix)
     if output:
         files.write(path, picture)
@@ -228,8 +231,13 @@ def labels(histories: Sequence[History]) -> list[str]:
     names = [_name(history) for history in histories]
     if len(set(names)) < len(names):
         names = [_short(history.folder) for history in histories]
-    facts = [_facts(history, differ) for history in histories]
+    facts = [_facts(history, differ) or _short(of_point(history)) for history in histories]
     return [f"{name} ({fact})" if fact else name for name, fact in zip(names, facts, strict=True)]
+
+
+def of_point(history: History) -> str:
+    """Return the parameters of a point of a sweep: "lr 0.1, width 3"."""
+    return ", ".join(f"{name} {value}" for name, value in history.point.items())
 
 
 def _shared(histories: Sequence[History], setting: str) -> bool:

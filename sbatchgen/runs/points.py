@@ -33,8 +33,13 @@ class Point:
     values: tuple[str, ...]  # in the order of the sweep's parameters
     state: str  # DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words
     says: str = ""  # as "exit status 1"
-    live: bool = False  # whether it waits or runs
+    row: SlurmJob | None = None  # as squeue says, while it waits or runs
     progress: Progress | None = None  # how far its training is, if it says
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits or runs."""
+        return self.row is not None
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def sweep_state(
     """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them."""
     by_job = {record.job: record for record in records}
     live = {
-        number: row.state.words
+        number: row
         for row in rows
         if str(row.job) in by_job and not row.state.ended
         for number in numbers(by_job[str(row.job)], row.task)
@@ -103,11 +108,12 @@ def sweep_state(
     points = []
     for number, values in enumerate(sweep.points):
         folder = run_dir / str(number)
-        state, says = live.get(number, NEW), ""
-        if number in submitted and number not in live:
+        row = live.get(number)
+        state, says = row.state.words if row else NEW, ""
+        if number in submitted and not row:
             state, says = _ended(folder)
         progress = read_progress(folder, records, str(number))
-        points.append(Point(number, values, state, says, number in live, progress))
+        points.append(Point(number, values, state, says, row, progress))
     return SweepState(sweep.names, tuple(points))
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.runs import life, points, process, record
-from sbatchgen.runs.failure import crash
+from sbatchgen.runs.failure import Failure, crash, failures
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
-from sbatchgen.runs.job_log import last_start, newest_logs
+from sbatchgen.runs.job_log import last_start, last_starts, newest_logs
 from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm.accounting import accounting
+from sbatchgen.slurm.accounting import REQUEUED, accounting
 from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
 from sbatchgen.slurm.state import State, state
@@ -31,6 +31,9 @@ NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
 AT_END = 200  # lines of a log that are read for them
 SAVED = "stopped and saved, with more to do"  # exit status 75
+_AGAIN = ("node-failure", "preempted", "requeued")  # causes in a log after which Slurm starts a job again
+# How a point of a sweep that has ended is shown as a job
+_ENDS = {points.DONE: ("COMPLETED", ""), points.FAILED: ("FAILED", ""), points.STOPPED: ("FAILED", SAVED)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class RunState:
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
     quiet: str = ""  # how long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not
     sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
+    restarted: str = ""  # how the start before its newest one ended, where only this run was asked for
+    point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
 
     @property
     def last(self) -> RunJob | None:
@@ -74,6 +79,8 @@ def run_states(
         state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
         state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
         states.append(replace(state, quiet=_quiet(state)))
+    if len(states) == 1:
+        states = [replace(states[0], restarted=_restarted(states[0], environment))]
     try:
         sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
     except SbatchgenError as error:
@@ -83,6 +90,28 @@ def run_states(
         points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=points_now)]
     return states, problems
+
+
+def point_state(state: RunState, point: str) -> RunState:
+    """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
+    name, folder = state.run.name, state.run.folder
+    about = (
+        next((each for each in state.sweep.points if str(each.number) == point), None)
+        if state.sweep
+        else None
+    )
+    if about is None:
+        raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
+    known = record.records(folder)
+    submitted = {each.job for each in known if about.number in points.numbers(each, each.array)}
+    jobs = [job._replace(state="", ended=True, says="") for job in state.jobs if job.id in submitted]
+    if jobs and about.row:
+        jobs[-1] = _of_rows(jobs[-1], [about.row], folder)
+    elif jobs:
+        how, says = _ENDS[about.state]
+        jobs[-1] = jobs[-1]._replace(state=how, says=says or about.says)
+    run, now = state.run._replace(name=f"{name}/{point}"), [about.row] if about.row else []
+    return RunState(run=run, jobs=jobs, now=now, progress=about.progress, point=point)
 
 
 def _quiet(state: RunState) -> str:
@@ -96,6 +125,35 @@ def _quiet(state: RunState) -> str:
     started = clock - rows[0].used_s if rows else job.submitted
     quiet = life.quiet_now(submission, state.run.folder, started, clock)
     return quiet.says if quiet else ""
+
+
+def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
+    """Say how the start before the newest one of a job ended, as Slurm's database or the log knows it."""
+    job, restarts = state.last, state.now[0].restarts if state.now else 0
+    submission = record.read_record(state.run.folder, job.id) if job and not is_local(job) else None
+    if not job or not submission or submission.array:
+        return ""
+    logs = [last_starts(path, AT_END) for path in newest_logs(submission)]
+    # One that was cancelled while it waited, or that waits, has not begun its newest start.
+    waits = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
+    newest = _outside(line for _, last in logs for line in last) if waits else None
+    earlier = [line for before, _ in logs for line in before]
+    if not newest or newest.cause not in _AGAIN:
+        newest = _outside(earlier)
+    said = newest.means if newest else ""
+    if not (said or earlier or restarts):
+        return ""
+    with contextlib.suppress(SlurmError):
+        known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or []
+        ends = [row.before for row in known if row.before]
+        said = next((end for end in ends if not (said and end.startswith(REQUEUED))), said)
+    return said
+
+
+def _outside(lines: Iterable[tuple[int, str]]) -> Failure | None:
+    """Return the last cause outside of the training that a log shows, or its time limit."""
+    causes = [cause for cause in failures("", lines, "") if cause.rank in ("outside", "limit")]
+    return max(causes, key=lambda cause: cause.line, default=None)
 
 
 def before(jobs: Iterable[RunJob]) -> datetime:

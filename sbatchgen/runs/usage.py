@@ -13,9 +13,11 @@ from typing import Any
 
 from sbatchgen.errors import DocumentError, SlurmError
 from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
-from sbatchgen.runs import process, submitted_scripts
+from sbatchgen.runs import job_log, process, submitted_scripts
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
+from sbatchgen.runs.job_log import newest_logs
+from sbatchgen.runs.record import read_record, records
 from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
@@ -32,6 +34,7 @@ class RunUsage:
 
     # Each start of each job, the oldest first; at least one, whose time may not be known
     starts: Sequence[JobUsage]
+    count: int  # how many starts there were, also those of which nothing else is known
     trained: Sequence[Mapping[str, float]]  # the newest events "resources" of the training's starts
     asked: ResourceRequest | None  # what the script of the newest job asks for, if it is there
     source: str  # what the starts are from: "sacct", or "script" with the run folder
@@ -58,29 +61,34 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
         jobs = {job.id for job in state.jobs}
         with contextlib.suppress(OSError):  # an array has folders of its elements, a shared one those of jobs
             for folder in state.run.folder.iterdir():
+                if state.point and folder.name != state.point:
+                    continue
                 if folder.name in jobs if state.run.shared else folder.name.isdecimal():
                     trained += _starts(folder, is_element=not state.run.shared)
     except DocumentError as error:
         problems += [problem.what for problem in error.problems]
     try:
-        known = _accounted(state.jobs, environment)
+        known = _accounted(state, environment)
     except SlurmError as error:
         problems += [problem.what for problem in error.problems]
     starts: list[JobUsage] = []
+    count = 0
     asked, had = None, JobUsage()
     for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
         script = None if is_local(job) else submitted_scripts.parsed(state.run.folder, job.id)
         asked = script.resources if script else None
-        had = _had(asked)
+        had, before = _had(asked), len(starts)
+        begun = _begun(state, job)
         if rows := known.get((job.cluster, job.id)):  # where Slurm does not count GPUs, those of the script
             starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
-        elif times := _times(state, job, after, trained):
+        elif times := _times(state, job, after, trained, begun):
             starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
-        elif not known and job.state not in _NOT_STARTED:
-            restarts = state.now[0].restarts if job is state.last and len(state.now) == 1 else 0
-            starts += [replace(had, job=job.id)] * (1 + restarts)
+        elif not known and (begun or job.state not in _NOT_STARTED):
+            starts.append(replace(had, job=job.id))
+        count += max(len(starts) - before, begun)
     return RunUsage(
         starts=starts or [had],
+        count=count,
         trained=[start.used for start in trained if start.used],
         asked=asked,
         source="sacct" if known else "script",
@@ -108,22 +116,31 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
     return starts
 
 
-def _accounted(
-    jobs: Sequence[RunJob], environment: Mapping[str, str]
-) -> dict[tuple[str, str], list[JobUsage]]:
+def _accounted(state: RunState, environment: Mapping[str, str]) -> dict[tuple[str, str], list[JobUsage]]:
     """Return what sacct says of the jobs, by their clusters and ids; nothing without a database."""
     known: dict[tuple[str, str], list[JobUsage]] = {}
-    of_slurm = [job for job in jobs if job.id and not is_local(job)]
+    first = {each.job: each.first for each in records(state.run.folder)} if state.point else {}
+    of_slurm = [job for job in state.jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
         there = [job for job in of_slurm if job.cluster == cluster]
         keys = {job.id: job.key for job in there}
         for start in accounting.usage(keys, before(there), environment, cluster=cluster) or ():
-            known.setdefault((cluster, start.job), []).append(start)
+            if not state.point or start.task == str(int(state.point) - first.get(start.job, 0)):
+                known.setdefault((cluster, start.job), []).append(start)
     return known
 
 
+def _begun(state: RunState, job: RunJob) -> int:
+    """Return how often a job has begun, as squeue or its log says; 0 if neither does."""
+    row = state.now[0] if job is state.last and len(state.now) == 1 else None
+    record = read_record(state.run.folder, job.id)
+    logs = newest_logs(record, state.point) if record and (state.point or not record.array) else []
+    queued = row.restarts + bool(row.node_list or row.used_s) if row else 0
+    return max([queued, *map(job_log.starts, logs)])
+
+
 def _times(
-    state: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart]
+    state: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart], begun: int
 ) -> list[float]:
     """Return how long each start of a job ran, from the run folder and squeue."""
     until = after.submitted if after else math.inf
@@ -132,7 +149,7 @@ def _times(
         starts = [start for start in trained if start.job == job.id]
         starts += [start for start in meanwhile if start.job is None]
         used = [start.last - start.began for start in starts]
-        if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s:
+        if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s and (used or begun < 2):
             used = [*used[:-1], max(*used[-1:], state.now[0].used_s, 0)]  # squeue: since the newest start
         return used
     if not job.ended:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.slurm.client import of_cluster, query
-from sbatchgen.slurm.printed import count, limit, pairs, seconds
+from sbatchgen.slurm.printed import count, limit, pairs, seconds, text
 from sbatchgen.slurm.queue import SlurmJob, as_job, rows, separator
+from sbatchgen.slurm.state import state
 from sbatchgen.slurm.submission_key import folder_name
 from sbatchgen.units import Memory
 
@@ -35,6 +36,7 @@ _FIELDS = _ALWAYS | {
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
+REQUEUED = "put back into the queue"  # by scontrol, or the job's own script
 _LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
@@ -44,6 +46,7 @@ class JobUsage:
     """The resources that a job had and used from one start to its end; None for what is not known."""
 
     job: str = ""  # its id, or that of the whole array
+    task: str = ""  # of an array: "3"
     used_s: int = 0  # how long it ran
     limit_s: int | None = None  # its time limit
     nodes: int = 1  # this and the next two: allocated in all
@@ -61,16 +64,33 @@ def accounting(
     """Return these jobs of the user; None without a database that answers; SlurmError if sacct fails.
 
     Each job is given with the key of its submission: jobs of others may have had the same id. Jobs that ended
-    before `since` are left out, and of a requeued job only its last run counts.
+    before `since` are left out, and a requeued job is as its last run is.
     """
-    printed = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
+    more = [*of_cluster(cluster), "--allocations", "--duplicates"]
+    printed = _rows(jobs, since, environment, _FIELDS, more)
     if printed is None:
         return None
-    who = [limit(row["state"].partition(" by ")[2]) for row in printed]
-    return [
-        as_job(row, used_s=count(row["used"]), limit_s=_limit_s(row), cancelled_by=user)
-        for row, user in zip(printed, who, strict=True)
-    ]
+    starts: dict[str, list[dict[str, str]]] = {}
+    for row in printed:
+        if row["state"] != "RESIZING":  # the same start, with other nodes
+            starts.setdefault(row["id"], []).append(row)
+    return [_job(*several) for several in starts.values()]
+
+
+def _job(*starts: Mapping[str, str]) -> SlurmJob:
+    """Return a job by its starts, the oldest first."""
+    row, before = starts[-1], ""
+    if earlier := starts[-2:-1]:
+        ended, nodes = state(earlier[0]["state"]), text(earlier[0]["node_list"])
+        before = (REQUEUED if ended.name == "REQUEUED" else ended.words) + f" ({nodes})" * bool(nodes)
+    return as_job(
+        row,
+        used_s=count(row["used"]),
+        limit_s=_limit_s(row),
+        restarts=len(starts) - 1,
+        before=before,
+        cancelled_by=limit(row["state"].partition(" by ")[2]),
+    )
 
 
 def usage(
@@ -142,8 +162,10 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
     batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))
     beside = max((size for step, size in memory_of.items() if not step.endswith(".batch")), default=0)
+    job, _, task = run["id"].partition("+")[0].partition("_")
     return JobUsage(
-        job=re.split(r"[_+]", run["id"])[0],
+        job=job,
+        task=task,
         used_s=count(run["used"]),
         limit_s=_limit_s(run),
         nodes=nodes,

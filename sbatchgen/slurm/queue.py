@@ -56,7 +56,8 @@ class SlurmJob:
     node_list: str  # "n[1-4]"; "" before nodes are allocated
     exit_code: int  # how its script ended, as signal; 0 before that
     signal: int
-    restarts: int = 0  # how often it was requeued; known to squeue only
+    restarts: int = 0  # how often it was requeued
+    before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
     # The path of its script; "" if it came from stdin; known to squeue only
     command: str = ""
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only

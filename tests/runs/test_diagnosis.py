@@ -14,7 +14,7 @@ import pytest
 
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.job_log import START
-from sbatchgen.runs.record import Record, keep
+from sbatchgen.runs.record import Record, keep, records
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER, RAISED
 from tests.slurm import fakes
@@ -246,7 +246,7 @@ def test_who_cancelled_a_job_is_told_where_slurm_knows(
     run_of(folder, programs, "CANCELLED", 15, NodeList=nodes)
     recorded = json.loads((FIXTURES / "sacct_22.05.json").read_text())
     values = {"JobID": "4711", "State": "CANCELLED by 0", "ExitCode": "0:15"}
-    recorded["jobs"] = [[values.get(name, "") for name in recorded["fields"]]]
+    recorded["runs"] = [[values.get(name, "") for name in recorded["fields"]]]
     (folder / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(programs, folder / "sacct.json")
     assert command("diagnose", "ddp").out.startswith(f"ddp: job 4711 cancelled by root{more}\n")
@@ -260,6 +260,7 @@ def test_a_run_without_slurm_is_diagnosed_alike(folder: Path, command: Command) 
     assert command("diagnose", "nobody").status == 2
 
 
+CANCELLED = "slurmstepd-n1: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-26T21:58:59 ***"
 HOSTILE = b"error: \x1b[2Ja|b\xff\xfe\t\x00; fix: \x9b31m\n\nValueError: \x1b]0;x\x07\n"
 
 
@@ -316,6 +317,80 @@ def test_an_empty_log_is_told_as_such(folder: Path, programs: Path, command: Com
     assert "set -x" in shown
 
 
+def test_a_log_and_a_script_stand_for_their_run(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "FAILED", 256, OOM.encode())
+    said = command("diagnose", "ddp").out
+    (folder / "runs/ddp/job.slurm").touch()
+    (folder / "runs/ddp/job-4711.slurm").touch()
+    (folder / "other.sh").touch()
+    for name in ("ddp-4711.out", "job.slurm", "job-4711.slurm"):
+        assert command("diagnose", f"runs/ddp/{name}").out == said
+        assert command("logs", f"{folder}/runs/ddp/{name}").out == command("logs", "ddp").out
+    assert "there is no run 'other.sh'" in command("diagnose", "other.sh").err
+
+
+def test_a_finished_script_stands_for_its_newest_run(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "FAILED", 256, OOM.encode())
+    (folder / "a.sh").touch()
+    (record,) = records(folder / "runs/ddp")
+    keep(folder / "runs/ddp", replace(record, script=str(folder / "a.sh")))
+    assert command("diagnose", "a.sh").out == command("diagnose", "ddp").out
+
+
+def test_logs_of_an_empty_log_says_so(folder: Path, programs: Path, command: Command) -> None:
+    run_of(folder, programs, "RUNNING", 0)
+    shown = command("logs", "ddp")
+    assert (shown.status, shown.out, "the log is empty so far" in shown.err) == (0, "", True)
+
+
 def test_a_job_that_was_requeued_has_started(folder: Path, programs: Path, command: Command) -> None:
     run_of(folder, programs, "CANCELLED", 0, b"one\n", restartcnt="1", RestartCnt="1", NodeList="")
     assert "never started" not in command("status").out
+
+
+STARTS = [f"Job 4711 on n1, restart {count} of at most 10" for count in range(3)]
+NODE = "slurmstepd-n1: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-26T21:52:13 DUE TO NODE FAILURE ***"
+AGAIN = NODE.replace("NODE FAILURE", "JOB REQUEUE")
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "expected"),
+    [
+        ("RUNNING", [STARTS[0], NODE, STARTS[1], "loss 0.5"], "a node of the job failed"),
+        ("RUNNING", [STARTS[0], NODE, STARTS[1], AGAIN, STARTS[2]], "it was put back into the queue"),
+        ("PENDING", [STARTS[0], NODE], "a node of the job failed"),
+        ("CANCELLED", [STARTS[0], AGAIN], "it was put back into the queue"),
+        ("CANCELLED", [STARTS[0], NODE, STARTS[1], CANCELLED], "a node of the job failed"),
+        ("RUNNING", [STARTS[0], "loss 0.5", STARTS[1]], ""),
+        ("CANCELLED", [STARTS[0], CANCELLED], ""),
+    ],
+)
+def test_why_a_job_was_started_again_is_told(
+    folder: Path, programs: Path, command: Command, state: str, log: list[str], expected: str
+) -> None:
+    run_of(folder, programs, state, 0, "\n".join(log).encode(), RestartCnt=str(len(log) // 2))
+    for _ in range(2):  # squeue is not asked again about a job that has ended
+        first = command("diagnose", "ddp").out.splitlines()[0]
+        assert first.partition("; the start before: ")[2] == expected
+        shown = [line.strip() for line in command("status", "ddp").out.splitlines()]
+        assert [line for line in shown if line.startswith("start before")] == (
+            [f"start before  {expected}"] if expected else []
+        )
+
+
+def test_slurms_database_knows_how_the_start_before_ended(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    run_of(folder, programs, "CANCELLED", 0)
+    fakes.squeue(programs, [])
+    recorded = json.loads((FIXTURES / "sacct_22.05.json").read_text())
+    values = ({"State": "NODE_FAIL", "NodeList": "n7"}, {"State": "CANCELLED by 0"})
+    recorded["runs"] = [
+        [({"JobID": "4711"} | each).get(name, "") for name in recorded["fields"]] for each in values
+    ]
+    (folder / "sacct.json").write_text(json.dumps(recorded))
+    fakes.sacct(programs, folder / "sacct.json")
+    assert command("diagnose", "ddp").out.splitlines()[0] == (
+        "ddp: job 4711 cancelled by root; the start before: ended by the failure of a node (n7)"
+    )
+    assert "never started" not in command("status", "ddp").out

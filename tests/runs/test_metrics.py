@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.runs import record
@@ -19,19 +20,17 @@ from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.progress import read_progress
 from sbatchgen.runs.record import Record, ResolvedValue
 from sbatchgen.units import LinePattern
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import FIXTURES, REPOSITORY, Command
 
+MEASURED = yaml.safe_load((FIXTURES / "measured.yaml").read_text())
+HEALTHY = yaml.safe_load((FIXTURES / "failures.yaml").read_text())["harmless"]
 PAGE = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
 PATTERNS = re.findall(r"^metrics: '(.*)'$", PAGE, re.MULTILINE)
-# What nanoGPT, the Trainer of transformers 4 and 5, and pytorch/examples print.
+# What nanoGPT prints.
 PROGRAMS = {
     "step 250: train loss 1.9692, val loss 2.0811": {("epoch", "loss"): 2.0811},
     "iter 250: loss 1.9718, time 5151.90ms, mfu 15.33%": {("train", "loss"): 1.9718},
-    "{'loss': 1.28, 'grad_norm': 2.7, 'learning_rate': 5e-05, 'epoch': 2.5}": {("train", "loss"): 1.28},
-    "{'loss': '1.28', 'grad_norm': '2.7', 'learning_rate': '5e-05', 'epoch': '2.5'}": {("train", "loss"): 1.28},
-    "{'eval_loss': 0.9, 'eval_runtime': 2.5, 'epoch': 3.0}": {("epoch", "loss"): 0.9},
-    "Epoch: [2][ 10/391]\tTime  0.2 ( 0.3)\tLoss 4.5e+00 (5.1e+00)": {("train", "loss"): 4.5},
-}  # fmt: skip
+}
 
 
 def job(folder: Path, *lines: str, metrics: str = "", name: str = "ddp", array: str = "") -> Path:
@@ -154,17 +153,52 @@ def test_common_lines_are_understood_without_a_pattern(line: str, expected: dict
     assert known == expected
 
 
+@pytest.mark.parametrize("printed", MEASURED, ids=lambda printed: printed["from"][:30])
+def test_what_programs_print_of_their_losses(folder: Path, printed: dict[str, Any]) -> None:
+    run = job(folder / "ddp", *printed["log"].splitlines())
+    known = [
+        [event["event"], event.get("epoch", event.get("step")), event.get("loss"), event.get("accuracy")]
+        for event in log_events(run)
+    ]
+    assert known == printed["measured"]
+
+
+@pytest.mark.parametrize("recorded", HEALTHY, ids=lambda recorded: recorded["from"][:30])
+def test_what_healthy_programs_print_besides_is_no_measurement(
+    folder: Path, recorded: dict[str, str]
+) -> None:
+    lines = [line for line in recorded["log"].splitlines() if "Avg Loss" not in line]
+    assert log_events(job(folder / "ddp", *lines)) == []
+
+
 def test_a_sweep_is_plotted_point_by_point(folder: Path, command: Command) -> None:
     index = Index(place(os.environ))
     run_dir = folder / "elsewhere"
     index.begin("c0ffee", run_dir, "lr", shared=False)
-    for point in ("0", "1", "10"):
-        (run_dir / point).mkdir(parents=True)
+    (run_dir / "2").mkdir(parents=True)  # it has not begun
+    (run_dir / POINTS).write_text("lr\n0.1\n0.2\n0.3\n")
+    nothing = command("plot", "lr", "--text")
+    assert (nothing.status, "in the points of this sweep so far" in nothing.err) == (3, True)
+    for point in ("0", "1"):
+        (run_dir / point).mkdir()
         lines = [json.dumps({"step": step, "loss": 1 / step}) for step in (1, 2, 3)]
         (run_dir / point / "events.jsonl").write_text("\n".join(lines))
-    (run_dir / POINTS).write_text("lr\n0.1\n0.2\n")
     drawn = command("plot", "lr", "--text")
     assert drawn.status in (0, None), drawn.err
-    assert drawn.out.splitlines()[-1] == "a 0, b 1, c 10; capital letters: validation"
+    assert drawn.out.splitlines()[-1] == "a 0 (lr 0.1), b 1 (lr 0.2); capital letters: validation"
+    assert drawn.err == "note: nothing was measured so far in 2 of 3 points\n"
     single = command("plot", "lr/1", "--text").out
     assert single.splitlines()[-1].startswith("a 1;")
+
+
+def test_other_lines_are_plotted_by_a_pattern_of_the_command_line(folder: Path, command: Command) -> None:
+    run = job(folder / "ddp", "it 1 cost 3.5", "it 2 cost 2.5", "it 2 done")
+    (run / "events.jsonl").write_text('{"event": "start"}\n')
+    pattern = r"it (?P<step>\d+) cost (?P<loss>[\d.]+)"
+    drawn = command("plot", "ddp", "--text", "--metrics", pattern)
+    assert (drawn.status, drawn.err) == (0, "")
+    assert drawn.out.splitlines()[1].split()[0] == "3.5"
+    missing = command("plot", "ddp", "--text", "--metrics", "nothing (?P<loss>.)")
+    assert (missing.status, "no line in the log of ddp matches" in missing.err) == (3, True)
+    bad = command("plot", "ddp", "--metrics", "cost")
+    assert (bad.status, "names no number" in bad.err, "--metrics" in bad.err) == (2, True, True)

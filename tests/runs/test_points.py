@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from sbatchgen.errors import CommandLineError
 from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs.index import Index, Run, place
 from sbatchgen.runs.overview import page
-from sbatchgen.runs.points import SweepState, sweep_state
+from sbatchgen.runs.points import POINTS, SweepState, sweep_state
+from sbatchgen.runs.record import Record, keep
 from sbatchgen.runs.status import RunState
 from tests.conftest import Command
+from tests.slurm import fakes
 
 # What the last line of each point's events says; the third has none.
 LAST = ({"f1": 0.7, "loss": 0.3}, {"f1": 0.9, "loss": 0.5}, None, {"f1": 0.8, "val_loss": 0.2, "loss": 0.4})
@@ -81,3 +84,95 @@ def test_a_run_that_is_no_sweep_has_nothing_to_sort(command: Command, folder: Pa
     done = command("status", "plain", "--sort", "loss")
     assert done.status == 2
     assert "run plain is not a sweep\n  at:  --sort\n  fix: leave it out" in done.err
+
+
+@pytest.fixture
+def sweep(folder: Path, programs: Path) -> Path:
+    """The folder of the sweep lr: point 0 is done, 1 has failed, 2 runs, 3 was not submitted."""
+    run_dir = folder / "runs/lr"
+    for point, status in (("0", "0"), ("1", "3"), ("2", "")):
+        (run_dir / point).mkdir(parents=True)
+        (run_dir / point / "events.jsonl").write_text('{"step": 7, "loss": 0.5}\n')
+        (run_dir / f"lr-4711_{point}.out").write_text(f"point {point}\n")
+        if status:
+            (run_dir / point / "exit").write_text(status)
+    (run_dir / POINTS).write_text("lr\n0.1\n0.2\n0.3\n0.4\n")
+    about = Record(key="c0ffee", run="lr", shared=False, name="lr", job="4711", folder=str(folder))
+    keep(run_dir, replace(about, array="0-2", log=f"{run_dir}/lr-%A_%a.out", command=("sbatchgen", "sweep")))
+    index = Index(place(os.environ))
+    index.begin("c0ffee", run_dir, "lr", shared=False)
+    index.accepted("c0ffee", "4711")
+    states = {"4711_0": "COMPLETED", "4711_1": "FAILED", "4711_2": "RUNNING"}
+    rows = [{"JobArrayID": task, "State": state, "NodeList": "n1"} for task, state in states.items()]
+    fakes.squeue(programs, [row | {"exit_code": "768" * (row["State"] == "FAILED")} for row in rows])
+    fakes.saying(programs, "scancel", "")
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("lr/0", "completed;"),
+        ("lr/1", "failed: exit status 3;"),
+        ("lr/2", "running "),
+        ("runs/lr/2", "running "),
+    ],
+)
+def test_a_point_has_a_page_and_a_log_as_a_run_has(
+    sweep: Path, command: Command, name: str, says: str
+) -> None:
+    number = name[-1]
+    shown = command("status", name).out.splitlines()
+    assert shown[0] == f"lr/{number}"
+    assert shown[1].split() == ["folder", str(sweep / number)]
+    assert f"job 4711  {says}" in shown[2]
+    assert "step 7, loss 0.5" in shown[3]
+    assert shown[-1].split() == ["log", str(sweep / f"lr-4711_{number}.out")]
+    assert command("logs", name).out == f"point {number}\n"
+    assert command("report", name).out.startswith(f"lr/{number}: ")
+
+
+def test_points_are_named_beside_runs_and_diagnosed(sweep: Path, command: Command) -> None:
+    shown = command("status", "lr", "lr/2", "lr/1").out.splitlines()
+    assert [line.split()[0] for line in shown] == ["RUN", "lr", "lr/2", "lr/1"]
+    assert command("status", "lr/1").err == "note: sbatchgen diagnose lr/1 says why it failed\n"
+    assert command("diagnose", "lr/1").out.startswith("lr: point 1 of job 4711 failed, exit status 3\n")
+    assert command("diagnose", "lr/0").out == "lr: point 0 has not failed\n"
+
+
+def test_the_log_of_a_point_stands_for_it(sweep: Path, command: Command) -> None:
+    log = "runs/lr/lr-4711_1.out"
+    assert command("logs", log).out == "point 1\n"
+    assert command("diagnose", log).out == command("diagnose", "lr/1").out
+    assert command("status", log).out == command("status", "lr/1").out
+
+
+def test_a_point_is_cancelled_alone(sweep: Path, programs: Path, command: Command) -> None:
+    (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
+    assert command("cancel", "lr/2").err == "note: cancelled job 4711_2 of run lr\n"
+    assert Path("cancelled").read_text() == "4711_2\n"
+    refused = command("cancel", "lr/3")
+    assert (refused.status, "has a task 3" in refused.err) == (2, True)
+
+
+def test_a_run_has_no_other_points(sweep: Path, command: Command) -> None:
+    missing = command("status", "lr/4")
+    assert missing.status == 2
+    assert missing.err == "error: run lr has no point 4\n  fix: sbatchgen status lr\n"
+    assert "there is no run 'missing'" in command("status", "missing/0").err
+    Index(place(os.environ)).begin("ab12", sweep.parent / "plain", "plain", shared=False)
+    for verb in ("status", "logs", "diagnose", "cancel", "plot"):
+        said = command(verb, "plain/0")
+        assert (said.status, said.err) == (
+            2,
+            "error: run plain is not a sweep or an array\n  fix: leave out /0\n",
+        )
+
+
+def test_of_what_sacct_says_a_point_has_its_own(sweep: Path, programs: Path, command: Command) -> None:
+    fields = ["JobID", "ElapsedRaw", "TimelimitRaw", "NNodes", "AllocTRES", "NTasks", "MaxRSS", "TotalCPU"]
+    runs = [[f"4711_{point}", str(60 * (1 + point)), "5", "1", "cpu=1", "", "", "0"] for point in range(3)]
+    (sweep / "sacct.json").write_text(json.dumps({"fields": fields, "jobs": [], "runs": runs}))
+    fakes.sacct(programs, sweep / "sacct.json")
+    used = [json.loads(command("report", name, "--format", "json").out)["used_s"] for name in ("lr/1", "lr")]
+    assert used == [120, 360]

@@ -13,6 +13,7 @@ import pytest
 
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.process import status_file
+from sbatchgen.runs.record import Record, keep
 from tests.conftest import Command
 from tests.slurm import fakes
 
@@ -177,6 +178,29 @@ def test_a_job_that_never_ran_does_not_hide_the_time_of_the_others(
     sacct(programs, [*ROWS, ["4712", "0", "240", "0", "", "", "", "00:00:00"]])
     report = told(command)
     assert (report["jobs"], report["starts"], report["used_s"]) == (2, 2, 5400)
+
+
+def test_without_accounting_the_log_knows_how_often_a_job_has_begun(run: Path, command: Command) -> None:
+    log = run / "ddp-4711.out"
+    keep(run, Record(shared=False, name="ddp", job="4711", folder="/", log=str(log)))
+    log.write_text("".join(f"Job 4711 on n1, restart {count} of at most 10\n" for count in range(3)))
+    report = told(command)
+    assert (report["starts"], report["used_s"]) == (3, None)
+    assert command("report", "ddp").out.startswith("ddp: done; 1 job, 3 starts\n")
+    train(run, *start("4711", 0, 600), *start("4711", 1000, 400))  # of one it has written nothing
+    report = told(command)
+    assert (report["starts"], report["used_s"]) == (3, 1000)
+
+
+def test_the_time_of_the_newest_start_is_not_that_of_all(run: Path, programs: Path, command: Command) -> None:
+    index = Index(place(os.environ))
+    index.seen([job._replace(ended=False) for job in index.jobs()])
+    row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
+    row |= {"TimeUsed": "10:00", "NodeList": "n1"}
+    for restarts, expected in (("0", (1, 600)), ("2", (3, None))):
+        fakes.squeue(programs, [row | {"RestartCnt": restarts}])
+        report = told(command)
+        assert (report["starts"], report["used_s"]) == expected
 
 
 def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, command: Command) -> None:

@@ -153,3 +153,25 @@ def test_a_job_that_was_requeued_and_cancelled_has_started(cluster: Cluster) -> 
     site.sbatchgen("cancel", "requeued", check=True)
     cluster.wait(job, {"CANCELLED"})
     assert "never started" not in site.sbatchgen("status", "requeued", check=True).stdout
+    said = site.sbatchgen("diagnose", "requeued", check=True).stdout
+    assert said.startswith(
+        f"requeued: job {job} cancelled; the start before: it was put back into the queue\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_job_that_lost_its_node_says_so_when_it_runs_again(cluster: Cluster) -> None:
+    site = site_on(cluster)
+    script = "#!/bin/bash\n#SBATCH --job-name=lost --time=5 --requeue\nsleep 300\n"
+    cluster.put("work/lost.sh", script)
+    job = int(site.sbatchgen("submit", "lost.sh", "--yes", check=True).stdout)
+    cluster.wait(job, {"RUNNING"})
+    (run,) = json.loads(site.sbatchgen("status", "lost", "--format", "json", check=True).stdout)["runs"]
+    node = run["queue"][0]["node_list"]
+    cluster.declare_down(node)
+    try:
+        cluster.wait(job, {"PENDING"})
+        assert "start before  a node of the job failed" in site.sbatchgen("status", "lost", check=True).stdout
+    finally:
+        cluster.root(["scontrol", "update", f"nodename={node}", "state=idle"])
+        site.sbatchgen("cancel", "lost", check=True)

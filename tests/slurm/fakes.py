@@ -22,7 +22,7 @@ recorded = json.load(open({recorded}))
 value = {{name: rest for name, _, rest in (word.partition("=") for word in sys.argv)}}
 if recorded.get("release") == "20.11" and "SubmitLine" in value["--format"]:
     sys.exit('sacct: error: Invalid field requested: "SubmitLine"')
-for row in recorded["runs" if "--duplicates" in sys.argv else "jobs"]:
+for row in recorded["runs"]:
     row = dict(zip(recorded["fields"], row), SubmitLine=recorded.get("submit_line", ""))
     print("".join(row[name] + value["--delimiter"] for name in value["--format"].split(",")))
 """

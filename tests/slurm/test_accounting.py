@@ -90,7 +90,7 @@ def test_what_jobs_have_used(tmp_path: Path) -> None:
     """
     fakes.sacct(tmp_path, FIXTURES / "sacct_usage_22.05.json")
     one_node = JobUsage(job="2", used_s=6, limit_s=300, cpus=2, memory_mib=600, memory_bytes=5_001_216)
-    task = JobUsage(job="3", used_s=5, limit_s=300, cpus=1, memory_mib=200, memory_bytes=64_237_568)
+    task = JobUsage(job="3", task="1", used_s=5, limit_s=300, cpus=1, memory_mib=200, memory_bytes=64_237_568)
     both = 116_383_744 + 2 * 218_284_032
     assert usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == [
         JobUsage(
@@ -98,7 +98,7 @@ def test_what_jobs_have_used(tmp_path: Path) -> None:
         ),
         one_node,
         task,
-        replace(task, memory_bytes=64_184_320),
+        replace(task, task="2", memory_bytes=64_184_320),
         replace(one_node, used_s=7, memory_bytes=169_107_456),
         JobUsage(job="6", used_s=8, limit_s=300, cpus=1, memory_mib=200),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
     (tmp_path / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(tmp_path, tmp_path / "sacct.json")
     jobs = usage(keys([6]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert jobs == [JobUsage(job="6", used_s=60, gpus=3, cpu_s=86_403)]
+    assert jobs == [JobUsage(job="6", task="2", used_s=60, gpus=3, cpu_s=86_403)]
 
 
 @pytest.mark.parametrize(

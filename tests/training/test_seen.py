@@ -145,7 +145,7 @@ def test_the_command_understands_what_a_run_tells(here: Here, tmp_path: Path) ->
     here(tmp_path / "run", *OFTEN, "--epochs", "2", "--resume", "step-00000003.pt")
     history = read_history(tmp_path / "run")
 
-    assert plot([tmp_path / "run"], None) == tmp_path / "run" / "plot.png"
+    assert plot([read_history(tmp_path / "run")], None) == tmp_path / "run" / "plot.png"
     assert [step for step, _ in history.curves["train loss"]] == [2, 6, 10, 12, 14]
     assert [step for step, _ in history.curves["epoch accuracy"]] == [8, 16]
     assert history.curves.keys() == {f"{kind} {name}" for kind, names in CURVES.items() for name in names}

@@ -242,6 +242,13 @@ function showFindings(list) {
   }
 }
 
+/** The pieces of a text of Markdown: links as their words, and code. */
+const inline = (text) =>
+  text
+    .replace(/\[([^\]]*)\]\(([^)]*)\)/g, "$1")
+    .split(/`([^`]*)`/)
+    .map((piece, number) => (number % 2 ? make("code", {}, piece) : piece));
+
 /** Show the page of a rule: its Markdown as headings, paragraphs and code. */
 async function showPage(rule) {
   const { out } = await ask(["lint", "--explain", rule]);
@@ -253,7 +260,7 @@ async function showPage(rule) {
     } else {
       for (const text of part.split(/\n{2,}/).filter((each) => each.trim())) {
         const heading = text.match(/^\s*#+ (.*)/);
-        at("page-text").append(heading ? make("h2", {}, heading[1]) : make("p", {}, text.replace(/\[([^\]]*)\]\(([^)]*)\)/g, "$1")));
+        at("page-text").append(make(heading ? "h2" : "p", {}, ...inline(heading ? heading[1] : text)));
       }
     }
   }
