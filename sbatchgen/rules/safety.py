@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.executables.program import SHELLS, programs
-from sbatchgen.finding import Edit
+from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.names import VARIABLES
@@ -195,7 +195,7 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
     applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
 )
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    """What sbatch or bash refuses at once wastes no time in the queue: an info."""
+    """Of a text that sbatch or bash surely refuses: an error, unless a program may fill it in."""
     of_bash = {} if script.refused_unfilled else unfilled_commands(script)
     lines = dict(_placeholders(script)) | of_bash
     if not lines:
@@ -207,7 +207,8 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
     what = f"'{match[0]}' is a placeholder{fate}"
     also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
-    yield Hit(place, what, f"fill it in{also}", "info" if fate else None)
+    severity: Severity = "info" if script.is_for_program else "error"
+    yield Hit(place, what, f"fill it in{also}", severity if fate else None)
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
