@@ -31,7 +31,10 @@ _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 @RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.NOT_WRITERS)
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
-        if script.text.startswith("\ufeff#!"):
+        if script.text.lstrip().startswith("#!"):
+            what = "blanks before #!: sbatch refuses the script"
+            yield Hit(script.at(1), what, f"sed -i 's/^[ \\t]*#/#/' {script.file}")
+        elif script.text.startswith("\ufeff#!"):
             what = "a byte order mark before #!: sbatch refuses the script"
             yield Hit(script.at(1), what, "remove it", edits=(Edit(1, 1, 2, ""),))
         else:
@@ -39,8 +42,12 @@ def _shebang(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(1), what, "write #!/bin/bash in the first line")
 
 
-@RULES.add("SB102", "error", "DOS line ends")
+@RULES.add("SB102", "error", "DOS line ends or a NUL byte")
 def _line_ends(script: JobScript) -> Iterator[Hit]:
+    if "\0" in script.text:
+        line = script.text.count("\n", 0, script.text.index("\0")) + 1
+        what = "a NUL byte: Slurm refuses the script"
+        yield Hit(script.at(line), what, f"tr -d '\\0' < {script.file} > NEW")
     numbers = [number for number, line in enumerate(script.lines, start=1) if line.endswith("\r")]
     if numbers and "\r\n" in script.text:
         edits = tuple(Edit(number, len(script.lines[number - 1]), 0, "") for number in numbers)

@@ -139,6 +139,16 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB119", "warning", "an option that is given twice", applies=Applies.USUALLY & ~Applies.PARTS)
 def _repeated(script: JobScript) -> Iterator[Hit]:
+    hits = [*_repetitions(script)]
+    if len(hits) > 1 and not script.body.commands:  # a sheet of headers to copy
+        what = f"the last value of an option counts, and {len(hits)} are not the first of theirs"
+        hits = [
+            hits[0]._replace(what=f"{what}: a sheet of headers is no script", fix="write a file for each")
+        ]
+    yield from hits
+
+
+def _repetitions(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
     for use in uses(script):
         before = first.setdefault(use.spec.name, use)
@@ -196,7 +206,9 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
     if "used without either" in reply.text:
-        yield Hit(at, what, "add --ntasks=N, unless the command line of sbatch gives it", "warning")
+        of_caller = "nodes" not in script.options
+        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * of_caller}"
+        yield Hit(at, what, fix, "warning" if of_caller else None)
     else:
         yield Hit(at, what, "change the options that it names")
 
