@@ -10,15 +10,17 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment
+from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
+from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
-LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
@@ -63,14 +65,17 @@ _ANY_PORT = re.compile(
 @RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
+    yield from (Hit(place, what, fix) for place, what in _named_nodes(script))
     spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
     if not spread:
         return
     nodes = script.resources.nodes
-    for launch in spread:
-        launcher = launch.launcher
-        if launcher is None:
-            continue
+    for launch, launcher in ((each, each.launcher) for each in spread if each.launcher):
+        if launch.told_nodes not in (None, 1) and _lacks_address(launch, launcher):
+            what = "torchrun without --rdzv-endpoint meets at localhost: "
+            what += f"the {launch.nodes} nodes never find each other"
+            option = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+            yield Hit(script.at_word(launcher.words[0]), what, option, "error")
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value, source = launcher.text_of(option), option.word.source
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
@@ -87,6 +92,19 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
             yield Hit(script.at_start(assignment), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
+
+
+def _lacks_address(launch: Launch, launcher: Tool) -> bool:
+    """Whether neither the options of its torchrun nor variables may say where the nodes meet."""
+    backend = launcher.option("rdzv-backend")
+    known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
+    if (
+        launcher.name != "torchrun"
+        or (backend and backend.value != "c10d")
+        or known & launcher.options.keys()
+    ):
+        return False
+    return "$" not in launch.program.name and "PET_" not in launcher.body.source.text
 
 
 @RULES.add("SB331", "error", "a quoted list of nodes in an array")
@@ -150,6 +168,21 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":
                 yield script.at_option_of(option), launcher.text_of(option).rpartition(":")[2]
+
+
+def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str]]:
+    """Yield addresses that are a certain node, which --nodelist does not ask for."""
+    given = [(script.at_start(made), made.value or "") for made in _addresses(script)]
+    for launcher in filter(None, (launch.launcher for launch in script.trainings)):
+        options = map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))
+        given += [(script.at_option_of(option), launcher.text_of(option)) for option in options if option]
+    for place, value in given if script.trainings and "nodelist" not in script.options else ():
+        if (match := _NODE.match(value)) and not LOOPBACK.match(value):
+            what = f"the script names {match[1]} as the place to meet: the job may run on other nodes"
+            yield place, what
+
+
+_NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d+)?$")
 
 
 def _addresses(script: JobScript) -> list[Assignment]:
