@@ -33,7 +33,7 @@ def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
         if script.text.lstrip().startswith("#!"):
             what = "blanks before #!: sbatch refuses the script"
-            yield Hit(script.at(1), what, f"sed -i 's/^[ \\t]*#/#/' {script.file}")
+            yield Hit(script.at(1), what, "remove them, and those before each #SBATCH")
         elif script.text.startswith("\ufeff#!"):
             what = "a byte order mark before #!: sbatch refuses the script"
             yield Hit(script.at(1), what, "remove it", edits=(Edit(1, 1, 2, ""),))
@@ -83,7 +83,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
     has_directives = any(line.kind in READ for line in script.sbatch.directives)
     header = {number for number, _ in _header(script)}
     for line in script.sbatch.directives:
-        is_one = line.kind is Kind.LOOKALIKE and line.line in header
+        is_one = line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()  # SB101
         if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"

@@ -677,7 +677,10 @@ def test_no_script_with_a_nul_byte_is_taken(command: Command) -> None:
 
 
 def test_an_option_that_no_plugin_of_the_profile_has_is_an_error(command: Command) -> None:
-    put("mine.yaml", 'name: mine\nslurm: "23.11"\nplugin_options: []\npartitions: {}\n')
+    put(
+        "mine.yaml",
+        "name: x\nurl: https://example.org\nchecked: 2026-01-01\npartitions: {gpu: {}}\nplugin_options: []\n",
+    )
     put("job.slurm", GOOD.replace("--nodes=1", "--nodes=1 --foo"))
     severities = {
         profile: [
