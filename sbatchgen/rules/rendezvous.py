@@ -21,6 +21,8 @@ RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+_OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
@@ -35,25 +37,23 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
         return
     often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
     reported = set()
-    for place, port in _ports(script):
+    for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
-            fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
-            yield Hit(place, what, fix, often)  # type: ignore[arg-type]
+            yield Hit(place, what, f"{name}={_OWN_PORT}", often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB334", "warning", "a rendezvous port below 1024")
 def _port_of_root(script: JobScript) -> Iterator[Hit]:
-    fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
-    for place, port in _ports(script):
+    for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
             what = f"port {port} is below 1024, where only root may listen: no process gets it"
-            yield Hit(place, what, fix)
+            yield Hit(place, what, f"{name}={_OWN_PORT}")
     for made in script.body.sets:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
-            yield Hit(script.at_start(made), what, fix)
+            yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
 
 
 # A random port without a lower end.
@@ -74,8 +74,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         if launch.told_nodes not in (None, 1) and _lacks_address(launch, launcher):
             what = "torchrun without --rdzv-endpoint meets at localhost: "
             what += f"the {launch.nodes} nodes never find each other"
-            option = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-            yield Hit(script.at_word(launcher.words[0]), what, option, "error")
+            yield Hit(script.at_word(launcher.words[0]), what, MEETING, "error")
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value, source = launcher.text_of(option), option.word.source
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
@@ -104,7 +103,10 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
         or known & launcher.options.keys()
     ):
         return False
-    return "$" not in launch.program.name and "PET_" not in launcher.body.source.text
+    knows = (
+        "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
+    )  # which finds it itself
+    return "$" not in launch.program.name and not knows
 
 
 @RULES.add("SB331", "error", "a quoted list of nodes in an array")
@@ -151,14 +153,14 @@ def _has_whole_nodes(script: JobScript) -> bool:
     return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
 
 
-def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Each literal port and its place."""
+def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Each literal port, with its place and the variable for it."""
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
     for assignment in script.body.sets:
         if assignment.word is not None and assignment.name in _PORT_NAMES:
-            yield script.at_start(assignment), assignment.value or ""
+            yield script.at_start(assignment), assignment.name, assignment.value or ""
     for launch in used:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
@@ -167,7 +169,8 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":
-                yield script.at_option_of(option), launcher.text_of(option).rpartition(":")[2]
+                port = launcher.text_of(option).rpartition(":")[2]
+                yield script.at_option_of(option), "MASTER_PORT", port
 
 
 def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str]]:

@@ -136,7 +136,8 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
         elif made.name == "PATH" and made.value and not made.append and made.context.top:
             if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
                 what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
-                yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
+                fix = f'PATH="{made.value}"' if "$PATH" in made.value else f"PATH={made.value}:$PATH"
+                yield Hit(at, what, fix, pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")

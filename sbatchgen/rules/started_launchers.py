@@ -131,10 +131,20 @@ def _apart(done: DryRun) -> Iterator[Hit]:
             nodes = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
             if option:
                 yield from _differs(done, step, f"--{option}", nodes, variable)
+        yield from _alone(done, step, launchers[0])
     for step, ranks in _ranks(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
             numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
             yield from _differs(done, step, variable, numbers, variable)
+
+
+def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
+    """Yield a hit if a torchrun is not told where the nodes meet; ours finds it itself."""
+    knows = any(name.startswith("PET_") for name in first.process.env)
+    knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
+    if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
+        what = "the nodes don't meet: torchrun without --rdzv-endpoint waits at localhost, on each node alone"
+        yield Hit(done.at(step.line), what, rendezvous.MEETING)
 
 
 def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:

@@ -150,6 +150,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
 
 def _repetitions(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
+    events = [use.value for use in uses(script) if use.spec.name == "mail-type"]
     for use in uses(script):
         before = first.setdefault(use.spec.name, use)
         if before is use or before.value == use.value or use.spec.name == "fpgalink":
@@ -161,7 +162,7 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
             severity = "info" if script.assumed else None
-            fix = f"--mail-type={before.value},{use.value}"
+            fix = f"--mail-type={','.join(dict.fromkeys(filter(None, events)))}"
         else:
             what = f"--{use.spec.name} is given in line {before.word.line} too: the last value counts, "
             what += f"'{use.value}'"
