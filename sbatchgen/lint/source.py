@@ -162,8 +162,8 @@ def _written(block: CodeBlock) -> Iterator[CodeBlock]:
 def scripts_of(document: Source) -> list[Source]:
     """Return the scripts of a document; a missing `#!` is put before one."""
     scripts = []
-    found = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
-    for block in (script for each in found for script in _written(each)):
+    all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
+    for block in (script for each in all_blocks for script in _written(each)):
         script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
         is_indented = _INDENTED.match(script) is not None  # and so is the reader's copy
         if _DIRECTIVE.search(script) or is_indented:

@@ -175,7 +175,8 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
 
 def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str]]:
     """Yield addresses that are a certain node, which --nodelist does not ask for."""
-    given = [(script.at_start(made), made.value or "") for made in _addresses(script)]
+    named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
+    given = [(script.at_start(made), made.value or "") for made in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
         options = map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))
         given += [(script.at_option_of(option), launcher.text_of(option)) for option in options if option]

@@ -139,7 +139,7 @@ def _apart(done: DryRun) -> Iterator[Hit]:
 
 
 def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
-    """Yield a hit if a torchrun is not told where the nodes meet; ours finds it itself."""
+    """Yield a hit if a torchrun does not know where the nodes meet; ours finds it itself."""
     knows = any(name.startswith("PET_") for name in first.process.env)
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
     if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:

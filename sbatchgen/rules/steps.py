@@ -239,7 +239,7 @@ def _work(script: JobScript) -> Command | None:
             return None  # its status may be looked at
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
             continue
-        if command.arguments == ["--version"]:
+        if command.arguments == ["--version"] or (command.name == "wait" and not command.arguments):
             continue
         if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
             return command

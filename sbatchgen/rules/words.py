@@ -143,7 +143,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
     if len(hits) > 1 and not script.body.commands:  # a sheet of headers to copy
         what = f"the last value of an option counts, and {len(hits)} are not the first of theirs"
         hits = [
-            hits[0]._replace(what=f"{what}: a sheet of headers is no script", fix="write a file for each")
+            hits[0]._replace(what=f"{what}: no command follows these headers", fix="write a file for each")
         ]
     yield from hits
 
