@@ -59,12 +59,17 @@ class LauncherCall:
     def workers(self) -> int:
         """How many processes it starts on its node; 0 if its options do not say."""
         if not self.of_role("PROCESSES")[0]:
-            return int(self.name == "torchrun")
+            return int(self.is_one_by_default)
         processes = self._number("PROCESSES")
         if self.name != "accelerate launch":
             return processes
         is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate's own file may say
         return -(-processes // self.nodes) if is_known and self.nodes else 0
+
+    @property
+    def is_one_by_default(self) -> bool:
+        """Whether it starts a single process because its options do not say how many."""
+        return self.name == "torchrun" and not self.of_role("PROCESSES")[0]
 
     @property
     def port(self) -> str:

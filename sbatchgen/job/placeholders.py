@@ -33,6 +33,8 @@ _NO_NUMBER = re.compile(
 )
 _AND_SO_ON = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
+_FILLING = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MULTILINE)
+_SEVERAL = 3  # variables in most directives are for a program; a person believes in one or two
 
 
 def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re.Match[str]]:
@@ -58,6 +60,12 @@ def of_person(
     if any("$" in match[0] for match in matches.values()):
         matches |= _matches(directives, _VARIABLE)
     return dict(sorted((matches | _matches(directives, FOR_A_PERSON)).items()))
+
+
+def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
+    """Whether a program may fill it in: one is named, or most directives hold variables."""
+    variables = sum("$" in match[0] for match in unfilled.values())
+    return (variables >= _SEVERAL and 2 * variables > directives) or bool(_FILLING.search(text))
 
 
 def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:

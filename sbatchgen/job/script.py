@@ -127,6 +127,12 @@ class JobScript(Job):
         refused = self.unfilled and self.sbatch.refusal
         return bool(refused) and replace(self, text="\n".join(lines)).sbatch.refusal != refused
 
+    @cached_property
+    def is_for_program(self) -> bool:
+        """Whether a program fills something in, so that what a person has yet to fill in may be its."""
+        count = len(self.directive_lines)
+        return bool(self.placeholders) or placeholders.has_program(self.text, count, self.unfilled)
+
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
         if self.profile.plugin_options is not None:

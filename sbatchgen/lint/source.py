@@ -16,7 +16,7 @@ from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
 from sbatchgen.inputs.wrong_file import mistaken
-from sbatchgen.lint.blocks import DOCUMENTS, blocks
+from sbatchgen.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
 STDIN = "-"
@@ -27,6 +27,8 @@ OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scr
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
+_INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")
+_HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
 _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 
 
@@ -147,13 +149,25 @@ def whole(name: str) -> Source:
     return Source(file=shown, data=data)
 
 
+def _written(block: CodeBlock) -> Iterator[CodeBlock]:
+    """Yield the scripts that a block writes as they are, in cat > job.sh <<'EOF'; else the block."""
+    matches = [*_HEREDOC.finditer(block.text)]
+    for match in matches:
+        before = block.text.count("\n", 0, match.start("script"))
+        yield CodeBlock(match["script"], block.line + before, block.indents[before:])
+    if not matches:
+        yield block
+
+
 def scripts_of(document: Source) -> list[Source]:
     """Return the scripts of a document; a missing `#!` is put before one."""
     scripts = []
-    for block in blocks(document.text, os.path.splitext(document.file)[1].lower()):  # noqa: PTH122
+    all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
+    for block in (script for each in all_blocks for script in _written(each)):
         script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
-        if _DIRECTIVE.search(script):
-            if not _FIRST_LINE.match(script):
+        is_indented = _INDENTED.match(script) is not None  # and so is the reader's copy
+        if _DIRECTIVE.search(script) or is_indented:
+            if not (is_indented or _FIRST_LINE.match(script)):
                 script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1
             is_part = line < block.line
             scripts.append(

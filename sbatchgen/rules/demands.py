@@ -86,6 +86,8 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 if resources.gpus and job.profile.limits.enforce_part_limits == "no":
                     what += ": it waits for ever, if Slurm does not refuse it"
                 fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
+                if isinstance(job, JudgedJob) and job.resolved.mode.gpus == 1:  # SB013
+                    fix = "ask for 1"
             why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
             continue

@@ -31,7 +31,10 @@ _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 @RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.NOT_WRITERS)
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
-        if script.text.startswith("\ufeff#!"):
+        if script.text.lstrip().startswith("#!"):
+            what = "blanks before #!: sbatch refuses the script"
+            yield Hit(script.at(1), what, "remove them, and those before each #SBATCH")
+        elif script.text.startswith("\ufeff#!"):
             what = "a byte order mark before #!: sbatch refuses the script"
             yield Hit(script.at(1), what, "remove it", edits=(Edit(1, 1, 2, ""),))
         else:
@@ -39,8 +42,12 @@ def _shebang(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(1), what, "write #!/bin/bash in the first line")
 
 
-@RULES.add("SB102", "error", "DOS line ends")
+@RULES.add("SB102", "error", "DOS line ends or a NUL byte")
 def _line_ends(script: JobScript) -> Iterator[Hit]:
+    if "\0" in script.text:
+        line = script.text.count("\n", 0, script.text.index("\0")) + 1
+        what = "a NUL byte: Slurm refuses the script"
+        yield Hit(script.at(line), what, f"tr -d '\\0' < {script.file} > NEW")
     numbers = [number for number, line in enumerate(script.lines, start=1) if line.endswith("\r")]
     if numbers and "\r\n" in script.text:
         edits = tuple(Edit(number, len(script.lines[number - 1]), 0, "") for number in numbers)
@@ -76,7 +83,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
     has_directives = any(line.kind in READ for line in script.sbatch.directives)
     header = {number for number, _ in _header(script)}
     for line in script.sbatch.directives:
-        is_one = line.kind is Kind.LOOKALIKE and line.line in header
+        is_one = line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()  # SB101
         if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"

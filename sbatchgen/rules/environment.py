@@ -130,8 +130,10 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         count = launch.workers or 1
         threads = _small((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
-            many = f"{count} processes with {threads} threads each" if count > 1 else f"{threads} threads"
-            fix = f"OMP_NUM_THREADS={max(1, cpus // count)}, or --cpus-per-task={threads * count}"
+            each = counted(threads, "thread")
+            many = f"{count} processes with {each} each" if count > 1 else each
+            fewer = f"OMP_NUM_THREADS={cpus // count}, or " if count <= cpus else ""
+            fix = f"{fewer}--cpus-per-task={threads * count}"
             place = script.at_start(settings[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
         for name, word, value in _arguments(launch):
@@ -152,7 +154,9 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
-        fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
+        gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
+        instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
+        fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
         uses = [each.at for each in script.body.uses if each.name == use.name]
         only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
         often = "info" if only_shown or script.is_wrapped or not script.is_sized else None

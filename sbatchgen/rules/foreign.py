@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Place
+from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.header import FOREIGN, Directive, Kind, Token
+from sbatchgen.sbatch.values import RefusedError, check_value
 
 RULES: Rules[JobScript] = Rules()
 
@@ -26,6 +28,21 @@ DROPPED = {
     "procs": "--ntasks",
     "vmem": "--mem",
     "pmem": "--mem-per-cpu",
+}
+# How sbatch reads a list of resources (-l): the values of the first kind end at a colon, others at a comma.
+_RESOURCE = re.compile(
+    r"(select|ncpus|mpiprocs)=([^:]+)|(mem|walltime|cput|file|accelerator|arch|gres|host|mpp\w+|nice|nodes"
+    r"|opsys|other|procs?|pv?mem|vmem|software)=([^,]*)",
+    re.IGNORECASE,
+)
+_AS_OPTION = {
+    "cput": "time",
+    "file": "tmp",
+    "mem": "mem",
+    "mpiprocs": "ntasks-per-node",
+    "ncpus": "mincpus",
+    "select": "nodes",
+    "walltime": "time",
 }
 _HOURS = re.compile(r"(\d{1,3}):(\d\d)")
 
@@ -86,10 +103,25 @@ def _refused(line: Directive) -> tuple[Token, str] | None:
             return word, f"'{value}' is not an option"
         if letter not in VALUES[line.kind] + FLAGS[line.kind]:
             return word, f"it does not know the option -{letter} of {_NAMES[line.kind]}"
+        if (line.kind, letter) == (Kind.PBS, "l") and (why := _refused_resources(value)):
+            return word, why
     last = line.words[-1] if line.words else None
     if last and len(last.text) == 2 and last.text[0] == "-" and last.text[1] in VALUES[line.kind]:
         return last, f"{last.text} has no value"
     return None
+
+
+def _refused_resources(text: str) -> str:
+    """What sbatch says of a list of resources that it refuses; "" where it takes it."""
+    for match in _RESOURCE.finditer(text):
+        name, value = (match[1] or match[3]).lower(), match[2] or match[4] or ""
+        try:
+            if name in _AS_OPTION:
+                size = re.sub("[bB]$", "", value) if name == "mem" else value
+                check_value(_AS_OPTION[name], size, slurm=OLD_SLURM)
+        except RefusedError as error:
+            return f'of {name}={value} it says "{error}"'
+    return ""
 
 
 def _given(line: Directive) -> Iterator[tuple[str, str, Token]]:

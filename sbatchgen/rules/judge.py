@@ -61,4 +61,5 @@ def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Find
     job = JudgedJob(resolved, makes_log_folders=log_folders_made)
     wanted = rules((*RESOLVED, *JOBS) if resolved.slurm else RESOLVED)
     every = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]
-    return sorted(every, key=lambda finding: finding.severity != "error")
+    # that no partition fits follows from the others
+    return sorted(every, key=lambda finding: (finding.severity != "error", finding.rule == "SB203"))

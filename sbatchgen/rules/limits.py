@@ -337,7 +337,8 @@ def _features_known(job: Job) -> Iterator[Hit]:
         for feature in _features(job.option(option)):
             if feature not in known:
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
-                yield Hit(option, what, did_you_mean(feature, known), why_not=f"no feature '{feature}'")
+                fix = did_you_mean(feature, known) or f"leave out --{option}"
+                yield Hit(option, what, fix, why_not=f"no feature '{feature}'")
     text = job.option("constraint")
     if not text or not known.issuperset(_features(text)):
         return

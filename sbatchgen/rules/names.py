@@ -30,6 +30,7 @@ OF_SITES = frozenset(("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMS
 _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
 OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
 READ_BY_CHILDREN = frozenset(VARIABLES["read-by-children"])
+_READ_BY_BEGINNING = tuple(VARIABLES["read-by-beginning"])
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets")
@@ -72,7 +73,8 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     for assignment in body.sets:
         name, context = assignment.name, assignment.context
         is_plain = not (assignment.prefix or assignment.by or context.function or context.substitution)
-        if not is_plain or name in exported | used or name not in READ_BY_CHILDREN:
+        is_read = name in READ_BY_CHILDREN or name.startswith(_READ_BY_BEGINNING)
+        if not is_plain or name in exported | used or not is_read:
             continue
         if started and started[-1] > assignment.at:
             exported.add(name)

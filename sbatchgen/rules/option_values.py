@@ -96,6 +96,10 @@ def _refused_value(job: Job) -> Iterator[Hit]:
                 f"Slurm refuses --{option}={text[:80]}: {error}",
                 _examples()[f"kind {kind}"].format(option),
             )
+    limit, least = job.resources.time, job.resources.time_min
+    if limit and least and limit < least:
+        what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"
+        yield Hit("time-min", what, "give --time the larger one of both")
 
 
 def time_limit(seconds: int) -> str:

@@ -114,6 +114,10 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what += f"{counted(gpus, 'GPU')}: "
             what += "not enough for all" if workers > gpus else f"{gpus - workers} stay idle"
             yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
+        if gpus > 1 and _has_one_process(launch) and "PET_NPROC_PER_NODE" not in script.text:
+            what = f"torchrun without --nproc-per-node starts one process: of {gpus} GPUs on a node, "
+            what += f"{gpus - 1} {'stays' if gpus == 2 else 'stay'} idle"
+            yield Hit(script.at_word(launcher.words[0]), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
         agents, group = launch.tasks, launch.told_nodes
         option = launcher.option("nnodes")
         one_each = launch.tasks_per_node == 1 and not launch.by_some_tasks
@@ -121,6 +125,14 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+
+
+def _has_one_process(launch: Launch) -> bool:
+    """Whether its torchrun, the only one of a node, starts one process as its options do not say more."""
+    is_known = (
+        launch.step_gpus is None and launch.tasks_per_node in (None, 1) and "$" not in launch.program.name
+    )
+    return is_known and launch.launcher_call is not None and launch.launcher_call.is_one_by_default
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)")

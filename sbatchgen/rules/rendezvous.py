@@ -10,15 +10,19 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment
+from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
+from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
-LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+_OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
@@ -33,25 +37,23 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
         return
     often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
     reported = set()
-    for place, port in _ports(script):
+    for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
-            fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
-            yield Hit(place, what, fix, often)  # type: ignore[arg-type]
+            yield Hit(place, what, f"{name}={_OWN_PORT}", often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB334", "warning", "a rendezvous port below 1024")
 def _port_of_root(script: JobScript) -> Iterator[Hit]:
-    fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
-    for place, port in _ports(script):
+    for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
             what = f"port {port} is below 1024, where only root may listen: no process gets it"
-            yield Hit(place, what, fix)
+            yield Hit(place, what, f"{name}={_OWN_PORT}")
     for made in script.body.sets:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
-            yield Hit(script.at_start(made), what, fix)
+            yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
 
 
 # A random port without a lower end.
@@ -63,14 +65,16 @@ _ANY_PORT = re.compile(
 @RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
+    yield from (Hit(place, what, fix) for place, what in _named_nodes(script))
     spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
     if not spread:
         return
     nodes = script.resources.nodes
-    for launch in spread:
-        launcher = launch.launcher
-        if launcher is None:
-            continue
+    for launch, launcher in ((each, each.launcher) for each in spread if each.launcher):
+        if launch.told_nodes not in (None, 1) and _lacks_address(launch, launcher):
+            what = "torchrun without --rdzv-endpoint meets at localhost: "
+            what += f"the {launch.nodes} nodes never find each other"
+            yield Hit(script.at_word(launcher.words[0]), what, MEETING, "error")
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value, source = launcher.text_of(option), option.word.source
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
@@ -87,6 +91,22 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
             yield Hit(script.at_start(assignment), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
+
+
+def _lacks_address(launch: Launch, launcher: Tool) -> bool:
+    """Whether neither the options of its torchrun nor variables may say where the nodes meet."""
+    backend = launcher.option("rdzv-backend")
+    known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
+    if (
+        launcher.name != "torchrun"
+        or (backend and backend.value != "c10d")
+        or known & launcher.options.keys()
+    ):
+        return False
+    knows = (
+        "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
+    )  # which finds it itself
+    return "$" not in launch.program.name and not knows
 
 
 @RULES.add("SB345", "warning", "messages in the value of an address", source="docs/design/slurm.md")
@@ -156,14 +176,14 @@ def _has_whole_nodes(script: JobScript) -> bool:
     return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
 
 
-def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Each literal port and its place."""
+def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Each literal port, with its place and the variable for it."""
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
     for assignment in script.body.sets:
         if assignment.word is not None and assignment.name in _PORT_NAMES:
-            yield script.at_start(assignment), assignment.value or ""
+            yield script.at_start(assignment), assignment.name, assignment.value or ""
     for launch in used:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
@@ -172,7 +192,24 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":
-                yield script.at_option_of(option), launcher.text_of(option).rpartition(":")[2]
+                port = launcher.text_of(option).rpartition(":")[2]
+                yield script.at_option_of(option), "MASTER_PORT", port
+
+
+def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str]]:
+    """Yield addresses that are a certain node, which --nodelist does not ask for."""
+    named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
+    given = [(script.at_start(made), made.value or "") for made in named]
+    for launcher in filter(None, (launch.launcher for launch in script.trainings)):
+        options = map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))
+        given += [(script.at_option_of(option), launcher.text_of(option)) for option in options if option]
+    for place, value in given if script.trainings and "nodelist" not in script.options else ():
+        if (match := _NODE.match(value)) and not LOOPBACK.match(value):
+            what = f"the script names {match[1]} as the place to meet: the job may run on other nodes"
+            yield place, what
+
+
+_NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d+)?$")
 
 
 def _addresses(script: JobScript) -> list[Assignment]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.executables.program import SHELLS, programs
-from sbatchgen.finding import Edit
+from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.names import VARIABLES
@@ -22,6 +22,7 @@ RULES: Rules[JobScript] = Rules()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISNAMED = re.compile(r"([\w.-]+)\+?=")
+_EXPANDED = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
 _LOADED = {
     "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
     "LD_AUDIT": "every program from here on loads it, srun and the shell too",
@@ -39,6 +40,7 @@ UNFILLED = re.compile(
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
     re.IGNORECASE,
 )
+_COMMENT = re.compile(r"(?:^|(?<=\s))#")
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
 
 
@@ -60,6 +62,10 @@ def _named(script: JobScript) -> Iterator[Hit]:
             if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
                 what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
                 yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
+        elif match := _EXPANDED.match(script.body.source.text, command.at, command.end):
+            what = f"bash expands ${match[1]} before it looks for an assignment, runs what is left as a "
+            what += "command, and sets nothing"
+            yield Hit(script.at_word(command), what, f"{match[1]}=..., without $ and spaces")
         elif len(words) > 1 and _NAME.fullmatch(command.path) and _is_assignment(script, command):
             what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
@@ -83,7 +89,8 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
     used = any(use.name == command.path for use in script.body.uses)
-    return used or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
+    is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
+    return used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
 
 _READERS = frozenset(("cut", "sed", "awk", "tr", "grep", "head", "tail", "rev", "wc"))
@@ -129,7 +136,8 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
         elif made.name == "PATH" and made.value and not made.append and made.context.top:
             if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
                 what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
-                yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
+                fix = f'PATH="{made.value}"' if "$PATH" in made.value else f"PATH={made.value}:$PATH"
+                yield Hit(at, what, fix, pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
@@ -195,7 +203,7 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
     applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
 )
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    """What sbatch or bash refuses at once wastes no time in the queue: an info."""
+    """Of a text that sbatch or bash surely refuses: an error, unless a program may fill it in."""
     of_bash = {} if script.refused_unfilled else unfilled_commands(script)
     lines = dict(_placeholders(script)) | of_bash
     if not lines:
@@ -207,7 +215,8 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
     what = f"'{match[0]}' is a placeholder{fate}"
     also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
-    yield Hit(place, what, f"fill it in{also}", "info" if fate else None)
+    severity: Severity = "info" if script.is_for_program else "error"
+    yield Hit(place, what, f"fill it in{also}", severity if fate else None)
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
@@ -215,10 +224,10 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     text = script.text.lower()
     is_shown = any(word in text for word in _UNFILLED_WORDS)
     read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
-    comments = {line: text for line, text in script.body.comments if line not in read} if is_shown else {}
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
     for number, line in enumerate(script.lines, start=1) if is_shown or script.unfilled else ():
-        end = len(line) - len(comments.get(number, ""))
+        comment = None if number in read else _COMMENT.search(line)  # also of a program in a here-document
+        end = comment.start() if comment else len(line)
         if number in read and read[number].words:
             end = read[number].words[-1].end - 1
         match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
@@ -227,9 +236,46 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
             yield number, match
 
 
+@RULES.add("SB818", "error", "a test without a space before its ]", applies=Applies.AS_TEXT, source="bash(1)")
+def _unclosed_test(script: JobScript) -> Iterator[Hit]:
+    for command in script.body.tests if not script.body.faults else ():
+        if re.match(r"\[\s.*[^\s\\]\]$", command.text, re.DOTALL):
+            last, is_z = command.words[-1].text, [word.text for word in command.words[1:-1]] == ["-z"]
+            what = f"bash takes {last}] for one word and does not find the ] of this test: "
+            what += "it is false, with a message, unless the value is empty" if is_z else "it fails"
+            yield Hit(script.at_word(command), what, f"write {last} ]", "warning" if is_z else None)
+
+
+@RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)")
+def _counted_from_zero(script: JobScript) -> Iterator[Hit]:
+    body, seen = script.body, set()
+    tested = {each.name for each in body.commands if each.context.condition or each.context.substitution}
+    for command in (*body.tests, *script.named("let")):
+        match = _COUNTS.fullmatch(command.text)
+        context = command.context
+        if (
+            not match
+            or match[1] in seen
+            or context.condition
+            or context.substitution
+            or context.function in tested
+        ):
+            continue
+        seen.add(match[1])
+        before = [made for made in body.sets if made.name == match[1] and made.at < command.at]
+        zero = bool(before) and all(made.value == "0" and not made.append for made in before)
+        if zero and body.option_at("errexit", command.line):
+            what = f"while {match[1]} is 0 this has status 1, and set -e ends the job without a word"
+            yield Hit(script.at(command.line, command.column), what, f"{match[1]}=$(({match[1]} + 1))")
+
+
+_COUNTS = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?")
+
+
 @RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
+    comments = {line for line, _ in script.body.comments}
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
         at = match.end() - 1
         if at >= script.body.end or not any(command.at == at for command in script.body.commands):
@@ -237,7 +283,7 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         stripped = before.rstrip(" \t")
-        is_comment = before.lstrip().startswith("#")
+        is_comment = number - 1 in comments
         what = f"bash takes '{line.split()[0]}' for a command: the previous line "
         place = script.at(number, column)
         if stripped.endswith("\\") and stripped != before and not is_comment:
@@ -250,7 +296,8 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
                 continue
             if is_comment:
                 fix = "move the comment above the command: a comment ends it, also before a backslash"
-                yield Hit(place, f"{what}is a comment, which does not continue", fix)
+                verb = "is" if before.lstrip().startswith("#") else "ends in"
+                yield Hit(place, f"{what}{verb} a comment, which does not continue", fix)
             else:
                 yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
 
@@ -258,6 +305,6 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
     """Whether options may belong to the command of a line; a comment may be between."""
     line = script.lines[number - 1].strip()
-    if line.startswith("#"):  # which ends what the line before continues
+    if line.startswith("#") and number not in ends:  # which ends what the line before continues
         return number > 1 and script.lines[number - 2].endswith("\\")
     return number in ends

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Command
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
@@ -80,6 +81,19 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
             what += "not found"
             yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")
             return
+
+
+@RULES.add("SB430", "warning", "a file for this shell that runs in another one", source="bash(1)")
+def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
+    for command in script.commands:
+        words = command.words[1:] if command.name in SHELLS and len(command.words) == 2 else command.words
+        path = script.body.text_of(words[0]).strip("\"'") if len(words) == 1 else ""
+        if _FOR_SHELLS.search(path):
+            what = f"{path} runs in a shell of its own: what it sets does not reach this one"
+            yield Hit(script.at_command(command), what, f"source {path}")
+
+
+_FOR_SHELLS = re.compile(r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|conda\.sh|\.?bashrc|setvars\.sh)$")
 
 
 @RULES.add("SB406", "warning", "set -u while conda or a profile is sourced")

@@ -17,7 +17,7 @@ from sbatchgen.plan.meetings import may_follow
 from sbatchgen.plan.missing import functions_of, last_line
 from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
-from sbatchgen.rules import environment, steps, syntax
+from sbatchgen.rules import environment, safety, steps, syntax
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sandbox.box import BoxLimits
 
@@ -161,6 +161,14 @@ def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
     if name in _READERS and any(failing.given.files.get(path) == b"" for path in paths):
         return "", 0, None  # the plan made an empty file of it: what it would do is not known
     return name, line, None
+
+
+@RULES.again(safety.RULES, "SB813", "warning")
+def _option_as_program(done: DryRun) -> Iterator[Hit]:
+    for step in done.steps:
+        if step.command and step.command[0].startswith("-"):
+            what = f"the script starts '{step.command[0]}' as a program: the line before does not continue"
+            yield Hit(done.at(step.line), what, "end that line with a backslash, and no comment on it")
 
 
 @RULES.again(environment.RULES, "SB401")

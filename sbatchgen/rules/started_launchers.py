@@ -111,6 +111,17 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
 
 
+@RULES.again(processes.RULES, "SB304")
+def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
+    started = _launchers(done) if len({step.line for step in done.steps}) == 1 else []  # others have the rest
+    for step, launchers in started:
+        gpus = max((len(each.process.gpus) for each in launchers if each.is_one_by_default), default=0)
+        is_told = any("PET_NPROC_PER_NODE" in each.process.env for each in launchers)
+        if gpus > 1 and not is_told and len(launchers) == len({each.process.node for each in launchers}):
+            what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"
+            yield Hit(done.at(step.line), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
+
+
 @RULES.again(rendezvous.RULES, "SB307")
 def _apart(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _groups(done):
@@ -119,10 +130,20 @@ def _apart(done: DryRun) -> Iterator[Hit]:
             nodes = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
             if option:
                 yield from _differs(done, step, f"--{option}", nodes, variable)
+        yield from _alone(done, step, launchers[0])
     for step, ranks in _ranks(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
             numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
             yield from _differs(done, step, variable, numbers, variable)
+
+
+def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
+    """Yield a hit if a torchrun does not know where the nodes meet; ours finds it itself."""
+    knows = any(name.startswith("PET_") for name in first.process.env)
+    knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
+    if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
+        what = "the nodes don't meet: torchrun without --rdzv-endpoint waits at localhost, on each node alone"
+        yield Hit(done.at(step.line), what, rendezvous.MEETING)
 
 
 def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:

@@ -226,11 +226,15 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
-    if last.name == "wait" and not last.arguments and not last.context.branch:
-        if any(launch.command.background and not launch.is_helper for launch in script.launches):
-            what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
-            fix = "pids+=($!) after each &, and wait $pid for each"
-            yield Hit(script.at_command(last), what, fix, "info")
+    always = last.name == "exit" and last.arguments == ["0"]
+    small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
+    statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
+    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
+    wait = _wait_for_all(script)
+    if wait and (wait is last or (small and not is_kept)):
+        what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
+        fix = "pids+=($!) after each &, and wait $pid for each"
+        yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
     work = _work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
@@ -239,10 +243,6 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
         return
-    always = last.name == "exit" and last.arguments == ["0"]
-    small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
-    statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
     if small and work.at < last.at and not is_kept:
         what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
         if not always:
@@ -252,24 +252,35 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(last), what, fix)
 
 
+def _wait_for_all(script: JobScript) -> Command | None:
+    """The wait without arguments that ends the script's work, where programs run in the background."""
+    waits = script.named("wait")
+    at = [launch.command.at for launch in script.launches if not launch.is_helper]
+    background = any(launch.command.background and not launch.is_helper for launch in script.launches)
+    if not background or not waits or any(wait.arguments or wait.context.branch for wait in waits):
+        return None
+    return waits[-1] if waits[-1].at > at[-1] else None
+
+
 def _name(command: Command) -> str:
     return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
 
 
 def _work(script: JobScript) -> Command | None:
-    """The last command that always runs and does work: a launch, or any program but the small ones."""
+    """The last command that does work: a launch, or any program that always runs but the small ones."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     if not launched and script.named("sbatch"):
         return None  # it only submits others
     for command in reversed(script.body.commands):
         context = command.context
-        elsewhere = context.condition or context.function or context.branch or context.substitution
         is_launch = id(command) in launched
+        sometimes = context.branch and not is_launch
+        elsewhere = context.condition or context.function or sometimes or context.substitution
         if is_launch and (elsewhere or command.background):
             return None  # its status may be looked at
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
             continue
-        if command.arguments == ["--version"]:
+        if command.arguments == ["--version"] or (command.name == "wait" and not command.arguments):
             continue
         if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
             return command

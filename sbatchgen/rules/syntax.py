@@ -50,6 +50,8 @@ def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
 def _mend(message: str) -> str:
     if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
         return "remove it, or add the for, while, if, case, { or ( that it belongs to"
+    if "conditional" in message:
+        return "write spaces around [[ and ]], and around each operator between them"
     if "unexpected token `newline'" in message:
         return "complete the line: a word is missing after <, >, | or the like"
     return "close what is open before it: a quote, if, do, { or ("
@@ -108,6 +110,6 @@ def faults_of_bash(text: str) -> list[tuple[int, str]]:
     faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]
     here = [(int(match[1]), match[0]) for _, text in faults if (match := _HERE.search(text))]
     wrong = [(line, text) for line, text in faults if "here-document" not in text]
-    if done.returncode and wrong:
+    if wrong and (done.returncode or "conditional" in wrong[0][1]):  # [[ -z "$1"]] has status 0
         return wrong
     return here

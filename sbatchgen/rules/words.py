@@ -139,7 +139,18 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB119", "warning", "an option that is given twice", applies=Applies.USUALLY & ~Applies.PARTS)
 def _repeated(script: JobScript) -> Iterator[Hit]:
+    hits = [*_repetitions(script)]
+    if len(hits) > 1 and not script.body.commands:  # a sheet of headers to copy
+        what = f"the last value of an option counts, and {len(hits)} are not the first of theirs"
+        hits = [
+            hits[0]._replace(what=f"{what}: no command follows these headers", fix="write a file for each")
+        ]
+    yield from hits
+
+
+def _repetitions(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
+    events = [use.value for use in uses(script) if use.spec.name == "mail-type"]
     for use in uses(script):
         before = first.setdefault(use.spec.name, use)
         if before is use or before.value == use.value or use.spec.name == "fpgalink":
@@ -151,7 +162,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
             severity = "info" if script.assumed else None
-            fix = f"--mail-type={before.value},{use.value}"
+            fix = f"--mail-type={','.join(dict.fromkeys(filter(None, events)))}"
         else:
             what = f"--{use.spec.name} is given in line {before.word.line} too: the last value counts, "
             what += f"'{use.value}'"
@@ -196,7 +207,9 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
     if "used without either" in reply.text:
-        yield Hit(at, what, "add --ntasks=N, unless the command line of sbatch gives it", "warning")
+        of_caller = "nodes" not in script.options
+        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * of_caller}"
+        yield Hit(at, what, fix, "warning" if of_caller else None)
     else:
         yield Hit(at, what, "change the options that it names")
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from sbatchgen.sbatch import gres
+from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.sbatch.rivals import rivals
 from sbatchgen.sbatch.values import RefusedError, count, node_range
 
@@ -68,10 +69,10 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
 
 
 def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
-    """Return the least and the most nodes, where --nodes alone decides them."""
-    if "nodes" not in options or "nodelist" in options:
-        return 0, _UNLIMITED
-    low, high = node_range(options["nodes"], slurm=slurm)
+    """Return the least and the most nodes that --nodes and --nodelist say."""
+    low, high = node_range(options["nodes"], slurm=slurm) if "nodes" in options else (0, None)
+    if "nodelist" in options:
+        low, high = max(low, len({*hosts(options["nodelist"])})), None
     if "ntasks" in options:  # of more nodes than tasks, Slurm takes fewer
         low = min(low, count("ntasks", options["ntasks"], slurm=slurm))
     return low, high or _UNLIMITED

@@ -10,6 +10,7 @@ import pytest
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.lint_settings import findings_of, settings_of
+from sbatchgen.lint.linter import lint
 from sbatchgen.lint.source import whole
 from tests.rules.test_corpus import FOLDER, SCRIPTS
 from tests.sbatch.array_values import REFUSED, TAKEN
@@ -48,6 +49,21 @@ def test_controller_reads_arrays_as_the_table_says(controller_factory: Callable[
         for value in (*TAKEN, *REFUSED)
     }
     assert said == dict.fromkeys(TAKEN, 0) | dict.fromkeys(REFUSED, 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "least"),
+    [("5", "10"), ("10", "10"), ("10", "00:10:30"), ("0", "10"), ("UNLIMITED", "10"), ("10", "0")],
+)
+def test_controller_compares_times_as_lint_does(
+    controller_factory: Callable[..., Controller], limit: str, least: str
+) -> None:
+    controller = controller_factory(
+        nodes="NodeName=n1 CPUs=8", partitions="PartitionName=a Nodes=ALL Default=YES"
+    )
+    text = f"{BASH}#SBATCH --time={limit} --time-min={least}\nhostname\n"
+    errors = [row for row in lint(JobScript(file="a", text=text)) if row.severity == "error"]
+    assert bool(errors) == (controller.test_only(text).returncode != 0)
 
 
 def test_oracle_reads_directives(oracle: Callable[..., Reading]) -> None:
@@ -90,7 +106,7 @@ def test_sbatch_refuses_what_lint_says_it_refuses(name: str, oracle: Callable[..
         (finding.rule, finding.severity) == ("SB113", "warning") for finding in findings
     )  # of a plugin perhaps
     is_job = all(finding.rule != "SB144" for finding in findings)  # else it writes one
-    to_fill_in = subject.placeholders or any(finding.rule == "SB812" for finding in findings)
+    to_fill_in = subject.is_for_program or name in ("conda-placeholder-env", "syntax-to-fill-in")  # bash's
     compared = is_job and not (subject.plugins or to_fill_in or elsewhere)
     by_controller = name.startswith("array-") or name == "short-with-equals-partition"
     refused = any(finding.severity == "error" and finding.rule not in NOT_OF_SBATCH for finding in findings)

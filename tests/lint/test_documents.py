@@ -120,3 +120,21 @@ def test_a_line_for_readers_hides_no_mistake_in_another(command: Command) -> Non
 def test_a_misspelt_first_line_is_an_error(command: Command) -> None:
     page("jobs.md", "```bash\n!/bin/bash\n#SBATCH --time=1:00:00\nhostname\n```\n")
     assert ("jobs.md", 2, 1, "SB101") in found(command, "jobs.md")
+
+
+def test_a_block_that_is_indented_as_a_whole_is_refused_as_its_copy_is(command: Command) -> None:
+    page("jobs.md", f"# Jobs\n\n```bash\n{inside(SCRIPT, '    ')}```\n")
+    assert found(command, "jobs.md") == [("jobs.md", 4, 1, "SB101")]
+    page("list.md", f"- a job:\n\n    ```bash\n{inside(SCRIPT, '    ')}    ```\n")
+    assert found(command, "list.md") == [("list.md", 6, 20, "SB127")]
+
+
+@pytest.mark.parametrize("mark", ["'EOF'", '"EOF"', " 'EOF' > job.sh"])
+def test_a_script_that_a_page_writes_is_read_as_one(command: Command, mark: str) -> None:
+    page("jobs.md", f"```console\n$ cat > job.sh <<{mark}\n{SCRIPT}EOF\n$ sbatch job.sh\n```\n")
+    assert found(command, "jobs.md") == [("jobs.md", 5, 16, "SB127")]
+
+
+def test_a_script_that_the_shell_of_the_page_expands_is_not_read(command: Command) -> None:
+    page("jobs.md", f"```console\n$ cat > job.sh <<EOF\n{SCRIPT}EOF\n$ sbatch job.sh\n```\n")
+    assert found(command, "jobs.md") == [("jobs.md", 4, 1, "SB144")]

@@ -669,3 +669,35 @@ def test_scripts_of_a_folder_may_end_in_sb(command: Command) -> None:
     for name in ("jobs/a.sb", "jobs/b.run", "jobs/c.xyz"):
         put(name, "#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH -N=2\nsrun ./a\n")
     assert {row[0] for row in found(command, "jobs")} == {"jobs/a.sb", "jobs/b.run"}
+
+
+def test_no_script_with_a_nul_byte_is_taken(command: Command) -> None:
+    put("job.slurm", GOOD.replace("hostname", "host\0name"))
+    assert found(command, "job.slurm") == [("job.slurm", 4, 1, "SB102")]
+
+
+def test_an_option_that_no_plugin_of_the_profile_has_is_an_error(command: Command) -> None:
+    put(
+        "mine.yaml",
+        "name: x\nurl: https://example.org\nchecked: 2026-01-01\npartitions: {gpu: {}}\nplugin_options: []\n",
+    )
+    put("job.slurm", GOOD.replace("--nodes=1", "--nodes=1 --foo"))
+    severities = {
+        profile: [
+            row["severity"]
+            for row in json.loads(command("lint", "--format", "json", "job.slurm", *profile).out)
+            if row["rule"] == "SB113"
+        ]
+        for profile in ((), ("--profile", "./mine.yaml"))
+    }
+    assert severities == {(): ["warning"], ("--profile", "./mine.yaml"): ["error"]}
+
+
+def test_a_sheet_of_headers_has_one_finding_for_its_repetitions(command: Command) -> None:
+    sheet = "#!/bin/bash\n" + "".join(
+        f"#SBATCH --time=0{hours}:00:00 --mem={hours}G\n" for hours in (1, 2, 3)
+    )
+    put("sheet.slurm", sheet)
+    put("job.slurm", f"{sheet}srun ./model\n")
+    assert [rule for *_, rule in found(command, "sheet.slurm")].count("SB119") == 1
+    assert [rule for *_, rule in found(command, "job.slurm")].count("SB119") == 4

@@ -33,7 +33,7 @@ KNOWN: dict[str, str] = {
     "elastic.slurm": "1:SB205 12:SB414 16:SB306",
     "enroot-ddp.slurm": "11:SB306 17:SB312",
     "enroot-single.slurm": "19:SB312",
-    "expanded-too-early.slurm": "9:SB308 9:SB311",
+    "expanded-too-early.slurm": "9:SB307 9:SB308 9:SB311",
     "many-mistakes.slurm": ("2:SB111 3:SB127 5:SB126 6:SB117 6:SB702 8:SB601 10:SB104 11:SB401 12:SB309"),
     "one-dash.slurm": "3:SB113",
     "sound.slurm": "",

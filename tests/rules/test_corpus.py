@@ -123,7 +123,7 @@ HARMLESS = {
     ),
     "templates": (
         "template-jinja template-at template-percent template-braces template-relion not-a-template "
-        "template-angle template-python-percent fill-in-numbers fill-in-empty fill-in-by-envsubst conda-placeholder-env syntax-to-fill-in"
+        "template-python-percent fill-in-by-envsubst"
     ),
     "defaults in mounts": "apptainer-nested-default",
     "a variable that ends bash where it is not set": "command-string-nounset",
@@ -141,6 +141,10 @@ FOUND = {
     "a name that Slurm never sets": ("SB421", "slurm-name-with-a-slip slurm-names-glued array-name-swapped"),
     "a hint that is dropped": ("SB137", "mpi-hint-and-core"),
     "conda init": ("SB422", "conda-init-in-job"),
+    "what sbatch or bash refuses until a person fills it in": (
+        "SB812!",
+        "template-angle fill-in-numbers fill-in-empty conda-placeholder-env syntax-to-fill-in",
+    ),
     "placeholders before a comment": ("SB812", "placeholder-account placeholder-key placeholder-path"),
     "not exported": ("SB423", "gpu-master-addr-not-exported mpi-hybrid-threads-not-exported"),
     "variables of PBS and SGE": ("SB424", "pbs-workdir sge-slots"),
@@ -210,32 +214,55 @@ def test_pedantic_rules_run_only_on_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "fix"),
+    ("name", "severity", "what", "fix"),
     [
-        ("syntax-to-fill-in", "'<seedname>' is a placeholder: bash can't parse the line", "fill it in"),
+        (
+            "syntax-to-fill-in",
+            "error",
+            "'<seedname>' is a placeholder: bash can't parse the line",
+            "fill it in",
+        ),
         (
             "fill-in-numbers",
+            "error",
             "'<XXXX>' is a placeholder: sbatch refuses the script",
             "fill it in, also in lines 3, 4, 5",
         ),
         (
             "fill-in-empty",
+            "error",
             "'--nodes=' is a placeholder: sbatch refuses the script",
             "fill it in, also in lines 3, 4",
         ),
         (
             "fill-in-by-envsubst",
+            "info",
             "'${NAME}' is a placeholder: sbatch refuses the script",
             "fill it in, also in lines 3, 4",
         ),
     ],
 )
-def test_a_text_to_fill_in_has_one_finding(name: str, what: str, fix: str) -> None:
+def test_a_text_to_fill_in_has_one_finding(name: str, severity: str, what: str, fix: str) -> None:
     findings = findings_of(whole(str(FOLDER / f"{name}.sh")), no_cluster())
     about = [finding for finding in findings if finding.severity != "info" or finding.rule == "SB812"]
     assert [(finding.severity, finding.problem.what, finding.problem.fix) for finding in about] == [
-        ("info", what, fix)
+        (severity, what, fix)
     ]
+
+
+@pytest.mark.parametrize(
+    ("mark", "severity"),
+    [
+        ("", "error"),
+        ("# envsubst < job.in > job.sh\n", "info"),
+        ("# sed s/TASKS/4/ job.in > job.sh\n", "info"),
+        ("srun ./model {{ model }}\n", "info"),
+    ],
+)
+def test_a_refused_text_is_an_error_unless_a_program_is_named(mark: str, severity: str) -> None:
+    text = f"#!/bin/bash\n#SBATCH --time=01:00:00\n#SBATCH --ntasks=${{TASKS}}\n{mark}srun ./model\n"
+    findings = findings_of(Source(file="a.sh", data=text.encode()), no_cluster())
+    assert [finding.severity for finding in findings if finding.rule == "SB812"] == [severity]
 
 
 # --- Fixes ---

@@ -36,6 +36,28 @@ SHAPES = [
     "#BSUB -gpu num=1",
     "#PBS -P x\n#BSUB -q a",
     "#PBS -q a\n#BSUB -R x",
+    *(
+        f"#PBS -l {value}"
+        for value in (
+            "select=1:ncpus=4:mem=16gb:ngpus=1",
+            "select=1:ncpus=4:ngpus=1:mem=16gb",
+            "select=1:ncpus=1:mpiprocs=0",
+            "select=4+1",
+            "select=1:ncpus=2,walltime=1:00",
+            "select=1:mem=4gb,place=scatter",
+            "mem=16gbb",
+            "mem=1.5gb",
+            "mem=",
+            "nodes=1:ppn=4,mem=4gb:x",
+            "nodes=1:ppn=x",
+            "vmem=1gb:ncpus=0",
+            "vmem=1gb,ncpus=0",
+            "mppmem=4gb:x",
+            "walltime=1:00:00:00",
+            "file=1gb:x",
+            "foo=1:ncpus=0",
+        )
+    ),
 ]
 
 

@@ -156,6 +156,8 @@ GENERIC = {
     "--gpus-per-node=4 --gpus-per-task=1 --ntasks-per-node=2 -N1": f"{_FAILED}. Based on --gres=gpu/--gpus-per-node and "
     "--gpus-per-task requested number of tasks per node differ from --ntasks-per-node.",
     "--gpus=1 -N2": f"{_FAILED}, --gpus < -N",
+    "--gpus=2 -w n[1-3]": f"{_FAILED}, --gpus < -N",
+    "--gpus=2 -w n[1-2] -N3": f"{_FAILED}, --gpus < -N",
 }
 # Near misses, which it takes.
 TAKEN = (
@@ -171,6 +173,9 @@ TAKEN = (
     "--gpus=a100:2 --cpus-per-gpu=4 --mem-per-gpu=2G",
     "--gres=gpu:a100:1,shard:1 --cpus-per-gpu=2",
     "--gpus=4 -N1-8",
+    "--gpus=2 -w n[1-3] -n1",
+    "--gpus=1 -w n1,n1",
+    "--gpus=2 -w n[1-2] -N2-3",
     "--gpus-per-task=1 --ntasks-per-node=4",  # later ones refuse it
     "--cpus-per-gpu=2",  # later ones refuse it
 )
