@@ -178,7 +178,7 @@ def test_the_command_writes_two_files_that_render(folder: Path, command: Command
 
 def test_the_command_stops_where_something_would_be_lost(folder: Path, command: Command) -> None:
     Path("old.slurm").write_text(
-        "#!/bin/bash\n#SBATCH -N1 -n1 -t 10:00:00\npython t.py\nsrun python evaluate.py < data\n"
+        "#!/bin/bash\n#SBATCH -N1 -n1 -t 10:00:00\npython prepare.py\nsrun python t.py < data\n"
     )
     result = command("adopt", "old.slurm")
     assert (result.status, result.out) == (3, "")

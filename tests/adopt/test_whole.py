@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -76,6 +77,41 @@ def test_what_follows_the_training_runs_when_it_has_ended(
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (status, printed), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "trainer"),
+    [
+        (["python train.py", "cp a b", "python eval.py"], "train.py"),
+        (["python train.py", "srun python -m tools.test --best"], "train.py"),
+        (["python prepare.py", "torchrun main.py", "python main.py --evaluate"], "main.py"),
+        (["python train.py", "python train.py --test-only"], "train.py"),
+        (["srun python a.py", "python b.py"], "a.py"),
+        (["python a.py", "python train.py --eval"], "train.py"),
+        (["python test_env.py", "python t.py"], "t.py"),
+        (["python make_train.py", "python predict.py"], "make_train.py"),
+    ],
+)
+def test_the_training_is_the_trainer_and_what_follows_it_runs_after_it(
+    tmp_path: Path, lines: list[str], trainer: str
+) -> None:
+    adoption = adopted(HEAD + "\n".join([*lines, ""]))
+    assert not adoption.lost
+    assert yaml.safe_load(adoption.job)["trainer"] == trainer
+    show = 'for name in srun python torchrun; do eval "$name() { echo \\$*; }"; done; cp() { :; }\n'
+    printed = [
+        subprocess.run(
+            ["bash", "-c", show + text],
+            cwd=tmp_path,
+            env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        for text in (HEAD + "\n".join(lines), adoption.rendered)
+    ]
+    order = [re.findall(r"[\w.]+\.py|tools\.\w+", text) for text in printed]
+    assert order[0] == [word for word in order[1] if word not in ("task.py", "torchrun.py")]
 
 
 def test_a_trap_of_the_script_runs_after_what_follows_the_training() -> None:
