@@ -20,7 +20,10 @@ HEAD = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gpus=1 --time=10\n"
 def test_a_value_that_comes_from_where_the_job_is_submitted_is_no_text() -> None:
     """`null` in a job's env is text; an empty value is that of the shell."""
     adoption = adopted(HEAD + "export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789\npython t.py\n")
-    assert decode(adoption.job, JobSpec, name="old.yaml").value.env == {"HF_TOKEN": None}
+    assert decode(adoption.job, JobSpec, name="old.yaml").value.env == {
+        "HF_TOKEN": None,
+        "PYTHONNOUSERSITE": "",
+    }
     assert "null" not in adoption.rendered
 
 
@@ -29,7 +32,7 @@ def test_the_arguments_of_the_script_are_variables() -> None:
     assert not adoption.lost
     keys = yaml.safe_load(adoption.job)
     assert keys["args"] == ["--a", "{env:ARG1}", "--b", "{env:ARG2}", "x"]
-    assert keys["env"] == {"ARG1": None, "ARG2": None}
+    assert keys["env"] == {"ARG1": None, "ARG2": None, "PYTHONNOUSERSITE": ""}
     assert "    echo $1\n}\nA=${ARG1}\nls $A\n" in adoption.rendered
     assert "$1 is the variable ARG1 here: export it where you submit" in adoption.notes
 
