@@ -26,6 +26,7 @@ from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
+from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.header import READ
 from sbatchgen.units import is_utf8
 
@@ -167,6 +168,7 @@ def _read_comments(draft: Draft) -> None:
 
 def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
     """Return the files, the script that they render, and what differs."""
+    _set_as_before(draft)
     profile = documents.profile(draft, name, day)
     job = documents.job(draft, name)
     try:
@@ -190,6 +192,17 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
     )
 
 
+def _set_as_before(draft: Draft) -> None:
+    """Give variables that a new script sets by itself the values that the old start had."""
+    runtime = RUNTIMES[draft.profile.get("runtime", "host")]
+    if runtime.finds_user_packages and not runtime.is_container:
+        draft.env.setdefault("PYTHONNOUSERSITE", "")  # to Python, as if it were not set
+    of_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
+    if of_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
+        draft.env["OMP_NUM_THREADS"] = "1"
+        draft.note("OMP_NUM_THREADS is 1, as torchrun sets it: without it in env, a share of the CPUs")
+
+
 def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
     """Note arguments that are not split, and variables that the old script did not export."""
     if draft.unquoted:
@@ -197,7 +210,7 @@ def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
     if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(resolved).get("OMP_NUM_THREADS")
-    if threads and "OMP_NUM_THREADS" not in draft.script.assigned:
+    if threads and "OMP_NUM_THREADS" not in {*draft.script.assigned, *draft.env}:
         what = f"OMP_NUM_THREADS is {threads} here, and was not set"
         draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")
 

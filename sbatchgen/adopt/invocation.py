@@ -203,11 +203,14 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
     for option in launcher.given:
         if option.name in _OWN.split():
             continue
-        if option.name == "no-python" or option.value is None:
+        word, body, value = option.own_word(launcher.body), launcher.body, option.value
+        if value is None and word:
+            ((_, value),) = arguments(draft, [word], body, in_task=body is not draft.body) or [(word, None)]
+        if option.name == "no-python" or value is None:
             draft.lose(f"--{option.name} of torchrun")
         else:
-            value = [f"--{option.name}={option.value}" if option.value else f"--{option.name}"]
-            draft.job["launcher_args"] = draft.job.get("launcher_args", []) + value
+            given = [f"--{option.name}={value}" if value else f"--{option.name}"]
+            draft.job["launcher_args"] = draft.job.get("launcher_args", []) + given
 
 
 def _read_trainer(draft: Draft, launch: Launch) -> bool:

@@ -7,6 +7,7 @@ from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.job.launches import Launch, fixed_nodes
 
 COUNTS = ("nodes", "ntasks", "ntasks-per-node")
+_OF_GPUS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
 _RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
 RANKS = frozenset(_RANKS.split())
 # Launchers that are programs of Python to a job, which start the processes of one node.
@@ -27,9 +28,16 @@ def module_of(launch: Launch) -> str | None:
 
 
 def _workers(launch: Launch) -> int:
-    """Return how many processes torchrun starts on a node; 0 if only the job knows."""
-    option = launch.launcher.option("nproc-per-node") if launch.launcher else None
-    return launch.workers or (launch.resources.gpu_count if option and option.value in ("gpu", "auto") else 0)
+    """Return how many processes torchrun starts on a node; 0 if only the job knows.
+
+    SLURM_GPUS_PER_NODE that is empty, or names the type too, was meant to be the number of GPUs.
+    """
+    launcher = launch.launcher
+    option = launcher.option("nproc-per-node") if launcher else None
+    if launch.workers or not launcher or not option:
+        return launch.workers or 0
+    of_gpus = launcher.text_of(option).strip('"') in _OF_GPUS
+    return launch.resources.gpu_count if of_gpus else 0
 
 
 def adopt_shape(draft: Draft, launch: Launch) -> None:

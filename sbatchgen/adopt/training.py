@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,15 +17,29 @@ from sbatchgen.job.script import JobScript
 
 REST = "it starts no Python program that could become a job"
 NO_FILE = "python gets its program from a string or the input: write it into a file"
+_TRAINS = re.compile(r"(?:^|[_.-])(?:pre)?train(?:er|ing)?(?:[_.-]|$)", re.IGNORECASE)
+# What is done with a trained model, by the name of the program or by an option of its trainer.
+_WORDS = r"eval(?:uate|uation)?|test|predict|infer(?:ence)?"
+_FOLLOWS = re.compile(
+    rf"(?:^|[_.-])(?:{_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
+)
+_OF_RESULT = re.compile(rf"--(?:{_WORDS})(?:[_-]only)?")
 _PLACES = ("function", "loop", "branch", "subshell")
 _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
 def main(script: JobScript) -> Launch | None:
-    """Return the launch of the training: the last one with srun or a launcher, else the last one."""
+    """Return the launch of the training: the last that trains by its name, with srun or a launcher."""
     trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
-    started = [launch for launch in trainings if launch.step or launch.launcher]
-    return next(reversed(started or trainings), None)
+    return max(reversed(trainings), key=_trains, default=None)
+
+
+def _trains(launch: Launch) -> tuple[bool, bool, int]:
+    """How likely a launch is the training of its script, as train.py beside eval.py, train.py --eval."""
+    name = launch.program.name.rpartition("/")[2]
+    of_result = any(map(_OF_RESULT.fullmatch, launch.command.arguments))
+    likely = bool(_TRAINS.search(name)) - of_result
+    return not _FOLLOWS.search(name), bool(launch.step or launch.launcher), likely
 
 
 def unchained(script: JobScript) -> JobScript:
@@ -64,8 +79,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             return None
     for other in draft.script.trainings:
         block = _home(statements, other)
-        apart = other.command.background or block.start >= home.start
-        if other is not launch and apart:
+        if other is not launch and (other.command.background or block is home):
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
         elif other is not launch and (other.step or other.launcher):

@@ -87,7 +87,9 @@ class _CommonKeys:
     step: Mapping[StepOption, Text] = launch_key(
         "Option of srun for the training; without =VALUE, a flag.", make=dict, metavar="NAME[=VALUE]"
     )
-    launcher_args: tuple[Argument, ...] | None = described("Arguments of torchrun, as --tee=3.")
+    launcher_args: tuple[Argument, ...] | None = described(
+        "Arguments of torchrun, as --tee=3; {env:NAME} as in args."
+    )
     requeue_on_timeout: bool | None = training_key(
         "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself: "
         "another one begins at the beginning, over what it has saved."

@@ -70,7 +70,7 @@ _PLACEHOLDER = rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"  # {{run_dir}} 
 
 def placeholders(resolved: ResolvedJob) -> frozenset[str]:
     """Return the names of the placeholders that the arguments and the pattern hold."""
-    return names(*resolved.args, *resolved.resume_args, resolved.checkpoint or "")
+    return names(*resolved.args, *resolved.launcher_args, *resolved.resume_args, resolved.checkpoint or "")
 
 
 def names(*texts: str) -> frozenset[str]:

@@ -208,7 +208,7 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
     started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
     if resolved.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
-        more = [*map(quoting.word, resolved.launcher_args), end]
+        more = [*(arguments.word(arg, resolved) for arg in resolved.launcher_args), end]
         first, *rest = [end] if not resolved.launcher_args else ["", *quoting.packed(more)]
         started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(resolved)}'
         yield f"{started} --nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()

@@ -13,9 +13,10 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.render import launch
+from sbatchgen.render import arguments, launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.resolved.origins import settings
@@ -198,11 +199,24 @@ def _judged(
     request: Request, here: Sequence[Finding], snapshot: Snapshot | None
 ) -> tuple[str | None, list[Finding]]:
     """Return the script, None where an error keeps it from being rendered, and all findings."""
-    findings = [*check(request.resolved, log_folders_made=True), *here]
+    resolved = request.resolved
+    findings = [*check(resolved, log_folders_made=True), *here]
     if any(finding.severity == "error" for finding in findings):
         return None, findings
     script = _script(request, snapshot)
-    return script, findings + (lint_rendered(request.resolved, script) if request.resolved.slurm else [])
+    lines, of_script = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
+    return script, [*findings, *(_at_its_key(resolved, lines, finding) for finding in of_script)]
+
+
+def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
+    """Return a finding with the place of the key that its line is from: the script is no file."""
+    line = lines[finding.place.line - 1]
+    keys = [key for key in SETUPS if line in getattr(resolved.settings, key)]
+    for key in ("args", "launcher_args"):
+        words = (arguments.word(arg, resolved) for arg in getattr(resolved, key) if "{" in arg)
+        keys += [key for word in words if word in line]
+    at = str(resolved.origin(keys[0])) if keys else finding.problem.at
+    return finding._replace(problem=finding.problem._replace(at=at))
 
 
 def _script(request: Request, snapshot: Snapshot | None) -> str:

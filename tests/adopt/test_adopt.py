@@ -176,9 +176,22 @@ def test_the_command_writes_two_files_that_render(folder: Path, command: Command
     assert command("adopt", "old.slurm", "--to", "new", "--force").status == 0
 
 
+def test_a_finding_of_the_job_points_to_its_key(folder: Path, command: Command) -> None:
+    """There is no file of the script that the job renders."""
+    head = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gres=gpu:1 --time=10\n"
+    Path("t.py").touch()
+    Path("old.slurm").write_text(head + "rm -rf $X/\npython t.py --n $SLURM_GPUS_PER_NODE\n")
+    assert command("adopt", "old.slurm", "--to", ".").status == 0
+    review = json.loads(command("review", "old.yaml", "--format", "json").out)
+    at = {finding["rule"]: finding["at"] for finding in review["findings"]}
+    for rule, name, key in (("SB804", "old-cluster.yaml", "setup:"), ("SB408", "old.yaml", "args:")):
+        file, line = at[rule].split(":")
+        assert (file, Path(file).read_text().split("\n")[int(line) - 1]) == (name, key)
+
+
 def test_the_command_stops_where_something_would_be_lost(folder: Path, command: Command) -> None:
     Path("old.slurm").write_text(
-        "#!/bin/bash\n#SBATCH -N1 -n1 -t 10:00:00\npython t.py\nsrun python evaluate.py < data\n"
+        "#!/bin/bash\n#SBATCH -N1 -n1 -t 10:00:00\npython prepare.py\nsrun python t.py < data\n"
     )
     result = command("adopt", "old.slurm")
     assert (result.status, result.out) == (3, "")

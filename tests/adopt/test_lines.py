@@ -24,8 +24,12 @@ def of_body(body: str, *directives: str) -> Adoption:
 
 
 def job(adoption: Adoption) -> dict[str, Any]:
+    """Return the keys of a job, without the variable that each job of the host has."""
     assert not adoption.lost, adoption.lost
-    return dict(yaml.safe_load(adoption.job))
+    keys = dict(yaml.safe_load(adoption.job))
+    if keys.get("env", {}).get("PYTHONNOUSERSITE") == "":
+        del keys["env"]["PYTHONNOUSERSITE"]
+    return keys
 
 
 def profile(adoption: Adoption) -> dict[str, Any]:
@@ -177,6 +181,11 @@ UNDERSTOOD: list[
         {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": 4, "launcher_args": ["--max-restarts=3"]},
         {},
     ),
+    (
+        'R="$PWD/ranks-$SLURM_JOB_ID"\nmkdir -p $R\ntorchrun --nproc_per_node=4 --log_dir "$R" --tee 3 t.py',
+        {"launcher": "torchrun", "launcher_args": ["--log-dir={env:R}", "--tee=3"]},
+        {"setup": ['R="$PWD/ranks-$SLURM_JOB_ID"', "mkdir -p $R"]},
+    ),
     ("srun bash -c 'export RANK=$SLURM_PROCID; exec python t.py'", {"trainer": "t.py"}, {}),
     ("python t.py 2>&1 | tee log", {"trainer": "t.py"}, {}),
     ("CMD='srun python t.py | tee log'\neval $CMD", {"trainer": "t.py"}, {}),
@@ -235,6 +244,7 @@ LOST = [  # a body, the line, and the reason
     ("[ -d x ] && A=y || A=$B\nL=(--a $A)\nA=z$B\npython t.py ${L[@]}", 8, "known only when the job runs"),
     ("srun bash -c 'X=$(nproc)\npython t.py $X'", 5, "what is known only when the job runs"),
     ("srun --cpu-bind=$B python t.py", 5, "--cpu-bind of srun: its value"),
+    ("torchrun --nproc_per_node=4 --log_dir $! t.py", 5, "--log-dir of torchrun"),
     ("srun bash -c 'python t.py; cp a b'", 5, "a command after the launch"),
     ("apptainer exec --env LD_LIBRARY_PATH=/x i.sif python t.py", 5, "export it before the launch"),
     ("apptainer exec --pwd $Y i.sif python t.py", 5, "--pwd"),
@@ -300,10 +310,39 @@ def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
 
 
 def test_threads_that_the_old_script_did_not_set() -> None:
-    """torchrun sets 1 for several processes, and a single process takes all CPUs; the new script sets a share."""
+    """A single process takes all CPUs, which the new script sets as well; torchrun sets 1 for several."""
     for body, noted in (("python t.py", True), ("export OMP_NUM_THREADS=4\npython t.py", False)):
         notes = of_body(body, "--cpus-per-task=8").notes
         assert any(note.startswith("OMP_NUM_THREADS is 8 ") for note in notes) is noted, notes
+    for body, threads in (("", "1"), ("export OMP_NUM_THREADS=4\n", "4")):
+        adoption = of_body(f"{body}torchrun --nproc_per_node=4 t.py", "--cpus-per-task=8")
+        assert f"OMP_NUM_THREADS={threads}" in adoption.rendered
+        assert any(note.startswith("OMP_NUM_THREADS is 1, as") for note in adoption.notes) is (body == "")
+
+
+@pytest.mark.parametrize(("body", "value"), [("", ""), ("export PYTHONNOUSERSITE=1\n", "1")])
+def test_packages_in_the_home_folder_are_found_as_before(tmp_path: Path, body: str, value: str) -> None:
+    adoption = of_body(f"{body}srun python t.py")
+    ended = subprocess.run(
+        ["bash", "-c", f'srun() {{ echo "[$PYTHONNOUSERSITE]"; }}\n{adoption.rendered}'],
+        cwd=tmp_path,
+        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == (f"[{value}]\n", "")
+
+
+def test_a_number_of_gpus_that_slurm_does_not_set_is_that_of_the_gpus() -> None:
+    """SLURM_GPUS_PER_NODE is empty under --gres, and torchrun refuses an empty number."""
+    for gpus in ("--gres=gpu:4", "--gpus-per-node=a100:4"):
+        body = "srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node=$SLURM_GPUS_PER_NODE --node_rank=$SLURM_NODEID t.py"
+        adoption = adopted(f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 {gpus} --time=10\n{body}\n")
+        keys = job(adoption)
+        assert (keys["trainer"], keys["launcher"], keys["nproc_per_node"]) == ("t.py", "torchrun", 4)
+        assert adoption.lines[3] == "mended"
+        assert not adoption.left
 
 
 def test_a_rendered_script_names_its_job() -> None:

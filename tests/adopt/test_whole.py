@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -19,7 +20,10 @@ HEAD = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gpus=1 --time=10\n"
 def test_a_value_that_comes_from_where_the_job_is_submitted_is_no_text() -> None:
     """`null` in a job's env is text; an empty value is that of the shell."""
     adoption = adopted(HEAD + "export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789\npython t.py\n")
-    assert decode(adoption.job, JobSpec, name="old.yaml").value.env == {"HF_TOKEN": None}
+    assert decode(adoption.job, JobSpec, name="old.yaml").value.env == {
+        "HF_TOKEN": None,
+        "PYTHONNOUSERSITE": "",
+    }
     assert "null" not in adoption.rendered
 
 
@@ -28,7 +32,7 @@ def test_the_arguments_of_the_script_are_variables() -> None:
     assert not adoption.lost
     keys = yaml.safe_load(adoption.job)
     assert keys["args"] == ["--a", "{env:ARG1}", "--b", "{env:ARG2}", "x"]
-    assert keys["env"] == {"ARG1": None, "ARG2": None}
+    assert keys["env"] == {"ARG1": None, "ARG2": None, "PYTHONNOUSERSITE": ""}
     assert "    echo $1\n}\nA=${ARG1}\nls $A\n" in adoption.rendered
     assert "$1 is the variable ARG1 here: export it where you submit" in adoption.notes
 
@@ -76,6 +80,41 @@ def test_what_follows_the_training_runs_when_it_has_ended(
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (status, printed), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "trainer"),
+    [
+        (["python train.py", "cp a b", "python eval.py"], "train.py"),
+        (["python train.py", "srun python -m tools.test --best"], "train.py"),
+        (["python prepare.py", "torchrun main.py", "python main.py --evaluate"], "main.py"),
+        (["python train.py", "python train.py --test-only"], "train.py"),
+        (["srun python a.py", "python b.py"], "a.py"),
+        (["python a.py", "python train.py --eval"], "train.py"),
+        (["python test_env.py", "python t.py"], "t.py"),
+        (["python make_train.py", "python predict.py"], "make_train.py"),
+    ],
+)
+def test_the_training_is_the_trainer_and_what_follows_it_runs_after_it(
+    tmp_path: Path, lines: list[str], trainer: str
+) -> None:
+    adoption = adopted(HEAD + "\n".join([*lines, ""]))
+    assert not adoption.lost
+    assert yaml.safe_load(adoption.job)["trainer"] == trainer
+    show = 'for name in srun python torchrun; do eval "$name() { echo \\$*; }"; done; cp() { :; }\n'
+    printed = [
+        subprocess.run(
+            ["bash", "-c", show + text],
+            cwd=tmp_path,
+            env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        for text in (HEAD + "\n".join(lines), adoption.rendered)
+    ]
+    order = [re.findall(r"[\w.]+\.py|tools\.\w+", text) for text in printed]
+    assert order[0] == [word for word in order[1] if word not in ("task.py", "torchrun.py")]
 
 
 def test_a_trap_of_the_script_runs_after_what_follows_the_training() -> None:
