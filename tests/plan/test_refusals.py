@@ -23,7 +23,7 @@ REFUSED = {
     "options that exclude each other": ("#SBATCH --mem=1G --mem-per-cpu=1G", 0, "--mem"),
     "GPUs of unknown tasks": ("#SBATCH --cpus-per-task=4 --gpus-per-task=1", 0, "used without either --gpus or -n/--ntasks"),
     "a time": ("#SBATCH --time=HH:MM:SS", 2, "'HH:MM:SS' is not a value for --time"),
-    "a NUL": ("#SBATCH --time=01:00:00\n\0", 1, "does not allow scripts that contain a NULL character"),
+    "a NUL": ("#SBATCH --time=01:00:00\n\0", 3, "a NUL byte"),
     "DOS line ends": ("#SBATCH --time=01:00:00\r", 2, "a line ends in a carriage return (DOS line ends)"),
 }  # fmt: skip
 
