@@ -96,10 +96,10 @@ def of_file(error: OSError) -> Problem | None:
     return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(there)))
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return a fix that names the nearest known word, or lists all of them."""
     names = sorted(known)
-    near = nearest(word, names)
+    near = nearest(word, names, likeness)
     return f"did you mean '{near}'?" if near else f"known: {', '.join(names)}" if names else ""
 
 

@@ -7,6 +7,7 @@ PACK/profiles/*.yaml    PACK/templates/    PACK/jobs/*.yaml
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +34,14 @@ from sbatchgen.resolved.request import Request, read_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import Runtime
+from sbatchgen.slurm import client
 from sbatchgen.submit.rendered import of_job
-from sbatchgen.submit.sbatch import ask_slurm
+from sbatchgen.submit.sbatch import TEST_TIMEOUT_S, ask_slurm
 
 # ok: also accepted, where Slurm was asked. unfit: the partition is not for such a job, as one without GPUs.
-Outcome = Literal["ok", "unfit", "error", "refused"]
+# drained: --test-only refuses it while nodes are away; sbatch takes it, and it waits for them.
+Outcome = Literal["ok", "unfit", "drained", "error", "refused"]
+_AWAY = "Requested node configuration is not available"
 ITSELF = "profile"  # in place of a job: the profile as `profile check` judges it
 
 
@@ -206,7 +210,19 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
     outcome: Outcome = "ok" if answer.accepted else "refused"
+    if _AWAY in answer.says and _has_away(resolved.partition_name, places.environment):
+        outcome = "drained"
     return replace(trial, outcome=outcome, problems=tuple(row.problem for row in answer.refusals))
+
+
+def _has_away(partition: str | None, environment: Mapping[str, str]) -> bool:
+    """Whether nodes of a partition, or of any, are drained or down now."""
+    words = ["sinfo", "-h", "-o", "%N", "-t", "drain,down,fail,maint,reboot"]
+    words += [f"--partition={partition}"] if partition else []
+    with contextlib.suppress(SlurmError):
+        answer = client.run(words, client.submit_environment(environment)[0], timeout=TEST_TIMEOUT_S)
+        return answer.status == 0 and bool(answer.out.strip())
+    return False
 
 
 def _errors(findings: Sequence[Finding]) -> tuple[Problem, ...]:

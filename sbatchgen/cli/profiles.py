@@ -172,7 +172,10 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen.inputs.document import MAX_BYTES, decode
     from sbatchgen.inputs.profile import Profile
 
-    file = Places(here(), os.environ).profile(name)
+    places = Places(here(), os.environ)
+    file = places.profile(name)
+    if copies := places.copies(file):
+        raise DocumentError.of(f"{name} is bundled with sbatchgen: make it your own first", fix=copies)
     document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = updated(text, differences(document, cluster), today=today)
@@ -215,7 +218,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
             of_profile = findings(file, places)
             if cluster:
                 stale = comparison.differences(_read(file), cluster)
-                of_profile = [*of_profile, *comparison.findings(stale, str(file))]
+                of_profile = [*of_profile, *comparison.findings(stale, str(file), places.copies(file))]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]
         reported[name] = [*of_profile]

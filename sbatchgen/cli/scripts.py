@@ -150,7 +150,7 @@ def lsp(profile: str | None, slurm: str | None) -> None:
     """Check scripts, jobs and profiles while you type: for editors.
 
     A language server on stdin and stdout, which your editor starts. It needs pygls: pip install
-    'sbatchgen[lsp]'.
+    '.[lsp]' in the folder of sbatchgen's source.
     """
     try:
         from sbatchgen.extras.editor.server import serve
@@ -158,7 +158,9 @@ def lsp(profile: str | None, slurm: str | None) -> None:
         if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
         what = f"lsp needs pygls, and this Python has no {error.name}"
-        raise CommandLineError.of(what, fix="pip install 'sbatchgen[lsp]'") from error
+        raise CommandLineError.of(
+            what, fix="in the folder of sbatchgen's source: pip install '.[lsp]'"
+        ) from error
     serve(profile, slurm, os.environ)
 
 

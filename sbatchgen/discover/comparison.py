@@ -28,8 +28,8 @@ _ALWAYS_SHOWN = (
 )
 # The staff choose these, whatever slurm.conf says.
 _CHOICES = ("default_partition", "cpus_per_gpu")
-# Staff may promise less than there is, to leave room for the system.
-_MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "nodes_max", "max_array_tasks")
+# Staff may promise less than there is, to leave room for the system, and allow less than Slurm: NAME_max.
+_MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
     live = decode(_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(own, live, cluster)
     of_slurm = "partition" not in own.value.omit  # else names of partitions are not the cluster's
-    left_out = ("",) if of_slurm else ("", "partitions", "default_partition")
+    left_out = {""} if of_slurm else {"", "partitions", "default_partition"}
+    left_out |= {"user"} - {*own.places}  # a profile for others is without it
     compared = [entry for entry in entries if entry.key not in left_out]
     rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
@@ -85,7 +86,7 @@ class _Comparison:
             return
         less = _is_less(ours, theirs)
         severity: Severity = "warning" if less or path[-1] == "state" else "error"
-        if not at or (less and path[-1] in _MAY_BE_LESS and not self._follows(path)):
+        if not at or (less and path[-1].endswith((*_MAY_BE_LESS, "_max")) and not self._follows(path)):
             severity = "info"
         yield Difference(path, at, _shown(ours), entry, severity)
 
@@ -181,8 +182,11 @@ def _shown(value: Any) -> str:
     return str(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
-def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
-    """Report each stale value, and all that is new in one finding."""
+def findings(rows: Sequence[Difference], file: str, copies: str = "") -> Iterator[Finding]:
+    """Report each stale value, and all that is new in one finding.
+
+    `copies` makes the user's own file of a bundled one, which is not to be edited.
+    """
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
         if row.live is None and len(row.path) == 2:
@@ -199,10 +203,10 @@ def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
             what = f"{row.key} is {_cut(row.own)}, but the cluster has {theirs}"
             fix = f"write {key}: {theirs}" if row.severity != "info" else ""
         if row.at or row.live is None:
-            yield Finding(row.severity, Problem(what, row.at, fix))
+            yield Finding(row.severity, Problem(what, row.at, fix and (copies or fix)))
     if new := [row.key for row in rows if not row.at]:
         what = f"missing from the profile: {first_names(new, 5)}"
-        yield Finding("info", Problem(what, file, f"sbatchgen profile discover --update {file}"))
+        yield Finding("info", Problem(what, file, copies or f"sbatchgen profile discover --update {file}"))
 
 
 def _cut(text: str) -> str:

@@ -15,6 +15,7 @@ from os.path import isdir, isfile  # they take any name, and folders that this u
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
+from sbatchgen.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
 SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
@@ -196,6 +197,13 @@ class Places:
         """The file of a new profile of the user."""
         return f"{self._of_user('XDG_CONFIG_HOME', '.config') or '.'}/sbatchgen/profiles/mycluster.yaml"
 
+    def copies(self, file: Path) -> str:
+        """Return the command that makes a profile of the user of a bundled one; "" for another's file."""
+        if file.parent.resolve() != bundled("profiles").resolve():
+            return ""
+        folder = word(self.new_profile.rpartition("/")[0])
+        return f"mkdir -p {folder}; sbatchgen profile show {file.stem} > {folder}/{file.name}"
+
     def _is_profile(self, file: Path) -> bool:
         root = file.parents[1]
         trust = self._roots.get(root, root)
@@ -217,7 +225,7 @@ class Places:
         for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
             if (self.folder / near).is_file():
                 raise DocumentError.of(what, fix=f"name its file: {near}")
-        raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles())))
+        raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles()), 0.66))
 
     def _profile(self, name: str) -> Path | None:
         """The file of a profile in the folders that are known so far."""

@@ -210,6 +210,8 @@ def _judged(
 
 def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
     """Return a finding with the place of the key that its line is from: the script is not a file."""
+    if not finding.place.line:
+        return finding
     line = lines[finding.place.line - 1]
     keys = [key for key in SETUPS if line in getattr(resolved.settings, key)]
     for key in ("args", "launcher_args"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,7 +122,6 @@ def test_the_lines_of_staff_stay(controller: Controller, command: Command, folde
     changed = {line[1:] for line in done.out.splitlines()[2:] if line.startswith("-")}
     assert changed == {
         "checked: 2020-01-01   # every term",
-        "    time_max: 1-00:00:00     # since the summer",
         "    gpus_per_node: 8  # ???",
         "    gpu_types: {a100: 8}",
         "  cpu: {cpus_per_node: 48, state: down}",
@@ -129,7 +129,10 @@ def test_the_lines_of_staff_stay(controller: Controller, command: Command, folde
     }
     kept = [line for line in STAFF.splitlines() if line not in changed]
     assert [line for line in after.splitlines() if line in kept] == kept
-    assert "    time_max: 2-00:00:00     # since the summer\n" in after
+    assert (
+        "    time_max: 1-00:00:00     # since the summer\n" in after
+    )  # lower than Slurm's, as staff may want
+    assert "\nuser:" not in after  # of a profile for others
     assert "    mem_per_node: 240G       # leaves room for the file system\n" in after
     assert "    gpus_per_node: 4  # ???\n    gpu_types: {a100: 4}\n" in after
     profile = decode(after, Profile, name="after").value
@@ -147,12 +150,45 @@ def test_a_stale_value_is_reported_with_its_line(
     plain = command("profile", "check", "./ours.yaml")
     done = command("profile", "check", "./ours.yaml", "--live")
     assert (plain.status, done.status) == (0, 3)
-    assert "warning: partitions.gpu.time_max is 1-00:00:00, but the cluster has 2-00:00:00\n" in done.err
+    assert "info: partitions.gpu.time_max is 1-00:00:00, but the cluster has 2-00:00:00\n" in done.err
     assert "error: partitions.gpu.gpus_per_node is 8, but the cluster has 4\n  at:  " in done.err
     assert "ours.yaml:12\n  fix: write gpus_per_node: 4\n" in done.err
     assert "info: partitions.gpu.mem_per_node is 240G, but the cluster has 250G" in done.err
     assert "warning: partitions.cpu.state is down, but the cluster has up" in done.err
     assert "error: the cluster shows no partition 'gone'" in done.err
+
+
+def test_a_bundled_profile_is_copied_first(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is in site-packages, or in a checkout, and not the user's to edit."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setattr("sbatchgen.discover.slurm_answers.ask", lambda _: CLUSTER)
+    checked = command("profile", "check", "msu", "--live")
+    updated = command("profile", "discover", "--update", "msu", "--yes")
+    fixes = {line.strip() for line in checked.err.splitlines() if line.startswith("  fix: ")}
+    copies = f"mkdir -p {folder}/config/sbatchgen/profiles; sbatchgen profile show msu > "
+    assert fixes == {f"fix: {copies}{folder}/config/sbatchgen/profiles/msu.yaml"}
+    assert (updated.status, copies in updated.err) == (3, True)
+    assert (
+        subprocess.run(["bash", "-c", f"sbatchgen() {{ echo; }}\n{fixes.pop()[5:]}"], check=False).returncode
+        == 0
+    )
+    assert (folder / "config/sbatchgen/profiles/msu.yaml").exists()
+
+
+@pytest.mark.parametrize("key", ["time_max: 0-00:30:00", "nodes_max: 1", "mem_per_node_max: 1G"])
+def test_a_lower_limit_and_a_profile_without_user_stay(key: str) -> None:
+    own = f"name: a\nurl: x\nchecked: x\npartitions:\n  cpu:\n    {key} # ours\n"
+    cluster = live(
+        "PartitionName=cpu Nodes=n1 State=UP TotalNodes=2 TotalCPUs=64 MaxTime=02:00:00 MaxNodes=2 MaxMemPerNode=4096",
+        settings="AccountingStorageEnforce = associations\n",
+        accounts=(Account("physics", "", (), ""),),
+    )
+    made, _ = update(own, cluster)
+    assert f"    {key} # ours\n" in made
+    assert "user:" not in made
+    assert "user:" in text(cluster, {"PATH": ""}, name="x", today=TODAY)
 
 
 def test_a_controller_that_is_down(controller: Controller, command: Command) -> None:

@@ -252,5 +252,5 @@ def test_without_pygls_it_says_what_to_install(command: Command, monkeypatch: py
     result = command("lsp")
     assert result.status == 2
     assert result.err == (
-        "error: lsp needs pygls, and this Python has no lsprotocol\n  fix: pip install 'sbatchgen[lsp]'\n"
+        "error: lsp needs pygls, and this Python has no lsprotocol\n  fix: in the folder of sbatchgen's source: pip install '.[lsp]'\n"
     )

@@ -266,3 +266,30 @@ def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     assert result.status == 5
     assert "example  conda    gone       refused  refused  refused       refused\n" in result.out
     assert "partition" in result.err
+
+
+@pytest.mark.parametrize(("away", "outcome", "status"), [("n4", "drained", 0), ("", "refused", 5)])
+def test_a_job_that_waits_for_a_drained_node_is_no_mistake_of_its_profile(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, away: str, outcome: str, status: int
+) -> None:
+    """sbatch accepts what --test-only refuses while nodes are drained."""
+    (folder / "bin").mkdir()
+    refusal = "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1"
+    for name, text in (
+        ("sbatch", refusal),
+        ("sinfo", f'[ "${{5#--}}$6" = "drain,down,fail,maint,reboot--partition=cpu" ] && echo {away}'),
+    ):
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    (folder / "own.yaml").write_text(
+        "name: own\nurl: https://example.org\nchecked: 2026-01-01\n"
+        "partitions: {cpu: {gpus_per_node: 0, cpus_per_node: 16}}\n"
+    )
+    tried = command("own.yaml", "--live", program=trial.cli)
+    assert (tried.status, f" {outcome}" in tried.out) == (status, True), tried.err
+
+
+@pytest.mark.parametrize(("name", "fix"), [("mcu", "did you mean 'msu'?"), ("mycluster", "known: ")])
+def test_a_profile_is_proposed_only_where_its_name_is_near(command: Command, name: str, fix: str) -> None:
+    assert f"\n  fix: {fix}" in command("profile", "show", name).err

@@ -17,7 +17,7 @@ NOT_LOADED = (
     "ModuleNotFoundError: No module named 'nothing_such'\n"
 )
 START: dict[str, Any] = {
-    "act": "limit", "lead": 60, "ready": True, "trained_s": 30.0, "before": 0, "acted": None, "took_s": None,
+    "act": "limit", "lead": 60, "ready": True, "trained_s": 30.0, "silent_s": 1.0, "before": 0, "acted": None, "took_s": None,
     "killed": False, "requeued": False, "status": 0, "events": [], "log": "", "quiet_s": 1.0, "saved": None, "checkpoint": "",
 }  # fmt: skip
 
@@ -57,6 +57,18 @@ def test_a_program_that_did_not_load_before_its_stop_failed() -> None:
     assert (row.outcome, "no module 'nothing_such' (train.py:2)" in row.detail) == ("failed", True)
     assert of(acted=30.0, took_s=3.0, status=143, log="epoch 1\n")["start"].outcome == "ok"
     assert of(acted=30.0, took_s=3.0, status=0, log="")["start"].outcome == "ok"
+
+
+def test_a_start_that_only_waits_is_not_ok() -> None:
+    """As ranks that wait for one that hangs; a silent trainer looks the same."""
+    waits = {"acted": 30.0, "took_s": 3.0, "status": 143, "log": "Job 7 on n1\n", "silent_s": 28.0}
+    row = of(**waits)["start"]
+    assert (row.outcome, "train.py has printed nothing for 28 s: it may hang" in row.detail) == (
+        "unknown",
+        True,
+    )
+    trained = {"event": "train", "time": 2.0, "loss": 0.5, "step": 1}
+    assert of(**waits, events=[trained], before=1)["start"].outcome == "ok"
 
 
 def test_a_job_of_a_cluster_without_steps_has_no_step_none() -> None:

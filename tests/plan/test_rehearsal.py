@@ -71,6 +71,33 @@ def test_a_job_that_is_not_to_restart_is_not_blamed_for_it(place: Path) -> None:
     assert list(rows) == ["start", "first steps", "time limit", "requeue", "scancel", "end"]
 
 
+OWN_CHECKPOINT = """
+import json, sys, time
+from pathlib import Path
+
+first = json.loads(Path(sys.argv[2]).read_text()) if sys.argv[1:] else 0
+for step in range(first + 1, 61):
+    time.sleep(0.1)
+    print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
+    Path("new.json").write_text(str(step))
+    Path("new.json").rename("state.json")
+"""
+
+
+@needs_sandbox
+def test_a_job_that_is_requeued_while_it_trains_is_ended_as_slurm_does(place: Path) -> None:
+    """`scontrol requeue` ends the job: a trainer with a checkpoint of its own knows of no stop."""
+    (place / "own.yaml").write_text(
+        "mode: single\ntrainer: train.py\nrequeue_on_timeout: true\n"
+        "checkpoint: state.json\nresume_args: [--resume, '{checkpoint}']\n"
+    )
+    (place / "train.py").write_text(OWN_CHECKPOINT)
+    status, rows = rehearsed(place, "./own.yaml")
+    assert (status, rows["restart"][0]) == (0, "ok"), rows
+    assert "continues from step" in rows["restart"][1]
+    assert (rows["time limit"][0], "saved" in rows["time limit"][1]) == ("ok", True)
+
+
 @needs_sandbox
 def test_two_rehearsals_at_a_time_meet_at_different_ports(place: Path) -> None:
     trainer = KEEPS.replace(

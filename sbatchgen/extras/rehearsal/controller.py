@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from sbatchgen.runs.metrics import line_events
 REQUEUED = Path(PLACE, "requeued")  # made by `scontrol requeue`
 LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
 _POLL_S = 0.1
+_EXIT_S = 1.0  # after `scontrol requeue` a script may end itself, before Slurm ends it
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
 _OF_SCRIPT = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MOST_FILES = 20_000
@@ -42,6 +44,7 @@ class PlayedJob:
     folder: str  # where it starts
     environment: Mapping[str, str]  # what its batch script gets
     run_dir: str
+    checkpoint: str  # a pattern for the names of its checkpoints; "" for none
     metrics: str  # a regular expression for the numbers that the trainer prints; "" for none
     signal: int  # the number of the signal of --signal; 0 for none
     lead: int  # how many seconds before the limit it comes
@@ -102,8 +105,8 @@ class _Start:
         job = self.job
         ready = self._wait(job.seconds, until_ready=act != END)
         trained, before = time.time() - self.began, self.events()
+        silent = time.time() - self.heard
         acted = time.time() if act != END and self.batch.poll() is None else None
-        killed = False
         if acted:
             patience = float(job.kill_wait)
             if act == LIMIT and job.signal and job.lead:
@@ -112,7 +115,7 @@ class _Start:
             else:
                 self._send(signal.SIGTERM)
             self._wait(patience)
-        if killed := self.batch.poll() is None:
+        if running := self.batch.poll() is None:
             self._end()
         status = self.batch.wait()
         return {
@@ -120,10 +123,11 @@ class _Start:
             "lead": job.lead,
             "ready": ready,
             "trained_s": trained,
+            "silent_s": silent,
             "before": len(before),
             "acted": acted,
             "took_s": time.time() - acted if acted else None,
-            "killed": killed,
+            "killed": running and not self.requeued,
             "requeued": self.requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
@@ -158,7 +162,7 @@ class _Start:
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
         """Wait for the end, or until enough steps are done; return whether they are."""
         deadline, quiet = time.time() + seconds, self.began + self.job.patience * _crowding()
-        size = 0
+        size, ending = 0, False
         while self.batch.poll() is None and time.time() < deadline:
             if (now := self.log.stat().st_size) != size:
                 size, self.heard = now, time.time()
@@ -166,6 +170,9 @@ class _Start:
                 done = sum(event.get("event") == "train" for event in self.events())
                 if done >= self.job.steps or (not done and time.time() > quiet):
                     return True
+            if not ending and self.requeued and time.time() - REQUEUED.stat().st_mtime > _EXIT_S:
+                ending, deadline = True, time.time() + self.job.kill_wait
+                self._send(signal.SIGTERM)
             time.sleep(_POLL_S)
         return False
 
@@ -194,6 +201,7 @@ class _Start:
                     (inside and below not in _OF_SCRIPT)
                     or below.endswith(_CHECKPOINTS)
                     or "checkpoint" in below
+                    or fnmatch(below.rpartition("/")[2], self.job.checkpoint)
                 ):
                     with contextlib.suppress(OSError):
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))

@@ -115,6 +115,11 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("start", "failed", f"{started} of {on} train together", "name another --launcher")
     elif resolved.trainer is None:
         yield Row("start", "ok", on)
+    elif not trained and start["silent_s"] > start["trained_s"] / 2:
+        what = (
+            f"{on}; {resolved.trainer} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
+        )
+        yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
         yield Row("start", "ok", f"{on}; {resolved.trainer} ran for {in_seconds(start['trained_s'])}")
     if trained:

@@ -248,9 +248,10 @@ def _job(
     asked = read_signal(job.option("signal") or "")
     return PlayedJob(
         script=f"{PLACE}/job.slurm",
-        folder=os.path.join(folder, job.option("chdir") or ""),  # noqa: PTH118
+        folder=str(folder / (job.option("chdir") or "")),
         environment=dict(batch),
         run_dir=run_dir,
+        checkpoint=(resolved.checkpoint or "").rpartition("/")[2],
         metrics=resolved.metrics or "",
         signal=asked.number if asked else 0,
         lead=asked.seconds if asked else 0,
