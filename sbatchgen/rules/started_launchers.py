@@ -115,7 +115,8 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
 def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
     started = _launchers(done) if len({step.line for step in done.steps}) == 1 else []  # others have the rest
     for step, launchers in started:
-        gpus = max((len(each.process.gpus) for each in launchers if each.is_one_by_default), default=0)
+        alone = [each for each in launchers if each.is_one_by_default and each.has_program]
+        gpus = max((len(each.process.gpus) for each in alone), default=0)
         is_told = any("PET_NPROC_PER_NODE" in each.process.env for each in launchers)
         if gpus > 1 and not is_told and len(launchers) == len({each.process.node for each in launchers}):
             what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"

@@ -46,7 +46,7 @@ def test_a_page_is_written_again_with_what_the_centre_says(tmp_path: Path) -> No
     assert "A &lt;University&gt;" in html
     assert '<a href="https://example.org">Help</a>' in html
     assert '<p class="lead">Hello' in html
-    assert "requires" not in html
+    assert "Everything happens in this page" not in html  # the lead of other pages
     assert (page / MARK).is_file()
     assert {file.name for file in tmp_path.iterdir()} == {"page", "logo.svg", "site.yaml"}
 

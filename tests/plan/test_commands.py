@@ -15,7 +15,7 @@ from tests.test_imports import loaded
 
 pytestmark = needs_sandbox
 
-MEETS = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 -t 60\nsrun torchrun --nnodes=2 --node_rank=$SLURM_NODEID t.py\n"
+MEETS = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 -t 60\nsrun torchrun --nnodes=2 --master_addr=node1 --node_rank=$SLURM_NODEID t.py\n"
 SAME_RANK = "all 2 nodes get --node-rank 0: the batch script expands it, not the tasks"
 
 

@@ -16,12 +16,12 @@ pytestmark = needs_sandbox
 
 def test_each_process_of_a_step_has_its_node_rank_words_and_gpus(tmp_path: Path) -> None:
     done, findings = planned(
-        TWO_NODES + "srun bash -c 'torchrun --node_rank=$SLURM_PROCID train.py'\n", tmp_path
+        TWO_NODES + "srun bash -c 'python train.py --node_rank=$SLURM_PROCID'\n", tmp_path
     )
     (step,) = done.steps
     assert [(each.node, each.rank, each.argv, each.gpus) for each in step.processes] == [
-        ("node1", 0, ("torchrun", "--node_rank=0", "train.py"), (0, 1, 2, 3)),
-        ("node2", 1, ("torchrun", "--node_rank=1", "train.py"), (0, 1, 2, 3)),
+        ("node1", 0, ("python", "train.py", "--node_rank=0"), (0, 1, 2, 3)),
+        ("node2", 1, ("python", "train.py", "--node_rank=1"), (0, 1, 2, 3)),
     ]
     assert step.line == 5
     assert not said(findings)
@@ -297,8 +297,8 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
 @pytest.mark.parametrize(
     "text",
     [
-        "head=$(scontrol show hostnames | head -n 1)\nsrun torchrun --nnodes=2 --rdzv_endpoint=$head:1 t.py\n",
-        "srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=$0 t.py' $(hostname)\n",
+        "head=$(scontrol show hostnames | head -n 1)\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_endpoint=$head:1 t.py\n",
+        "srun bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$0 t.py' $(hostname)\n",
         "for node in $(scontrol show hostnames); do srun -N1 -n1 -w $node ray start --block & done\nwait\n",
         "srun -N1 -n1 ray start --block &\nsrun -N1 -n1 python train.py\n",  # on the other node
         "srun -N1 -n1 python a.py -w ''&\nsrun -N1 -n1 python b.py -w 3\nwait\n",
@@ -316,7 +316,7 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "srun -n2 python a.py &\nwait\nsrun -n2 python b.py\n",
         (
             "i=0; for node in $(scontrol show hostnames); do\n"
-            "srun -N1 -n1 -w $node torchrun --nnodes=2 --node_rank=$i --master_addr=node1 t.py & ((++i))\ndone; wait\n"
+            "srun -N1 -n1 -w $node torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$i --master_addr=node1 t.py & ((++i))\ndone; wait\n"
         ),
         "srun bash -c 'torchrun --standalone --nproc_per_node=4 --master_port=$RANDOM t.py'\n",
         'EXTRA=\npython train.py --resume "$EXTRA"\n',
@@ -327,7 +327,7 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "until ray status; do sleep 5; done\npython train.py\n",
         "ips=$(ssh node1 hostname -I)\nread -ra at <<<${ips}\nsrun python train.py --master_addr=${at[0]}\n",
         "#SBATCH --image=site/torch:1\nsrun shifter python train.py\n",
-        "for lr in 1 2; do srun torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:$lr t.py; done\n",
+        "for lr in 1 2; do srun torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-endpoint=node1:$lr t.py; done\n",
         "export WORLD_SIZE=8\nsrun bash -c 'RANK=$SLURM_PROCID python spawns_one_for_each_gpu.py'\n",
         (
             "for i in 0 1 2 3; do\nCUDA_VISIBLE_DEVICES=$i torchrun --nproc-per-node=1 --master-port=2950$i t.py & pids+=($!)\n"

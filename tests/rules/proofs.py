@@ -156,8 +156,8 @@ _TASKS = (
     ),
     Proof(
         rule="SB304",
-        bad="torchrun 1+1+1+1 ARGUMENTS=--nnodes=2 --rdzv-backend=c10d train.py",
-        mended="torchrun 1+1+1+1 ARGUMENTS=--nnodes=4 --rdzv-backend=c10d train.py",
+        bad="torchrun 1+1+1+1 ARGUMENTS=--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=n1: train.py",
+        mended="torchrun 1+1+1+1 ARGUMENTS=--nnodes=4 --rdzv-backend=c10d --rdzv-endpoint=n1: train.py",
         examples=(2, 0),
         fix=(("--nnodes=2", "--nnodes=$SLURM_NNODES"),),
         others=((" --nproc_per_node=4", ""), (' --nproc_per_node="$SLURM_GPUS_ON_NODE"', "")),
