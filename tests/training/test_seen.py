@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,10 @@ def test_the_command_understands_what_a_run_tells(here: Here, tmp_path: Path) ->
     history = read_history(tmp_path / "run")
 
     assert plot([read_history(tmp_path / "run")], None) == tmp_path / "run" / "plot.png"
-    assert [step for step, _ in history.curves["train loss"]] == [2, 6, 10, 12, 14]
+    steps = [step for step, _ in history.curves["train loss"]]
+    assert (steps[0], steps[-1]) == (2, 14)
+    # A line comes with the first synchronisation after --log-every steps, on a slow machine sooner.
+    assert all(later - earlier >= 2 for earlier, later in pairwise(steps))
     assert [step for step, _ in history.curves["epoch accuracy"]] == [8, 16]
     assert history.curves.keys() == {f"{kind} {name}" for kind, names in CURVES.items() for name in names}
     assert (history.restarts, history.last, history.end) == ([3], 16, "done")
