@@ -126,8 +126,9 @@ def main(folder: str, *command: str) -> None:
         other.wait(0.3)  # a killed process takes its time to end
     if other.poll() is not None:
         reached.append("signal")
-    elif (_state(other.pid), *_of_kernel()) != before:
-        reached.append("state of a process or of the kernel")
+    elif (after := (_state(other.pid), *_of_kernel())) != before:
+        changed = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+        reached.append(f"state of a process or of the kernel: {changed}")
     if _key() != secret:
         reached.append("key")
     now = tree(Path(folder), *shared)
