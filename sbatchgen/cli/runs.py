@@ -426,11 +426,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
     submission = read_record(state.run.folder, job.id) if job else None
-    chosen = (
-        next((known.value for known in submission.values if known.name == "runtime"), "")
-        if submission
-        else ""
-    )
+    chosen = submission.value("runtime") if submission else ""
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
     inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))

@@ -34,8 +34,7 @@ def _groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
     """Yield the launchers of a step that wait for each other on several nodes."""
     for step, launchers in _launchers(done):
         members = [launcher for launcher in launchers if launcher.nodes > 1]
-        nodes = {launcher.process.node for launcher in members}
-        if len(nodes) > 1 and len({launcher.name for launcher in members}) == 1:
+        if len(_nodes(members)) > 1 and len({launcher.name for launcher in members}) == 1:
             yield step, members
 
 
@@ -45,6 +44,11 @@ def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
         ranks = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
         if step.is_srun and len(ranks) > 1 and all(process.env.get("WORLD_SIZE") for process in ranks):
             yield step, ranks
+
+
+def _nodes(launchers: Sequence[StartedLauncher]) -> set[str]:
+    """Return the nodes on which launchers run."""
+    return {launcher.process.node for launcher in launchers}
 
 
 def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
@@ -58,7 +62,7 @@ def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str
     if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
         return "", ""
     alike = {(launcher.nodes, launcher.of_role("HOST")[1]) for launcher in launchers}
-    if len(alike) > 1 or len({launcher.process.node for launcher in launchers}) < 2:
+    if len(alike) > 1 or len(_nodes(launchers)) < 2:
         return "", ""
     option = PROGRAMS[first.name].role("NODES")
     return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {len(launchers)} times", option
@@ -68,7 +72,7 @@ def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str
 def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers(done):
         what, _ = _surplus(step, launchers)
-        if what and len(launchers) > len({launcher.process.node for launcher in launchers}):
+        if what and len(launchers) > len(_nodes(launchers)):
             yield Hit(done.at(step.line), what, "srun --ntasks-per-node=1")
         nodes = [launcher.process.node for launcher in launchers if launcher.port]
         if step.is_srun and len(nodes) > len({*nodes}):
@@ -107,7 +111,7 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
             fix = f"--{option}={total}, or ask for {greedy.workers} GPUs on a node"
             yield Hit(done.at(step.line), what, fix)
         what, option = _surplus(step, launchers)
-        if what and len(launchers) <= len({launcher.process.node for launcher in launchers}):
+        if what and len(launchers) <= len(_nodes(launchers)):
             yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
 
 
@@ -118,7 +122,7 @@ def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
         alone = [each for each in launchers if each.is_one_by_default and each.has_program]
         gpus = max((len(each.process.gpus) for each in alone), default=0)
         is_told = any("PET_NPROC_PER_NODE" in each.process.env for each in launchers)
-        if gpus > 1 and not is_told and len(launchers) == len({each.process.node for each in launchers}):
+        if gpus > 1 and not is_told and len(launchers) == len(_nodes(launchers)):
             what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"
             yield Hit(done.at(step.line), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 

@@ -219,10 +219,9 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
     elif record.script:
         name = Path(record.script).name
         fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
-    values = {value.name: value.value for value in record.values}
     if "cpu" in record.command[2:3]:  # a mode that takes no GPU
         fix = fix.replace("--gpus-per-node 1", "--set mode=single")
-    trainer = values.get("trainer", "") or Path(record.script).name
+    trainer = record.value("trainer") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
     again = f"starts {trainer} again, which continues if it loads its checkpoint"

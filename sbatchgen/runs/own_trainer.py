@@ -16,9 +16,8 @@ def forgets(record: Record, run_dir: Path) -> str:
     script = parsed(run_dir, record.job) if record.script else None
     if script:
         return script_forgets(script, Path(record.folder))
-    values = {value.name: value.value for value in record.values}
     code = record.code.snapshot if record.code else ""
-    return _forgets(values.get("trainer", ""), Path(record.folder, code or values.get("--chdir", "")))
+    return _forgets(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
 
 
 def script_forgets(script: JobScript, folder: Path) -> str:

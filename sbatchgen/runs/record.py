@@ -115,6 +115,10 @@ class Record:
         """Whether it is an array (not a sweep) whose tasks continue one training, one after the other."""
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)
 
+    def value(self, name: str) -> str:
+        """Return the last value of a key or an option, such as "trainer" or "--time"; "" if none is known."""
+        return next((each.value for each in reversed(self.values) if each.name == name), "")
+
 
 def run_name(name: str) -> str:
     """Return a job's name as the name of a run: a word of letters that need no quoting."""
