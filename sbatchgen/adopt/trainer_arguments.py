@@ -62,9 +62,8 @@ def arguments(
 
 def _as_array(draft: Draft, word: Word) -> str | None:
     """Return the placeholder of an array of what bash makes of a word; None if that may be another then."""
-    is_new = (
-        f"({word.text})" not in draft.made and word.source is not draft.body.source
-    )  # not of the old script
+    # Not of the old script.
+    is_new = f"({word.text})" not in draft.made and word.source is not draft.body.source
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
     if is_new or changed or not word.text.isprintable():
         return None

@@ -114,7 +114,7 @@ class Job:
 
 
 class JudgedJob(Job):
-    """The job of a resolved job."""
+    """A resolved job, as rules judge it."""
 
     def __init__(self, resolved: ResolvedJob, *, makes_log_folders: bool = False) -> None:
         release = resolved.profile.slurm

@@ -16,7 +16,7 @@ from sbatchgen.units import ShellPath
 
 
 class TrainerJob(JudgedJob):
-    """The job of a resolved job that is submitted here.
+    """A resolved job that is submitted here, as rules judge it.
 
     Attributes:
         here: The folder of submission.

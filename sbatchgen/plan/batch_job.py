@@ -61,9 +61,8 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         cpus = (on_node,) * count
         tasks = (on_node // per_task,) * count
     else:
-        least = (
-            (asked.ntasks_per_node or 1) if count > 1 else 1
-        )  # a node has CPUs for these, if it runs fewer
+        # A node has CPUs for these, if it runs fewer.
+        least = (asked.ntasks_per_node or 1) if count > 1 else 1
         on_node = _cpus_of_node(asked, script, gpus)
         cpus = tuple(max(on_node, max(number, least) * per_task) for number in tasks)
     _hold("tasks", sum(tasks), _MOST_TASKS)

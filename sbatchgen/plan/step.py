@@ -76,9 +76,8 @@ def srun(
         return 0
     exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    place = " ".join(
-        [environment.get("__plan_count", "0"), line, *words]
-    )  # the same in each run of the script
+    # The same in each run of the script.
+    place = " ".join([environment.get("__plan_count", "0"), line, *words])
     placed = job.get("placed", {}).get(place, {})
     tasks, refusal = spread(options, job, environment, list(placed))
     kind = "refused." if refusal else ""  # which has no number

@@ -157,7 +157,7 @@ def _of_settings(resolved: ResolvedJob, key: str) -> bool:
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
-    """The value of a key as the resolved job has it in the end; None where it has none."""
+    """The final value of a key; None if it is not set."""
     head, dot, rest = key.partition(".")
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")

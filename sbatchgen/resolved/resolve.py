@@ -55,7 +55,7 @@ _SAME = (
 def resolve(
     profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
 ) -> ResolvedJob:
-    """The resolved job of a job on a cluster; of the layers the last one wins."""
+    """Return a job with everything decided for its cluster; of the layers the last one wins."""
     cluster, mode = profile.value, MODES[mode_name]
     partition_name = chosen or partition_name_of(cluster, layers, mode)
     partition = partition_of(cluster, partition_name)

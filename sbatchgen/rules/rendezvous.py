@@ -103,9 +103,8 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
         or known & launcher.options.keys()
     ):
         return False
-    knows = (
-        "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
-    )  # which finds it itself
+    # Ours finds it itself.
+    knows = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
     return "$" not in launch.program.name and not knows
 
 
