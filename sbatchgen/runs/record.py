@@ -116,7 +116,7 @@ class Record:
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)
 
     def value(self, name: str) -> str:
-        """Return the last value of a key or an option, such as "trainer" or "--time"; "" if none is known."""
+        """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""
         return next((each.value for each in reversed(self.values) if each.name == name), "")
 
 
