@@ -44,12 +44,12 @@ SBATCHGEN = """
 import os
 from pathlib import Path
 from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.plan.resolve import resolve
+from sbatchgen.resolved.resolve import resolve
 from sbatchgen.render.render import render
 from sbatchgen.rules.judge import check
 

@@ -92,7 +92,7 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
         what += "by then the training is over, or was killed at the time limit"
     else:  # of scancel, a preemption or the time limit, which the program gets as well
         what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
-    fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
+    fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
     yield Hit(script.at_word(last.command), what, fix, None if asked else "info")
 
 

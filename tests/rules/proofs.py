@@ -110,7 +110,7 @@ class Proof:
 _ONE_EACH = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 _HEAD = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 _TRAP = "trap 'touch stop' USR1\n"
-_LOOP = "while kill -0 $! 2>/dev/null; do wait $!; done"
+_LOOP = "while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
 _AWAITED = f"srun python train.py &\n{_LOOP}"
 
 _TASKS = (

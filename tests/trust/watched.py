@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CHANGED = "changed"  # what attempts write
+TOUCHED = 1e9  # attempts date a device back to January 2001
 KEY, SECRET = b"sbatchgen-lab", "secret-4711"
 SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - where the lab has its own
 _ADD_KEY, _KEYCTL = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
@@ -77,7 +78,7 @@ def _of_kernel() -> list[object]:
             Path("/proc/sys", name).read_text(encoding="ascii")
             for name in ("kernel/domainname", "kernel/printk_ratelimit")
         ),
-        *((about.st_mode, about.st_mtime_ns) for about in devices),
+        *((about.st_mode, about.st_mtime < TOUCHED) for about in devices),  # others touch /dev/null too
     ]
 
 
