@@ -30,7 +30,7 @@ class Mode:
     @property
     def replicates(self) -> bool:
         """Whether its only process has a replica of the model on each GPU."""
-        return self.gpus is None and self.processes == 1
+        return self.gpus is None and self.processes == 1 and not self.several_nodes
 
     @property
     def uses_gpus(self) -> bool:
@@ -48,6 +48,8 @@ MODES = {
         Mode(name="ddp", processes=None, nodes=2, launchers=LAUNCHERS),
     )
 }
+# A program of a job that is no trainer: one task on each of its nodes, with all GPUs that it has there.
+COMMAND = Mode(name="command", title="a command", nodes=2)
 if TYPE_CHECKING:
     ModeName = str
     Launcher = str

@@ -185,6 +185,41 @@ class Duration(int):
         return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
+class Period(int):
+    """A short time in seconds, printed with its unit."""
+
+    @classmethod
+    def parse(cls, text: str) -> Period:
+        """A number with a unit: 60s, 10m, 2h."""
+        total = seconds(meant_time(text)) if meant_time(text) else None
+        if not total:
+            raise ValueError(f"'{text}' is not a time with a unit, as 60s, 10m or 2h")
+        return cls(total)
+
+    def __str__(self) -> str:
+        return f"{int(self) // 60}m" if self and self % 60 == 0 else f"{int(self)}s"
+
+
+class ProgramName(str):
+    """The name of a program of a job, of which variables and files are made."""
+
+    TAKEN = frozenset(("master", "slurm", "sbatch", "srun", "nccl", "state", "job"))
+
+    @classmethod
+    def parse(cls, text: str) -> ProgramName:
+        """Lower-case letters, digits and dashes."""
+        if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None or len(text) > 30:
+            raise ValueError(f"'{text}' can't name a program: use lower-case letters, digits and dashes")
+        if text in cls.TAKEN:
+            raise ValueError(f"'{text}' can't name a program: {text.upper()}_PORT and its like are taken")
+        return cls(text)
+
+    @property
+    def variable(self) -> str:
+        """How its variables begin: SERVER of SERVER_HOST."""
+        return self.upper().replace("-", "_")
+
+
 class Moment(str):
     """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
 

@@ -1,6 +1,6 @@
 """What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, make_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,8 @@ from sbatchgen.units import (
     EnvName,
     EnvValue,
     LinePattern,
+    Period,
+    ProgramName,
     Resume,
     ShellPath,
     StepOption,
@@ -104,6 +106,60 @@ class _CommonKeys:
     lint: LintSpec = described("Settings of lint.", make=LintSpec)
 
 
+@record
+class Ready:
+    """What shows that a program is ready, one of four; a program without is ready once it runs."""
+
+    url: Argument | None = described("An address that answers, as http://{host}:{port}/health.")
+    port: Argument | None = described("A port that is open on its first node, as {port}.")
+    file: Argument | None = described("A file that it writes after its start.")
+    log: Text | None = described("A line that it prints: an extended regular expression, as of grep -E.")
+    within: Period = described("How long that may take before the job fails.", make=lambda: Period(600))
+
+    @property
+    def signs(self) -> list[str]:
+        """The keys that are set, but for the deadline."""
+        return [name for name in ("url", "port", "file", "log") if getattr(self, name)]
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        if len(self.signs) != 1:
+            yield "within", "a program is ready by one of url, port, file and log", "keep one of them"
+
+
+@record
+class _ProgramKeys:
+    """What a program has beside the keys that a job has too."""
+
+    command: tuple[Argument, ...] | None = described("The program and its arguments, if it is no trainer.")
+    nodes: Count | None = described(
+        "Nodes of its own; without, it shares the first node of the main program."
+    )
+    gpus: int | None = described("GPUs that it uses on each of its nodes. [default: all of nodes of its own]")
+    cpus: Count | None = described("CPUs that it uses on each of its nodes.")
+    ready: Ready = described("What shows that it is ready.", make=Ready)
+    needs: tuple[ProgramName, ...] = described("Programs that must be ready before it starts.", ())
+    main: bool = described("Whether the job ends when it does, with its exit status.", False)
+    once: bool = described("Whether it may end with 0 before the others.", False)
+    restarts: int = described("How often it is started again after it has ended.", 0)
+    grace: Period = described(
+        "How long it may go on after the TERM that it gets at the end.", make=lambda: Period(60)
+    )
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        given = vars(self)
+        starts = [name for name in ("command", "trainer", "mode") if given[name]]
+        if "command" in starts and len(starts) > 1:
+            yield "command", f"a program has a command or a {starts[-1]}, not both", "remove one of them"
+        if not starts:
+            yield "main", "the program has nothing to start", "add command: [...], or mode: and trainer:"
+        if self.command and given["args"]:
+            yield "args", "a command has its arguments in it", "move them into command: [...]"
+        if self.once and self.main:
+            yield "once", "the main program ends the job", "remove once or main"
+
+
 # The keys that choose a runtime.
 CHOOSING = tuple(dict.fromkeys(each.requires.key for each in RUNTIMES.values() if each.requires))
 RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtime.keys}
@@ -118,14 +174,43 @@ def _all_keys() -> list[tuple[str, Any, Any]]:
     return keys
 
 
-if TYPE_CHECKING:
-    JobSpec = _CommonKeys
-else:
-    JobSpec = make_dataclass(
-        "JobSpec",
-        _all_keys(),
-        namespace={"__doc__": "Everything a job may set.", "__module__": __name__},
+# The keys of a job that each of its programs may have.
+_OF_PROGRAM = (
+    *("mode", "launcher", "runtime", "nproc_per_node", "trainer", "args", "checkpoint", "resume_args"),
+    *("env", "step", "launcher_args", *RUNTIME_KEYS),
+)
+
+
+def _made(name: str, about: str, keys: list[tuple[str, Any, Any]], *bases: type) -> Any:
+    return make_dataclass(
+        name,
+        keys,
+        bases=bases,
+        namespace={"__doc__": about, "__module__": __name__},
         kw_only=True,
         eq=False,
         repr=False,
     )
+
+
+if TYPE_CHECKING:
+
+    class ProgramSpec(_ProgramKeys, _CommonKeys):
+        """One of several programs of a job."""
+
+    class JobSpec(_CommonKeys):
+        """Everything a job may set."""
+
+        programs: Mapping[ProgramName, ProgramSpec]
+else:
+    keys = _all_keys()
+    ProgramSpec = _made(
+        "ProgramSpec",
+        "One of several programs of a job.",
+        [key for key in keys if key[0] in _OF_PROGRAM],
+        _ProgramKeys,
+    )
+    several = described("Programs that run side by side, by name.", make=dict)
+    before = [key[0] for key in keys].index("options")
+    keys.insert(before, ("programs", Mapping[ProgramName, ProgramSpec], several))
+    JobSpec = _made("JobSpec", "Everything a job may set.", keys)

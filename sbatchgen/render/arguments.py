@@ -26,6 +26,8 @@ def node_rank(resolved: ResolvedJob) -> str:
 
 def nnodes(resolved: ResolvedJob) -> str:
     """Return the number of nodes, as a word."""
+    if resolved.share:
+        return str(resolved.nodes)
     return {"slurm": '"$SLURM_NNODES"', "env": '"$WORLD_SIZE"'}.get(resolved.profile.scheduler, "1")
 
 
@@ -34,7 +36,7 @@ def nproc(resolved: ResolvedJob) -> str:
     count, options = str(resolved.nproc_per_node), resolved.options
     asked = [name for name in GPU_OPTIONS if getattr(options, name)]
     one_each = resolved.nproc_per_node == resolved.gpus_per_node
-    if not (resolved.slurm and one_each) or options.exclusive or resolved.shards:
+    if resolved.share or not (resolved.slurm and one_each) or options.exclusive or resolved.shards:
         return count
     if not asked:  # the command line of sbatch may ask for GPUs
         return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'

@@ -61,6 +61,8 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
 
 def _common(resolved: ResolvedJob) -> dict[str, str]:
     exports = dict(COMMON_ENV)
+    if resolved.programs:  # each has its own CPUs
+        return exports | resolved.runtime.exports(resolved)
     if resolved.profile.scheduler != "none" and not _shares_whole_nodes(resolved):
         threads = (resolved.options.cpus_per_task or 1) * (resolved.options.ntasks_per_node or 1)
         exports["OMP_NUM_THREADS"] = str(max(1, threads // resolved.nproc_per_node))

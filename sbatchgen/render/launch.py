@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.render import arguments
-from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, trainer_is_file
+from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share, trainer_is_file
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
@@ -75,6 +75,8 @@ def several_tasks(resolved: ResolvedJob) -> bool:
 
 def meets(resolved: ResolvedJob) -> bool:
     """Whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
+    if resolved.programs:  # each that needs one has its own
+        return False
     named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
     return resolved.slurm and (named or (resolved.mode.several_processes and several_tasks(resolved)))
 
@@ -82,6 +84,8 @@ def meets(resolved: ResolvedJob) -> bool:
 def uses_code(resolved: ResolvedJob) -> bool:
     """Whether a program of the training package is started."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart
+    if resolved.is_command:
+        return looks
     return resolved.trainer is None or resolved.launcher is not None or _may_inherit_rank(resolved) or looks
 
 
@@ -90,6 +94,8 @@ def uses_data(resolved: ResolvedJob) -> bool:
     if "data_dir" in arguments.placeholders(resolved):
         return True
     by = resolved.origin("data").level
+    if resolved.is_command:
+        return False
     if resolved.trainer:  # the profile's data are those of the bundled trainer
         return by >= Level.PROJECT
     dataset = _dataset(resolved.args)
@@ -151,8 +157,15 @@ def targets(mounted: Iterable[str]) -> str:
 def _step(resolved: ResolvedJob) -> Iterator[str]:
     if not resolved.slurm:
         return
-    options = [f"--{name}={word}" for name, word in _own_options(resolved) if name not in resolved.step]
-    yield " ".join(["srun", *options])
+    options = [
+        f"--{name}={word}" if word else f"--{name}"
+        for name, word in _own_options(resolved)
+        if name not in resolved.step
+    ]
+    if resolved.share:
+        yield from quoting.packed(["srun", *options])
+    else:
+        yield " ".join(["srun", *options])
     step = dict(resolved.step)
     if step.get("cpu-bind") == GPU_CPUS:  # "false" where tasks have no GPU of their own
         masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
@@ -166,9 +179,11 @@ def _step(resolved: ResolvedJob) -> Iterator[str]:
 
 def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
     """Yield srun's options that follow from the resolved job, each with its value as a word of bash."""
-    if resolved.options.ntasks_per_node is None:  # a profile may leave it out of the directives
+    if share := resolved.share:
+        yield from _of_share(share, resolved)
+    elif resolved.options.ntasks_per_node is None:  # a profile may leave it out of the directives
         yield "ntasks-per-node", str(resolved.nproc_per_node if resolved.launcher == "srun" else 1)
-    if resolved.options.cpus_per_task is not None:
+    if resolved.options.cpus_per_task is not None and not share:
         yield "cpus-per-task", '"$SLURM_CPUS_PER_TASK"'  # 22.05 and 23.02 do not inherit it
     if several_tasks(resolved):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
@@ -177,6 +192,29 @@ def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
         yield "wait", str(resolved.runtime.wait_s)
     if resolved.launcher == "srun" and resolved.options.gpus_per_task and resolved.gpu_visibility == "node":
         yield "gpu-bind", "none"  # else a rank sees only its own GPU and NCCL loses the others
+
+
+def _of_share(share: Share, resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
+    """Yield the options by which a step has its share, and leaves the rest of the nodes to others.
+
+    Steps with --exact run at once where each names its memory; with --overlap they would get the same GPUs.
+    """
+    tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
+    yield "job-name", share.name
+    yield "nodelist", f'"${share.name.variable}_HOSTS"'
+    yield "nodes", str(share.nodes)
+    yield "ntasks", str(share.nodes * tasks)
+    if tasks > 1:
+        yield "ntasks-per-node", str(tasks)
+    if share.cpus:
+        yield "cpus-per-task", str(max(1, share.cpus // tasks))
+    if share.gpus_option:
+        yield share.gpus_option, f"gpu:{share.gpus}" if share.gpus_option == "gres" else str(share.gpus)
+    if share.shared:
+        yield "exact", ""
+        yield "mem", "0"
+    if not share.main:  # a file of each task: srun would wait for all that hold an output which it passes on
+        yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.name}.%t.log"'
 
 
 def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -199,6 +237,8 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
 
 
 def _trainer(resolved: ResolvedJob) -> Iterator[str]:
+    if resolved.is_command:
+        return  # its arguments are all
     ours = '"$CODE_DIR/training"'
     trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
     python = "python3"
@@ -233,6 +273,8 @@ def _may_inherit_rank(resolved: ResolvedJob) -> bool:
 def _nodes(resolved: ResolvedJob) -> str:
     if resolved.profile.scheduler == "env":
         return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # of the platform, which counts nodes
+    if resolved.share and resolved.launcher == "torchrun" and resolved.nodes > 1:
+        return f" --nnodes={resolved.nodes}"
     return ' --nnodes="$SLURM_NNODES"' if resolved.launcher == "torchrun" and resolved.nodes > 1 else ""
 
 

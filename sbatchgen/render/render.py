@@ -227,7 +227,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "directives": directives if resolved.slurm else [],
             **{name: getattr(resolved, name) for name in _OF_JOB},
             **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS[:3]},
-            "has_outcome": resolved.stoppable or sweep is not None,
+            "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
             "requeue_on_node_fail": waits_for_requeue,
             "asks_again": "again" in talk,
@@ -247,7 +247,9 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             and bool(resolved.settings.modules or resolved.settings.setup),
             "runtime_part": resolved.runtime.part,
             "foreign": foreign if resolved.runtime.is_container else [],
-            "requeues_early": "again" in talk and not resolved.consecutive and waits_long,
+            "requeues_early": "again" in talk
+            and not (resolved.consecutive or resolved.programs)
+            and waits_long,
             "mount_sources": launch.sources(mounted),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
@@ -259,9 +261,20 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
             "training_title": TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title,
-            "command_lines": launch.command(resolved, exported, mounted),
+            "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
+            "programs": (),
         }
+        | _of_programs(resolved, here)
     )
+
+
+def _of_programs(resolved: ResolvedJob, here: str) -> dict[str, Any]:
+    """Return the variables of a job with several programs."""
+    if not resolved.programs:
+        return {}
+    from sbatchgen.render.supervision import of_job  # of few jobs
+
+    return of_job(resolved, here)
 
 
 def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:

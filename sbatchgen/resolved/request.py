@@ -68,7 +68,8 @@ def read_request(
     profile_file = places.profile(name)
     profile = read_document(profile_file, Profile)
     modes = [each.values["mode"] for each in layers if "mode" in each.values]
-    mode = job if job in MODES else modes[-1] if modes else None
+    several = any(key.startswith("programs.") for each in layers for key in each.values)
+    mode = job if job in MODES else modes[-1] if modes else "single" if several else None
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
         raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
@@ -78,6 +79,10 @@ def read_request(
         raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
     def resolved_in(partition: str) -> ResolvedJob:
+        if several:
+            from sbatchgen.resolved.programs import resolve_programs
+
+            return resolve_programs(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
         return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
 
     if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:

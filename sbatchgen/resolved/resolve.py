@@ -14,7 +14,7 @@ from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, below_key, record_of
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES, JobSettings
-from sbatchgen.modes import MODES, Mode
+from sbatchgen.modes import COMMAND, MODES, Mode
 from sbatchgen.resolved.decided_values import DecidedValues
 from sbatchgen.resolved.job_gpus import add_other_gres, emit_gpus, gpus_and_shards, take_other_gres
 from sbatchgen.resolved.profile_layers import (
@@ -56,7 +56,7 @@ def resolve(
     profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
 ) -> ResolvedJob:
     """Return a job with everything decided for its cluster; of the layers the last one wins."""
-    cluster, mode = profile.value, MODES[mode_name]
+    cluster, mode = profile.value, {**MODES, COMMAND.name: COMMAND}[mode_name]
     partition_name = chosen or partition_name_of(cluster, layers, mode)
     partition = partition_of(cluster, partition_name)
     values = DecidedValues()

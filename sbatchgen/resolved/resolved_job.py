@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.finding import Place
+from sbatchgen.inputs.job_file import Ready
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import frozen_record
-from sbatchgen.modes import Mode
+from sbatchgen.modes import COMMAND, Mode
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runtimes.base import Runtime
 from sbatchgen.sbatch.gres import requested, requested_gpus
-from sbatchgen.units import Resume, ShellPath
+from sbatchgen.units import ProgramName, Resume, ShellPath
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.sweep import Sweep
@@ -38,6 +39,36 @@ def one_at_a_time(array: str) -> bool:
 def trainer_is_file(trainer: str) -> bool:
     """Whether your own trainer is a file, not a module."""
     return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
+
+
+@frozen_record
+class Share:
+    """What a program of a job has of it: nodes, from the first of its own on, and GPUs and CPUs of each."""
+
+    name: ProgramName
+    main: bool  # whether the job ends when it does
+    first: int
+    nodes: int
+    shared: bool  # whether others run on its first node
+    gpus: int
+    cpus: int  # 0: all of its nodes
+    gpus_option: Literal["", "gpus-per-node", "gres"]  # of srun, in a job with GPUs
+
+
+@frozen_record
+class JobProgram:
+    """One of several programs of a job, resolved as a job of its own."""
+
+    name: ProgramName
+    job: ResolvedJob
+    share: Share
+    env: tuple[str, ...]  # variables that it has alone
+    has_runtime: bool  # whether it has a runtime of its own
+    ready: Ready  # its texts are as arguments have them
+    needs: tuple[ProgramName, ...]
+    once: bool
+    restarts: int
+    grace: int  # seconds
 
 
 @frozen_record
@@ -84,7 +115,14 @@ class ResolvedJob:
     origins: Mapping[str, Origin]
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
     sweep: Sweep | None = None
+    programs: tuple[JobProgram, ...] = ()  # if it has several: all; the job is the main one
+    share: Share | None = None  # of a program, which is a job of its own here
     passed_over: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it starts a command as it is, no trainer."""
+        return self.mode is COMMAND
 
     @property
     def slurm(self) -> bool:
@@ -116,6 +154,11 @@ class ResolvedJob:
     def nodes(self) -> int:
         """Number of nodes."""
         return self.options.nodes or 1
+
+    @property
+    def training_nodes(self) -> int:
+        """Number of nodes of its main program."""
+        return next((each.share.nodes for each in self.programs if each.share.main), self.nodes)
 
     @property
     def fits_nowhere(self) -> bool:

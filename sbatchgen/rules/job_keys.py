@@ -56,8 +56,8 @@ def _counts(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB011", "error", "several nodes in a mode that uses one")
 def _nodes_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if not resolved.mode.several_nodes and resolved.nodes > 1:
-        what = f"mode '{resolved.mode.name}' runs on one node, but {resolved.nodes} were asked for"
+    if not resolved.mode.several_nodes and (nodes := resolved.training_nodes) > 1:
+        what = f"mode '{resolved.mode.name}' runs on one node, but {nodes} were asked for"
         yield Hit(job.at("options.nodes"), what, "use mode ddp, or --nodes 1")
 
 

@@ -23,7 +23,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.rule_page import FOLDER as RULE_PAGES
-from sbatchgen.units import RELEASES, Count, Duration, Memory, Port, Release, Resume, ShellPath
+from sbatchgen.units import RELEASES, Count, Duration, Memory, Period, Port, Release, Resume, ShellPath
 from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config
 
@@ -36,6 +36,7 @@ KINDS: dict[Any, str] = {
     Count: "number, 1 or more",
     Port: "port, 1024 to 65535",
     Duration: "time",
+    Period: "60s, 10m or 2h",
     Memory: "memory",
     Release: "release",
     ShellPath: "path",
@@ -211,9 +212,19 @@ def _records(kind: type, example: str, defaults: Mapping[str, str]) -> Iterator[
                 below = value.get(key.name) or {}
                 where = f"{path}.{key.name}" if path else key.name
                 waiting.append(
-                    (f"{where}.NAME", inside, next(iter(below.values()))) if named else (where, inside, below)
+                    (f"{where}.NAME", inside, _together(below)) if named else (where, inside, below)
                 )
         yield from _table(("key", "what", "type", "default", "example"), rows)
+
+
+def _together(several: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of all, with the values of the first that has each."""
+    made: dict[str, Any] = {}
+    for each in several.values():
+        for key, value in each.items():
+            both = isinstance(value, dict) and key in made
+            made[key] = {**value, **made[key]} if both else made.get(key, value)
+    return made
 
 
 def _row(
@@ -224,7 +235,9 @@ def _row(
     text, said = _without_default(key.metadata["help"])
     default = defaults.get(name, _default(key)) or said
     required = key.default is MISSING and key.default_factory is MISSING
-    shown = "" if isinstance(example, dict) and _record_in(kind) else f"`{_flow(example)}`"
+    shown = (
+        "" if example is None or (isinstance(example, dict) and _record_in(kind)) else f"`{_flow(example)}`"
+    )
     return (
         f"`{key.name}`{', required' * required}",
         text,

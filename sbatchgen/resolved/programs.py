@@ -1,0 +1,285 @@
+"""The programs of a job: the share that each has of its nodes, and where it finds the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sbatchgen.errors import CommandLineError, Problem, did_you_mean, nearest
+from sbatchgen.inputs.document import Document
+from sbatchgen.inputs.job_file import ProgramSpec, Ready
+from sbatchgen.inputs.layers import Layer, Level
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.keys import frozen_record, keys_of
+from sbatchgen.modes import COMMAND
+from sbatchgen.resolved.resolve import resolve
+from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, Share
+from sbatchgen.units import Argument, Count, ProgramName, Resume, Text
+
+MOST = 8  # programs of a job, each with a port of its own
+FACTS = ("host", "hosts", "port", "nodes")  # of each program, which the others may name
+_FACT = re.compile(rf"(?<![{{$])\{{(?:([A-Za-z][\w-]*)\.)?({'|'.join(FACTS)})\}}(?!\}})")
+_HEAD = "programs."
+
+
+@frozen_record
+class _Wanted:
+    """A program as it is written, and its share as far as that is written."""
+
+    name: ProgramName
+    spec: ProgramSpec
+    first: int
+    nodes: int
+    shared: bool  # whether it shares its node
+
+
+def resolve_programs(
+    profile: Document[Profile],
+    layers: Sequence[Layer],
+    *,
+    mode_name: str,
+    name: str,
+    chosen: str = "",
+) -> ResolvedJob:
+    """Return a job with several programs, everything decided, and so each of these.
+
+    The job is its main program, with all nodes: what stops, resumes and requeues it is that of the main one.
+    `mode_name` is the mode of a program that names none.
+
+    Raises:
+        CommandLineError: Its programs contradict each other.
+    """
+    wanted = _wanted(layers)
+    _refuse(wanted, layers)
+
+    def resolved(each: _Wanted, *more: Layer) -> ResolvedJob:
+        mode = COMMAND.name if each.spec.command else each.spec.mode or mode_name
+        return resolve(profile, [*layers, *more], mode_name=mode, name=name, chosen=chosen)
+
+    main = _main(wanted)
+    jobs = [resolved(each, _layer(each, wanted, whole=False, main=each is main)) for each in wanted]
+    whole = resolved(main, _layer(main, wanted, whole=True, main=True), _allocation(wanted, jobs))
+    option = "gres" if "gpu" in (whole.options.gres or "") else "gpus-per-node"
+    programs = [
+        _program(each, wanted, job, _share(each, job, option if whole.gpus_per_node else ""))
+        for each, job in zip(wanted, jobs, strict=True)
+    ]
+    return replace(whole, programs=tuple(programs))
+
+
+def _share(each: _Wanted, job: ResolvedJob, option: Any) -> Share:
+    cpus = each.spec.cpus or (job.options.cpus_per_task or 0) * (job.options.ntasks_per_node or 1)
+    return Share(
+        name=each.name,
+        main=each.spec.main,
+        first=each.first,
+        nodes=each.nodes,
+        shared=each.shared,
+        gpus=job.gpus_per_node,
+        cpus=cpus,
+        gpus_option=option,
+    )
+
+
+def _wanted(layers: Sequence[Layer]) -> list[_Wanted]:
+    """Return the programs with the nodes that each gets: those of its own in order, then what they share."""
+    specs: dict[ProgramName, ProgramSpec] = {}
+    for layer in layers:
+        specs |= {
+            ProgramName(key.removeprefix(_HEAD)): value
+            for key, value in layer.values.items()
+            if key.startswith(_HEAD)
+        }
+    order = sorted(specs, key=lambda name: (not specs[name].nodes, not specs[name].main))
+    main = next((name for name in order if specs[name].main), ProgramName())
+    first, at = 0, {}
+    for name in order:
+        if nodes := specs[name].nodes:
+            at[name], first = first, first + nodes
+    shared = at.get(main, first)  # beside the main program, or on a node for all that share
+    sharing = [name for name in order if name not in at]
+    return [
+        _Wanted(
+            name=name,
+            spec=spec,
+            first=at.get(name, shared),
+            nodes=int(spec.nodes or 1),
+            shared=name in sharing or bool(name == main and sharing),
+        )
+        for name, spec in specs.items()
+    ]
+
+
+def _main(wanted: Sequence[_Wanted]) -> _Wanted:
+    return next((each for each in wanted if each.spec.main), wanted[0])
+
+
+def _refuse(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> None:
+    """Raise CommandLineError with all that programs can't have."""
+    places = {key: place for layer in layers for key, place in layer.places.items()}
+    found = [*_of_all(wanted, layers), *(fault for each in wanted for fault in _of_one(each, wanted))]
+    if found:
+        raise CommandLineError(
+            [
+                Problem(what, places.get(key) or places.get(key.rpartition(".")[0], "programs"), fix)
+                for key, what, fix in found
+            ]
+        )
+
+
+def _of_all(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> Iterator[tuple[str, str, str]]:
+    """Yield what the programs can't have together: the key, what is wrong, and a fix."""
+    if len(wanted) > MOST:
+        yield "programs", f"{len(wanted)} programs, and a job has at most {MOST}", "join some of them"
+    mains = [each.name for each in wanted if each.spec.main]
+    for name in mains[1:]:
+        yield f"{_HEAD}{name}.main", f"{mains[0]} and {name} are both main", "keep one: it ends the job"
+    if circle := _circle({each.name: each.spec.needs for each in wanted}):
+        what = f"{' needs '.join(circle)}: none of them can start"
+        yield f"{_HEAD}{circle[0]}.needs", what, "remove one need"
+    given = {
+        key: value for layer in layers if layer.level >= Level.PROJECT for key, value in layer.values.items()
+    }
+    nodes = max(each.first + each.nodes for each in wanted)
+    if given.get("options.nodes", nodes) != nodes:
+        yield "options.nodes", f"{given['options.nodes']} nodes, and the programs have {nodes}", "remove it"
+    for option in ("array", "ntasks_per_node", "gpus", "gpus_per_task"):
+        if f"options.{option}" in given:
+            what = f"a job with several programs has no {option}"
+            yield f"options.{option}", what, "remove it: each program has its share"
+
+
+def _of_one(each: _Wanted, wanted: Sequence[_Wanted]) -> Iterator[tuple[str, str, str]]:
+    """Yield what names no other program: the key, what is wrong, and a fix."""
+    names, key = [other.name for other in wanted], f"{_HEAD}{each.name}"
+    for other in each.spec.needs:
+        if other not in names:
+            yield (
+                f"{key}.needs",
+                f"{each.name} needs '{other}', which is no program",
+                did_you_mean(other, names),
+            )
+    for named, fact in _named(each.spec):
+        if named and named not in names:
+            near = nearest(named, names) or names[0]
+            yield key, f"{{{named}.{fact}}} names no program of this job", f"write {{{near}.{fact}}}"
+
+
+def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return programs that need each other, the first once more at the end; none if all can start."""
+    for start in needs:
+        path, seen = [start], {start}
+        while path:
+            following = [name for name in needs.get(path[-1], ()) if name == start or name not in seen]
+            if not following:
+                path.pop()
+            elif start in following:
+                return [*path, start]
+            else:
+                path.append(following[0])
+                seen.add(following[0])
+    return []
+
+
+def _layer(each: _Wanted, wanted: Sequence[_Wanted], *, whole: bool, main: bool) -> Layer:
+    """Return what a program sets, as a layer over those of the job; `whole`: without what it has alone."""
+    spec = each.spec
+    values: dict[str, Any] = {}
+    own = {"mode", "command", *(("env", "runtime") if whole else ())}
+    for name, field in keys_of(ProgramSpec).items():
+        value = getattr(spec, field.name)
+        if value is None or name in own or field.name in _NOT_OF_JOBS:
+            continue
+        if isinstance(value, Mapping):
+            values |= {f"{name}.{key}": _told(text, each, wanted) for key, text in value.items()}
+        elif isinstance(value, tuple):
+            values[name] = tuple(_told(text, each, wanted) for text in value)
+        else:
+            values[name] = _told(value, each, wanted) if isinstance(value, str) else value
+    if spec.command:
+        values["args"] = tuple(_told(text, each, wanted) for text in spec.command)
+    if not whole:
+        values |= _share_values(each)
+    if not main or spec.command:  # it knows nothing of the files by which a script asks to stop
+        values["resume"] = Resume("off")
+    return Layer(Level.JOB, values, {})
+
+
+_NOT_OF_JOBS = {"command", "nodes", "gpus", "cpus", "ready", "needs", "main", "once", "restarts", "grace"}
+
+
+def _share_values(each: _Wanted) -> dict[str, Any]:
+    """Return the options that stand for the share of a program."""
+    values: dict[str, Any] = {"options.nodes": Count(each.nodes)}
+    gpus = each.spec.gpus
+    if gpus is None and each.shared and not each.spec.main:
+        gpus = 0
+    if gpus is not None:
+        values["options.gpus_per_node"] = Text(gpus)
+    if each.spec.cpus and not each.spec.nproc_per_node:
+        values["options.cpus_per_task"] = each.spec.cpus
+    return values
+
+
+def _told(text: str, each: _Wanted, wanted: Sequence[_Wanted]) -> str:
+    """Return a text with variables in place of {port}, {server.host} and their like."""
+
+    def variable(match: re.Match[str]) -> str:
+        name, fact = ProgramName(match[1] or each.name), match[2]
+        if fact == "nodes":
+            return str(next(other.nodes for other in wanted if other.name == name))
+        return f"{{env:{name.variable}_{fact.upper()}}}"
+
+    return (
+        type(text)(_FACT.sub(variable, text))
+        if isinstance(text, Argument)
+        else _FACT.sub(lambda match: variable(match).replace("{env:", "${"), text)
+    )
+
+
+def _named(spec: ProgramSpec) -> Iterator[tuple[str, str]]:
+    """Yield the programs, "" for its own, and the facts that the texts of a program name."""
+    texts = [*(spec.command or ()), *(spec.args or ()), *filter(None, spec.env.values())]
+    texts += [getattr(spec.ready, name) for name in spec.ready.signs]
+    for text in texts:
+        yield from ((match[1] or "", match[2]) for match in _FACT.finditer(text))
+
+
+def _program(each: _Wanted, wanted: Sequence[_Wanted], job: ResolvedJob, share: Share) -> JobProgram:
+    spec = each.spec
+    signs: dict[str, Any] = {
+        name: _told(getattr(spec.ready, name), each, wanted) for name in spec.ready.signs
+    }
+    return JobProgram(
+        name=each.name,
+        job=replace(job, share=share),
+        share=share,
+        env=tuple(spec.env),
+        has_runtime=spec.runtime is not None,
+        ready=Ready(**signs, within=spec.ready.within),
+        needs=tuple(spec.needs),
+        once=spec.once,
+        restarts=spec.restarts,
+        grace=int(spec.grace),
+    )
+
+
+def _allocation(wanted: Sequence[_Wanted], jobs: Sequence[ResolvedJob]) -> Layer:
+    """Return what the programs ask Slurm for together: the most that they have on one of the nodes."""
+    shares = [_share(each, job, "") for each, job in zip(wanted, jobs, strict=True)]
+    nodes = max(share.first + share.nodes for share in shares)
+    gpus, cpus = [0] * nodes, [0] * nodes
+    for share in shares:
+        for node in range(share.first, share.first + share.nodes):
+            gpus[node] += share.gpus
+            cpus[node] += share.cpus
+    values: dict[str, Any] = {"options.nodes": Count(nodes), "options.ntasks_per_node": Count(1)}
+    if all(share.cpus for share in shares):
+        values["options.cpus_per_task"] = Count(max(cpus))
+    if max(gpus):
+        values["options.gpus_per_node"] = Text(max(gpus))
+    else:
+        values["gpu_request"] = "none"
+    return Layer(Level.JOB, values, dict.fromkeys(values, "the programs together"))
