@@ -16,7 +16,7 @@ from sbatchgen.rules.judge import check
 from tests.cluster.slurm import Cluster
 from tests.tables import hold
 
-GRACE_S = 4
+GRACE_S, SHARED_MEMORY = 4, "/dev/shm"  # noqa: S108
 PROFILE = """
 name: Test
 url: https://example.org
@@ -129,7 +129,7 @@ def left(cluster: Cluster) -> Iterator[str]:
     for node in cluster.nodes:
         found = cluster.root(["pgrep", "-a", "-u", cluster.user], on=node, check=False).stdout
         yield from (f"{node}: {line}" for line in found.splitlines())
-        yield from cluster.root(["find", "/dev/shm/", "-type", "f"], on=node)  # noqa: S108.stdout.splitlines()
+        yield from cluster.root(["find", SHARED_MEMORY, "-type", "f"], on=node).stdout.splitlines()
 
 
 def ends_as_it_should(case: Case, cluster: Cluster, job: int) -> None:
