@@ -30,19 +30,12 @@ class OptionSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A refusal of a job by Slurm.
+    """A refusal of a job by Slurm."""
 
-    Attributes:
-        says: Slurm's own words.
-        means: The same in plain words; "" if refusals.yaml does not know the text.
-        options: The options of the job that may be at fault.
-        fix: What to do.
-    """
-
-    says: str
-    means: str = ""
-    options: tuple[OptionSource, ...] = ()
-    fix: str = ""
+    says: str  # Slurm's own words
+    means: str = ""  # the same in plain words; "" if refusals.yaml does not know the text
+    options: tuple[OptionSource, ...] = ()  # the options of the job that may be at fault
+    fix: str = ""  # what to do
 
     @property
     def problem(self) -> Problem:
@@ -53,23 +46,14 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of `sbatch --test-only`.
+    """The answer of `sbatch --test-only`."""
 
-    Attributes:
-        accepted: Whether Slurm would accept the job.
-        says: Its own words.
-        warnings: Its warnings.
-        start: When the job would start, as Slurm prints it, if all running jobs used up their time.
-        nodes: Where it would start.
-        refusals: Why Slurm would refuse the job.
-    """
-
-    accepted: bool
-    says: str
-    warnings: tuple[str, ...] = ()
-    start: str = ""
-    nodes: str = ""
-    refusals: tuple[Refusal, ...] = ()
+    accepted: bool  # whether Slurm would accept the job
+    says: str  # Slurm's own words
+    warnings: tuple[str, ...] = ()  # its warnings
+    start: str = ""  # when the job would start, as Slurm prints it, if all running jobs used up their time
+    nodes: str = ""  # where it would start
+    refusals: tuple[Refusal, ...] = ()  # why Slurm would refuse the job
 
 
 @dataclass(frozen=True, kw_only=True)
