@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from sbatchgen.bash import Assignment, Body, Command
-from sbatchgen.bash.statement import VariableUse
+from sbatchgen.bash import Assignment, Body, Command, VariableUse
 from sbatchgen.executables.program import programs
 from sbatchgen.job.launches import HELPERS
 

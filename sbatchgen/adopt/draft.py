@@ -8,10 +8,9 @@ from typing import Any
 
 from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.remarks import RANK, Outcome, Remark
-from sbatchgen.bash import Word
-from sbatchgen.bash.body import Body
+from sbatchgen.bash import Body, Piece, Word
 from sbatchgen.bash.chain import Tool, ToolOption
-from sbatchgen.bash.word import LITERAL, Piece
+from sbatchgen.bash.word import LITERAL
 from sbatchgen.job.launches import slurm_number
 from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName, ShellPath

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
-from sbatchgen.bash import Word
-from sbatchgen.bash.word import Piece
+from sbatchgen.bash import Piece, Word
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 

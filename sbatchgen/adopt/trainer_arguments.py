@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.bash import Word
-from sbatchgen.bash.body import Body
-from sbatchgen.bash.word import Piece
+from sbatchgen.bash import Body, Piece, Word
 
 _OWN = ("@", "*")  # the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")

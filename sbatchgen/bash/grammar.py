@@ -117,24 +117,17 @@ def _is_escaped(text: str, at: int) -> bool:
 
 
 @cache
-def _language() -> tree_sitter.Language:
-    import tree_sitter_bash
-    from tree_sitter import Language
-
-    return Language(tree_sitter_bash.language())
-
-
-@cache
 def _parser() -> tree_sitter.Parser:
-    from tree_sitter import Parser
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
 
-    return Parser(_language())
+    return Parser(Language(tree_sitter_bash.language()))
 
 
 @cache
 def _kinds() -> dict[int, str]:
     """The names of the nodes, by the grammar's numbers; a number can change with the grammar."""
-    language = _language()
+    language: tree_sitter.Language = _parser().language  # type: ignore[assignment] # it was given one
     names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
     return {0xFFFF: "ERROR"} | {
         number: name

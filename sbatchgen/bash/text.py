@@ -20,19 +20,14 @@ class Fault(NamedTuple):
 
 
 class ShellText:
-    """The text of a script, in which offsets are characters from 0.
-
-    Attributes:
-        text: The text; a carriage return at the end of a line is a blank here.
-        fixed: Whether all of it has one position, that of a word whose value it is.
-    """
+    """The text of a script, in which offsets are characters from 0."""
 
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
-        self.text = text
+        self.text = text  # a carriage return at the end of a line is a blank here
         self._origin = origin
-        self.fixed = fixed
+        self.fixed = fixed  # whether all of it has one position, that of a word whose value it is
 
     @cached_property
     def _line_starts(self) -> list[int]:

@@ -31,16 +31,13 @@ READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", 
 
 
 class Variables:
-    """The variables of a script.
-
-    Attributes:
-        sets: Each time that a variable gets or loses a value, in the order of the text.
-    """
+    """The variables of a script."""
 
     def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
         self._source = walk.source
         self._functions = [(node.start, node.end) for node in walk.functions]
         self._loops = [(loop.start, loop.end) for loop, _ in walk.loops]
+        # Each time that a variable gets or loses a value, in the order of the text.
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
         self._by_name: dict[str, list[Assignment]] = {}
         for assignment in self.sets:

@@ -44,8 +44,8 @@ class Language:
 class Parser:
     """Reads a text."""
 
-    def __init__(self, _: Language) -> None:
-        pass
+    def __init__(self, language: Language) -> None:
+        self.language = language
 
     def reset(self) -> None:
         """Forget an unfinished text; JavaScript has done that."""
