@@ -4,8 +4,6 @@ A file of ours is replaced, never changed: a new one is written beside it, flush
 So the file is always whole. The new one's name can't be guessed: no link can be planted there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

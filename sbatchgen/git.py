@@ -5,8 +5,6 @@ transports that fetch what is missing (git-config(1), gitattributes(5)). It come
 whoever can write it could run commands as this user.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ bash's quoting is wrong in a directive: to sbatch a backslash is an escape even 
 src/sbatch/opt.c).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Then the script that they render is compared with the old one: it must ask Slurm
 same, except for what the account lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The blocks of a script: its statements, with the lines of each."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Container, Iterator
 from dataclasses import dataclass

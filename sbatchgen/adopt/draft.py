@@ -1,7 +1,5 @@
 """A job and its profile while a script is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

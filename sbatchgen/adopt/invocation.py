@@ -4,8 +4,6 @@ Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py, whose o
 PET_NAME.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 

@@ -1,7 +1,5 @@
 """A script as `adopt` reads it, line by line: with its defaults, without words that may be empty."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The lines before the training -> modules, runtime and env; the rest stays as setup."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

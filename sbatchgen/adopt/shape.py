@@ -1,7 +1,5 @@
 """How many processes the training has, and what starts them -> mode, launcher, nodes and tasks."""
 
-from __future__ import annotations
-
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.job.launches import Launch, fixed_nodes

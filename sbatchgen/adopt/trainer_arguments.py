@@ -1,7 +1,5 @@
 """The arguments of the trainer -> those of a job: text, and variables of the job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The launch that is the training of a script, and the statements next to it."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Arrays and variables are followed if the text says what they hold; bash -c 'STRI
 and the chain continues with the command that it ends in.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The text of a script: its syntax tree, and lines and columns in it."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from functools import cached_property

@@ -6,8 +6,6 @@ order of the text is not that of time, no later assignment may set the variable;
 the whole script.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The commands of a syntax tree, each with what surrounds it: one pass over the tree."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ The syntax tree gives where a word and the expansions in it start and end; its q
 Source: bash(1), QUOTING and EXPANSION.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A profile compared with its cluster: what is stale, and what is new."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The profile of a live cluster: keys for what Slurm shows, comments for what it does not."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The kinds of nodes of a partition, with what jobs may use of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The answers of Slurm about its cluster; each question is asked once."""
 
-from __future__ import annotations
-
 import os
 import platform
 import pwd

@@ -1,7 +1,5 @@
 """The file of a profile with its cluster's values, edited where they are; every other byte stays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import yaml

@@ -4,8 +4,6 @@ PROGRAMS["timeout"].operands  # 1: the duration, before the command that it star
 programs("shell")  # bash, sh, dash and others
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 

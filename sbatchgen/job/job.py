@@ -1,7 +1,5 @@
 """A job and its cluster: what rules judge, be it a resolved job (`JudgedJob`) or a script (`JobScript`)."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 

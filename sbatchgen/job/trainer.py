@@ -1,7 +1,5 @@
 """A trainer of one's own, seen from the folder of submission: its text, and what follows for restarts."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Only what is certain is said: of a trainer that imports a package which is not listed here, nothing is known.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

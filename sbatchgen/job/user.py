@@ -1,7 +1,5 @@
 """The user who makes a job: what the cluster says of this user, and which partitions are closed to it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import suppress

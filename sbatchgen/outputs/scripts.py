@@ -1,7 +1,5 @@
 """What `adopt` prints, and `lint` of rules; of findings, `lint` prints those of `lint.formats`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 

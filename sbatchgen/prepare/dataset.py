@@ -1,7 +1,5 @@
 """MNIST, downloaded or drawn before a job holds GPUs."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import runpy

@@ -1,7 +1,5 @@
 """An image for Apptainer or Enroot, prepared by their own commands before a job holds GPUs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """GPUs of a cluster, and the room for a job there, as people and programs read them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

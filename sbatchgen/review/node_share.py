@@ -1,7 +1,5 @@
 """What a job asks Slurm for, beside what a node has, and what that costs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from sbatchgen.inputs.profile import Partition

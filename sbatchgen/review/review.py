@@ -4,8 +4,6 @@ The fields of these dataclasses are what `--format json` prints.
 None stands for what is not known or does not apply.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A review as plain text, and on a terminal with colours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

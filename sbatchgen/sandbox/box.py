@@ -1,7 +1,5 @@
 """A sandbox of bubblewrap, and a program that runs in it to its end. Source: bwrap(1) of 0.11."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import marshal

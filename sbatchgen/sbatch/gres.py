@@ -3,8 +3,6 @@
 Source: Slurm's gres.c, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@ The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, rel
 26.05, and the behaviour of sbatch 22.05.8.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Source: update_job_dependency, build_feature_list and _build_license_list of slu
 Whether a job, a feature or a licence exists is not checked, nor are counts of features in brackets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

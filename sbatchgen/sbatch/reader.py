@@ -12,8 +12,6 @@ compared with each other. What slurm.conf decides is not judged, and rare values
 between 22.05 and 26.05 counts from the release whose source has it first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ What is refused here is refused by every sbatch; rare forms are let pass. Source
 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
-from __future__ import annotations
-
 import re
 import signal as signals
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Not every site has one, and the controller knows more of a job that has not ended: ask queue.py first.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

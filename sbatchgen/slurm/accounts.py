@@ -1,7 +1,5 @@
 """Accounts and qualities of service in Slurm's database: sacctmgr(1). Not every site has one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

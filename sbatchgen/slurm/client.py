@@ -1,7 +1,5 @@
 """Slurm's commands: started in a known environment, within a time limit, their output decoded."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

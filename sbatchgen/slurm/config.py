@@ -1,7 +1,5 @@
 """The settings of a live cluster, `scontrol show config`, and how other records of scontrol are read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields

@@ -6,8 +6,6 @@ has no shards to give (gres.html of Slurm). How many shards of a GPU are in use 
 other job starts there.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Nodes that Slurm hides are left out: those in the cloud that are switched off, a
 Source of the lines: node_info.c of Slurm 20.11 to 26.05.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping

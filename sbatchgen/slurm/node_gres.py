@@ -3,8 +3,6 @@
 What a job asks for is read by sbatch/gres.py. Source of the shapes: gres.c of Slurm 20.11 to 26.05.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass

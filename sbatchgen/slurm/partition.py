@@ -1,7 +1,5 @@
 """The partitions of a live cluster: `scontrol show partition`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

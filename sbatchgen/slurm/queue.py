@@ -4,8 +4,6 @@ How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes b
 for older ones.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Only what is free is looked at. Other jobs that wait may come first, and limits 
 back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How jobs of sbatchgen are found: by the folder of their script, which squeue(1) shows as their Command."""
 
-from __future__ import annotations
-
 import re
 import secrets
 

@@ -3,8 +3,6 @@
 A job is found again by its Command, the path of its script: no other submission has this folder.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

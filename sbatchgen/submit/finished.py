@@ -1,7 +1,5 @@
 """The submission of a finished script: its bytes as they are, and lint's findings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The submission of a job that is rendered: its findings, its script and its record."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

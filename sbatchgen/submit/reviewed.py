@@ -3,8 +3,6 @@
 The newest of what was reviewed is kept in files that only this user reads, to show what has changed since.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The arrays of a sweep, submitted one after the other."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

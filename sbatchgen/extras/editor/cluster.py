@@ -1,7 +1,5 @@
 """A cluster for somebody who writes a script: its limits with their places, and names to choose from."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What each option of sbatch means, in a line, and the words that some of them take."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The language server: what an editor asks over stdin and stdout, in the words of its protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

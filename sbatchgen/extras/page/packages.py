@@ -1,7 +1,5 @@
 """The packages of npm that the page is made of: Pyodide, tree-sitter, its grammar of bash, and mvdan/sh."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

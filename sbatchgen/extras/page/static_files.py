@@ -1,7 +1,5 @@
 """Writes the folder of a page: static files for any web server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

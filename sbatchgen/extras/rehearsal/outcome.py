@@ -1,7 +1,5 @@
 """What a rehearsal proved: a row for each thing that was tried."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict

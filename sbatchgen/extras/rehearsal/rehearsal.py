@@ -1,7 +1,5 @@
 """The rehearsal of a job: its script really runs, in a sandbox, with all nodes played by this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import marshal
