@@ -91,9 +91,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
-def first_names(names: Sequence[str], most: int) -> str:
+def first_names(names: Sequence[str], count: int) -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
 def numbers_as_text(numbers: Iterable[int]) -> str:

@@ -57,7 +57,7 @@ def arguments(
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return the placeholder of an array of what bash makes of a word; None if that may be another then."""
+    """Return a placeholder of the array that a word becomes; None if it could become another in the job."""
     # Not of the old script.
     is_new = f"({word.text})" not in draft.made and word.source is not draft.body.source
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)

@@ -1,4 +1,4 @@
-"""A trainer of one's own, seen from the folder of submission: its text, and what follows for restarts."""
+"""The user's own trainer, seen from the folder of submission: its text, and what follows for restarts."""
 
 import itertools
 from collections.abc import Mapping, Sequence

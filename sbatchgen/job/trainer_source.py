@@ -1,4 +1,4 @@
-"""What the text of a trainer of one's own says of it: read, never imported or run.
+"""What the text of the user's own trainer says of it: read, never imported or run.
 
 Only what is certain is said: of a trainer that imports a package which is not listed here, nothing is known.
 """

@@ -41,7 +41,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         with new.open("rb") as made:
             os.fsync(made.fileno())
         if os.path.lexists(target) and not force:
-            raise DocumentError.of(f"{target} is there by now, made by another: it is kept")
+            raise DocumentError.of(f"another process has made {target} meanwhile: it was not replaced")
         new.replace(target)
 
 
@@ -67,7 +67,7 @@ def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[
 
     def pass_on(number: int, _: FrameType | None) -> None:
         came.append(number)
-        if process:  # of Ctrl-C the program hears too, of a signal to this process it does not
+        if process:  # Ctrl-C reaches the program too, a signal to this process alone does not
             process.kill() if len(came) > 1 else process.terminate()
 
     with _handled_by(pass_on):

@@ -72,7 +72,7 @@ def read_progress(
 ) -> Progress | None:
     """Return how far the training in a run folder is; None if no training has written there.
 
-    A trainer of one's own may say it in its log: see `log_events`, also for `submissions` and `task`.
+    The user's own trainer may say it in its log: see `log_events`, also for `submissions` and `task`.
     """
     status = read_object(run_dir / STATUS)
     last = some_events(run_dir, from_end=True) or log_events(run_dir, submissions, task, from_end=True)

@@ -58,7 +58,7 @@ class Box(NamedTuple):
     readable: Sequence[str] = ()  # paths that are shown read-only, outer ones first
     files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
     over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over those of the system
-    kept: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
+    writable: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
     devices: Sequence[str] = ()  # beside /dev/null and its like
     network: Literal["loopback", "machine"] = "loopback"
     trusts: bool = False  # the user starts the program as their own: it gets what data loaders need
@@ -99,7 +99,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         if report:
             return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
         problem = says.rpartition("\n")[2] or f"it ended with {process.returncode}"
-    fix = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
+    fix = "run it on another machine, where `unshare -Urn true` works: it does not ask the cluster"
     raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=fix)
 
 
@@ -190,7 +190,7 @@ def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], lis
     for path, (data, mode) in box.over.items():
         numbers.append(_memory_file(opened, data))
         line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
-    line += [word for path, folder in box.kept.items() for word in ("--bind", folder, path)]
+    line += [word for path, folder in box.writable.items() for word in ("--bind", folder, path)]
     line += ["--ro-bind", os.path.realpath(sys.executable), python := _python(box), "--", python]
     return [*line, "-I", "-S", "-c", _START], numbers
 

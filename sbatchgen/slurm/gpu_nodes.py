@@ -125,7 +125,7 @@ def _named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
 
 
 def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """Return the type of each GPU: that of which it is in use, else in the order of the configuration."""
+    """Return each GPU's type: by the GRES in use if a job has it, else in the order of the configuration."""
     left = Counter[str]()
     for gres in configured:
         left[gres.type] += min(gres.count, MOST)

@@ -33,7 +33,7 @@ class SlurmPartition:
     time_max_s: int | None = printed("MaxTime", seconds)
     time_default_s: int | None = printed("DefaultTime", seconds)
     nodes_max: int | None = printed("MaxNodes", limit)
-    nodes_min: int | None = printed("MinNodes", lambda most: limit(most) or None)
+    nodes_min: int | None = printed("MinNodes", lambda fewest: limit(fewest) or None)
     accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # who alone may use it; empty: all
     qos: tuple[str, ...] = printed("AllowQos", _allowed)
     groups: tuple[str, ...] = printed("AllowGroups", _allowed)

@@ -76,11 +76,11 @@ class Meter:
         """Begin steps of another kind: the first one is measured."""
         self.synced, self.steps, self.every = time.perf_counter(), 0, 1
 
-    def due(self, step: int, most: int) -> bool:
-        """Count a step; whether the processes synchronise after it, as they do after every `most` steps."""
+    def due(self, step: int, period: int) -> bool:
+        """Count a step; whether the processes synchronise after it, as they do after every `period` steps."""
         self.steps += 1
         self.window_steps += 1
-        return self.steps >= self.every or step % most == 0
+        return self.steps >= self.every or step % period == 0
 
     def step_s(self) -> float:
         """Seconds that a step has taken since they synchronised; 0 if there was none."""

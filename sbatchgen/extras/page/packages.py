@@ -29,7 +29,7 @@ def installed(named: Path | None, cache: Path | None) -> Path:
         return named
     if cache is None:
         raise DocumentError.of(
-            "there is no folder of your own for npm's packages", fix="name them: --packages FOLDER"
+            "there is no folder of your own for npm's packages", fix="name a folder: --packages FOLDER"
         )
     lock = (FILES / "package-lock.json").read_bytes()
     folder = cache / f"page-{hashlib.sha256(lock).hexdigest()[:16]}"

@@ -116,7 +116,7 @@ def rehearse(
             readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
             files={**data, **_files(script, held, job, played)},
             over={"/etc/hosts": (hosts.encode(), 0o644)},
-            kept={run_dir: outside},
+            writable={run_dir: outside},
             devices=_gpus(),
             network="machine" if network else "loopback",
             trusts=True,

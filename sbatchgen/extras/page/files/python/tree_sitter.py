@@ -74,7 +74,7 @@ class WalkedTree:
 
 
 class Cursor:
-    """A place in a tree. It is its own node: nothing keeps one longer than the cursor is there."""
+    """A place in a tree, and the node there: no caller keeps a node after the cursor moves."""
 
     def __init__(self, tree: WalkedTree) -> None:
         self._tree, self._at, self._above = tree, 0, list[int]()
