@@ -65,9 +65,9 @@ class Job:
         """What the profile says of this user; None if it is about another one."""
         if self.profile.user is None:
             return None
-        from sbatchgen.job.user import user_of  # few profiles have one
+        from sbatchgen.job.user import user_of_process  # few profiles have one
 
-        return user_of(self.profile)
+        return user_of_process(self.profile.user)
 
     @property
     def settings(self) -> tuple[JobSettings, ...]:

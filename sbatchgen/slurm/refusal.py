@@ -133,18 +133,13 @@ def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
     return options
 
 
-def explain(stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return what stderr of sbatch means for a job with these options, by long name."""
+def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
+    """Return what stderr of sbatch means for a job with these options, or at least its exit status."""
     lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
     special = any(refusal.means for refusal, general in lines if not general)
     shown = [refusal for refusal, general in lines if not (general and special)]
     once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
-    return list(reversed(once.values()))
-
-
-def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Explain like `explain`, but never return nothing: at least the exit status of sbatch."""
-    return explain(stderr, asked) or [Refusal(says=f"sbatch ended with exit status {returncode}")]
+    return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
 def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> Answer:
