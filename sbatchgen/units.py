@@ -262,9 +262,8 @@ class Weights(Text):
             amount = {"cpu": cpus, "gres/gpu": gpus, "node": 1, "mem": mib}.get(name.lower())
             if amount is None:
                 return None
-            total += (
-                float(weight) * amount * (1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1)
-            )
+            units = 1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1
+            total += float(weight) * amount * units
         return total
 
 

@@ -27,12 +27,10 @@ class Block:
     """A statement of a script; several may share a line."""
 
     body: Body  # of the script
-    # the numbers of its first and its last line
-    first: int
-    last: int
-    # where it starts and ends, in characters from 0
-    start: int
-    end: int
+    first: int  # the number of its first line
+    last: int  # the number of its last line
+    start: int  # where it starts, in characters from 0
+    end: int  # where it ends
 
     @property
     def lines(self) -> range:

@@ -155,9 +155,8 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
-        known = (
-            command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
-        )
+        inner = command.test or command.context.substitution
+        known = inner or command.name in _NO_PREFIX or not command.words
         if not command.context.top or (launch.is_helper if launch else known):
             continue
         first = launch.program.words[0] if launch else command.words[0]

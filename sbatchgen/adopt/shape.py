@@ -111,9 +111,8 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
 def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
-    on_gpu = launch.container and not {"nv", "rocm", "gpu"}.isdisjoint(
-        option.name for option in launch.container.given
-    )
+    options = {option.name for option in launch.container.given} if launch.container else set()
+    on_gpu = options & {"nv", "rocm", "gpu"}
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:

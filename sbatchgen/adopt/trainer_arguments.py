@@ -105,9 +105,8 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
 def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
     """Return what a job has for an expansion in a string, which a task may make."""
     if piece.kind == "glob" and piece.text.startswith("["):  # a list, as layers=[64,64]
-        draft.note(
-            f"{piece.text} stays as it is: bash replaces it only by names of files, as letters of a list"
-        )
+        why = "bash replaces it only by names of files, as letters of a list"
+        draft.note(f"{piece.text} stays as it is: {why}")
         return piece.text
     plain = piece.kind == "variable" and not piece.subscript and not piece.operator
     if plain and _OF_TASKS.fullmatch(piece.name):  # a mark, for which each task sets its value

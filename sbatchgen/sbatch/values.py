@@ -65,10 +65,8 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
     elif kind == "gres" and fold(text) in ("help", "list"):
         raise RefusedError
     elif not _is_taken(kind, text):
-        is_hint = kind == "hint"
-        raise RefusedError(
-            f'unrecognized --hint argument "{text}"' if is_hint else f"Invalid --{option} specification"
-        )
+        of_hint = f'unrecognized --hint argument "{text}"'
+        raise RefusedError(of_hint if kind == "hint" else f"Invalid --{option} specification")
 
 
 def _is_taken(kind: str, text: str) -> bool:

@@ -53,16 +53,14 @@ class Server(LanguageServer):
         """Return what counts for scripts in a folder; without a cluster, if that can't be read."""
         if folder not in self.settings:
             try:
-                self.settings[folder] = settings_of(
-                    Places(folder, self.environment), self.profile, self.slurm
-                )
+                places = Places(folder, self.environment)
+                self.settings[folder] = settings_of(places, self.profile, self.slurm)
             except SbatchgenError as error:
                 for what, at, fix in error.problems[:3]:
                     text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
                     self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
-                self.settings[folder] = Settings(
-                    profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True
-                )
+                none = Settings(profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True)
+                self.settings[folder] = none
         return self.settings[folder]
 
     def publish(self, uri: str, *, saved: bool) -> None:

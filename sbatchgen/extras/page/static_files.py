@@ -26,12 +26,7 @@ _LIBRARIES = "/lib/python3.14/site-packages"
 _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
 _LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
-_OF_WHEEL = (
-    "templates",
-    "profiles",
-    "schemas",
-    "code",
-)  # folders beside the package, which a wheel has in it
+_OF_WHEEL = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
 _SECONDS = 600
 
 # A path in the browser, the path here, and whether texts for people are kept.
