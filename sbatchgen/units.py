@@ -77,7 +77,7 @@ def in_seconds(duration: float) -> str:
 
 
 def in_units(duration: float) -> str:
-    """Return seconds in the largest unit of which they are two or more: 4 s, 5 min or 3 h."""
+    """Return seconds in the largest unit that gives two or more: 4 s, 5 min or 3 h."""
     for unit, name in ((3600, "h"), (60, "min")):
         if duration >= 2 * unit:
             return f"{duration / unit:.0f} {name}"

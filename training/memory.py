@@ -119,7 +119,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     # else with real tensors, on the CPU
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
-    # torch 2.2 takes tensors without contents for those of torch.compile.
+    # torch 2.2 takes tensors without contents for tensors of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
     with mode, Counter() as counter, alike, patch.object(nn.functional, "dropout", dropout):
         session = session_of(config, processes, data, model)

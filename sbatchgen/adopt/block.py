@@ -49,7 +49,7 @@ class Block:
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """Its commands, also those in substitutions and functions."""
+        """Its commands, also commands in substitutions and functions."""
         return self._inside(self.body.commands)
 
     @cached_property

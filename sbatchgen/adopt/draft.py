@@ -24,7 +24,7 @@ class Draft:
     """The job and the profile so far."""
 
     script: JobScript
-    environment: Mapping[str, str]  # that of the user, for HOME and USER
+    environment: Mapping[str, str]  # the user's, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
     job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML

@@ -73,7 +73,7 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
 
 
 def _meeting(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
-    """Return the variables of the master address and ranks, and those that they are made of."""
+    """Return the variables of the master address and ranks, and the variables in their values."""
     assigned = draft.script.assigned
     names = {*_MEETING, *RANKS} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():

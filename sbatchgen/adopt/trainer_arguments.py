@@ -1,4 +1,4 @@
-"""The arguments of the trainer -> those of a job: text, and variables of the job."""
+"""The arguments of the trainer -> the arguments of a job: text, and variables of the job."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from sbatchgen.bash import Body, Piece, Word
 _OWN = ("@", "*")  # the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
-# Variables that a task of a step has values of its own for, and those that are not the same there.
+# Variables with another value in each task, and variables with another value in a step.
 _OF_TASKS = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
 _DIFFERENT = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")

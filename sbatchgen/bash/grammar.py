@@ -46,7 +46,7 @@ class Node:
 class Tree(NamedTuple):
     """The syntax tree of a text."""
 
-    nodes: list[Node]  # each node before those in it; the first is the whole text
+    nodes: list[Node]  # each node before its children; the first is the whole text
     faults: list[tuple[str, int]]  # what is not bash, and where it starts
 
 
@@ -67,7 +67,7 @@ def parse(text: str) -> Tree | None:
 
 
 def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
-    """Yield the nodes, each one of these kinds followed by those in it."""
+    """Yield the nodes, each one of these kinds followed by its children."""
     stack = [*nodes][::-1]
     while stack:
         node = stack.pop()

@@ -168,7 +168,7 @@ class Command(Placed):
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
-        """The assignments before its name, and those of export, declare and the like."""
+        """The assignments before its name, and assignments by export, declare and the like."""
         # most commands have none: their parts need not be read
         return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
 

@@ -25,7 +25,7 @@ class ShellText:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
         self.text = text  # a carriage return at the end of a line is a blank here
         self._origin = origin
-        self.fixed = fixed  # whether all of it has one position, that of a word whose value it is
+        self.fixed = fixed  # whether it is the value of a word, whose position all of it has
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -50,7 +50,7 @@ class ShellText:
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes of the syntax tree, each before those in it; the first is the whole text."""
+        """The nodes of the syntax tree, each before its children; the first is the whole text."""
         return self._parsed[0]
 
     @property

@@ -69,7 +69,7 @@ class Variables:
             yield from self._expanded(part, depth - 1, left)
 
     def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
-        """The pieces of a word, with those of the variables that it expands in their place."""
+        """The pieces of a word, with the pieces of variables in place of their expansions."""
         if word.source is not self._source or word.value is not None:
             return word.pieces
         pieces: list[Piece] = []
@@ -91,7 +91,7 @@ class Variables:
         return last.word
 
     def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
-        """The elements of an array at an offset, with those that are appended only sometimes."""
+        """The elements of an array at an offset, with elements that are appended only sometimes."""
         last, later = self._last(name, at)
         if last is None or last.items is None or not all(each.append and each.items for each in later):
             return None

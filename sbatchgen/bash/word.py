@@ -54,7 +54,7 @@ class Word(Placed):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables that it expands, without those in its substitutions."""
+        """The names of the variables that it expands, without variables in its substitutions."""
         return tuple(piece.name for piece in self.pieces if piece.kind == "variable")
 
     @property

@@ -32,7 +32,7 @@ _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 @dataclass(frozen=True)
 class Difference:
-    """A key whose value is not that of the cluster."""
+    """A key with another value than the cluster has."""
 
     path: Path  # the key and those above it
     at: str  # its place in the file; "" if the profile lacks it

@@ -49,7 +49,7 @@ def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> d
 
 
 def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
-    """Return the kinds with their numbers, those with the most GPUs first; similar ones are one kind."""
+    """Return the kinds with their numbers, by falling numbers of GPUs; similar ones are one kind."""
     kinds = _merged(kinds, _SAME, ALIKE)
     if len(kinds) > MOST_SHAPES:
         kinds = _merged(kinds, _SAME[:-1], ALIKE)

@@ -114,7 +114,7 @@ class TrainerSource:
 
     @property
     def lines_that_load(self) -> str:
-        """What it lacks for that, as lines of its own kind."""
+        """Lines that would load a checkpoint, for the libraries that it uses."""
         if "transformers" in self.packages:
             return "trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
         if {"lightning", "pytorch_lightning"} & self.packages:

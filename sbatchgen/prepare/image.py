@@ -86,7 +86,7 @@ def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[
 
 
 def _full(tool: ImageTool, target: Path) -> str:
-    """Return a fix that names a folder with no room, among those that the program writes into."""
+    """Return a fix that names a folder without room that the program writes into."""
     scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),

@@ -34,7 +34,7 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
-    """Why nodes take no jobs, those with the same reason together."""
+    """Why nodes take no jobs, nodes with the same reason together."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
         if words := unavailable(entry.node):

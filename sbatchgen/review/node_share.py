@@ -24,7 +24,7 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What Slurm is asked for; GPUs, shards, CPUs and memory are those of each node."""
+    """What Slurm is asked for; GPUs, shards, CPUs and memory are of each node."""
 
     nodes: int
     processes: int | None  # processes that the job starts on all nodes
@@ -33,9 +33,9 @@ class Allocation:
     cpus: Amount
     memory_mib: Amount
     exclusive: bool  # whether no other job may run there, so that the job gets all GPUs and CPUs
-    time_s: int | None  # the time limit; None for that of the partition
+    time_s: int | None  # the time limit; None for the partition's limit
     share: float | None  # the largest known fraction of a node that the job gets
-    jobs: int  # number of jobs: that of the array's elements, or of the chain's jobs, else 1
+    jobs: int  # number of jobs: elements of the array, jobs of the chain, else 1
     consecutive: bool  # whether they continue one training, one after the other
     restarts: int  # how often each job may be restarted by its script
     gpu_memory_mib: int | None = None

@@ -51,7 +51,7 @@ def of_gpus(text: str) -> str:
 
 
 def items(text: str, *, slurm: str) -> Iterator[Amount]:
-    """Yield what the items of a --gres ask for, those that ask for nothing left out.
+    """Yield what the items of a --gres ask for, without items that ask for nothing.
 
     Raises:
         ValueError: Slurm refuses an item; the text says why.

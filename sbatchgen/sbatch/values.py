@@ -44,7 +44,7 @@ class Message(NamedTuple):
 
 
 class RefusedError(Exception):
-    """sbatch ends here, refusing the job; the arguments are those of a Message."""
+    """sbatch ends here, refusing the job; its arguments make a Message."""
 
 
 class Signal(NamedTuple):

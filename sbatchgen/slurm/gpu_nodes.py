@@ -22,7 +22,7 @@ _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
 _RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
-_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user before those of the GPUs
+_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user, before the texts of the GPUs
 _OF_JOB = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
 MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm

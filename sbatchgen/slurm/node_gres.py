@@ -17,7 +17,7 @@ _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class NodeGres:
-    """Resources of one name and type on a node: all of them, those in use, or those drained."""
+    """Resources of one name and type on a node: all resources, the used or the drained ones."""
 
     name: str  # as gpu, shard, mps
     type: str = ""  # as a100; "" if it has none

@@ -121,7 +121,7 @@ def asked_by(resolved: ResolvedJob) -> dict[str, OptionSource]:
 
 
 def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
-    """Return the options of a script by their long names, also those that sbatch does not know."""
+    """Return the options of a script by their long names, also options that sbatch does not know."""
     options: dict[str, OptionSource] = {}
     for word in (word for directive in script.directives for word in directive.words):
         name, _, value = word.text.removeprefix("--").partition("=")

@@ -66,7 +66,7 @@ class Meter:
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s when it began
     usage: Usage = field(default_factory=Usage)
-    profiler: Any = None  # that of --profile-steps, on rank 0
+    profiler: Any = None  # the profiler of --profile-steps, on rank 0
     grad_norm: Any = None  # of a step of the window, before clipping
     synced: float = field(default_factory=time.perf_counter)
     steps: int = 0  # since then

@@ -27,7 +27,7 @@ class ClusterFacts:
     """A profile, and where each of its keys is written."""
 
     document: Document[Profile]
-    folder: Path  # that of the script or job, to which places are relative
+    folder: Path  # the folder of the script or job, to which places are relative
 
     @property
     def profile(self) -> Profile:

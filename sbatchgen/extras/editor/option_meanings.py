@@ -27,6 +27,6 @@ WORDS = {
 def meanings() -> dict[str, str]:
     """Return what each option of sbatch means, by its long name."""
     known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
-    table = Path(__file__).with_suffix(".txt").read_text()  # of those that a job's `options` do not have
+    table = Path(__file__).with_suffix(".txt").read_text()  # of options that a job's `options` lack
     rows = (row.split(maxsplit=1) for row in table.splitlines())
     return known | {name: text for name, text in rows}  # noqa: C416

@@ -73,7 +73,7 @@ class Node(NamedTuple):
 
 
 class WalkedTree:
-    """The numbers of all nodes, each before those in it."""
+    """The numbers of all nodes, each before its children."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.kinds, self.starts, self.ends, self.depths = (numbers[at::4] for at in range(4))
