@@ -113,8 +113,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     A link is followed, and a pipe or a device gets the data. If a file does not hold any more what it held
     `before`, when it was read, nothing is written.
 
-    Raises:
-        DocumentError: It can't be written, is read-only, or has changed since it was read.
+    Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
     """
     try:
         if not path.exists():

@@ -66,8 +66,7 @@ def value(text: str) -> str:
 def directive(option: str, value: str) -> str:
     """`--option=value` as sbatch reads it back, in every release from 20.11 on; `--option` without a value.
 
-    Raises:
-        ValueError: The value holds a control character: a line break would start a line of its own.
+    Raises ValueError for a control character: a line break would start a line of its own.
     """
     if not value:
         return f"--{option}"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import tree_sitter
 
-# Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB.
-SIZE_MAX = 4 << 20
+SIZE_MAX = 4 << 20  # Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB
 # What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
 SECONDS_MAX = 1.0
 _seconds = getattr(time, "thread_time", time.perf_counter)  # a browser counts no time of a thread

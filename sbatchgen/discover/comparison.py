@@ -24,8 +24,7 @@ _ALWAYS_SHOWN = (
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
     "preemption billing state exclusive oversubscribed reservation_only"
 )
-# The staff choose these, whatever slurm.conf says.
-_CHOICES = ("default_partition", "cpus_per_gpu")
+_CHOICES = ("default_partition", "cpus_per_gpu")  # the staff choose these, whatever slurm.conf says
 # Staff may promise less than there is, to leave room for the system, and allow less than Slurm: NAME_max.
 _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 

@@ -51,11 +51,7 @@ def of_gpus(text: str) -> str:
 
 
 def items(text: str, *, slurm: str) -> Iterator[Amount]:
-    """Yield what the items of a --gres ask for, without items that ask for nothing.
-
-    Raises:
-        ValueError: Slurm refuses an item; the text says why.
-    """
+    """Yield what each item of a --gres asks for, if anything; raises ValueError for what Slurm refuses."""
     for item in filter(None, () if text.lower() == "none" else text.split(",")):
         resource = item
         if prefix := re.match("gres([:/])", item):

@@ -108,11 +108,7 @@ def mebibytes(text: str) -> int | None:
 
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
-    """Return the least and the most nodes; since 23.02 also of a list, such as 2,4,8 or 1-15:4.
-
-    Raises:
-        RefusedError: sbatch refuses it.
-    """
+    """Return the least and the most nodes, since 23.02 also of a list (2,4,8 or 1-15:4); or RefusedError."""
     if slurm >= "23.02" and re.fullmatch("[0-9,:-]*[0-9]+[,:][0-9,:-]*", text):
         sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
         return min(sizes), max(sizes)

@@ -38,8 +38,7 @@ class Gpu:
     type: str  # as a100; "" if it has no type
     taken: bool  # whether a job has all of it
     shards: int = 0  # into how many shards it may be cut; 0 where GPUs are not shared
-    # How many shards jobs have; None where it is only known that jobs have some
-    shards_used: int | None = 0
+    shards_used: int | None = 0  # how many shards jobs have; None where it is only known that jobs have some
     free: bool = True  # whether a job may take all of it
 
     @property

@@ -56,8 +56,7 @@ class SlurmJob:
     signal: int
     restarts: int = 0  # how often it was requeued
     before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
-    # The path of its script; "" if it came from stdin; known to squeue only
-    command: str = ""
+    command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
 

@@ -48,8 +48,7 @@ class PageParts:
 def write(page: PageParts, to: Path) -> None:
     """Write the folder; one that this function wrote earlier is replaced.
 
-    Raises:
-        DocumentError: The folder is another one, a profile is wrong, or Node.js failed.
+    Raises DocumentError if the folder is another one, a profile is wrong, or Node.js failed.
     """
     if to.exists() and not (to / MARK).is_file() and (not to.is_dir() or any(to.iterdir())):
         what = f"{to} has files that are not those of a page"

@@ -73,9 +73,7 @@ def rehearse(
     Each start may take so many seconds until it has done its first steps, and the last one until the end; a
     trainer that prints no steps runs for `patience`. The job may read the folders in `see` beside those that
     it names, and has the machine's network if `network`. `tell` is called with what it can read and write.
-
-    Raises:
-        NoSandboxError: This machine allows no sandbox.
+    Raises NoSandboxError where this machine allows no sandbox.
     """
     resolved, unproven = _on_this_machine(request.resolved, folder, environment)
     script = render_request(request._replace(resolved=resolved))
