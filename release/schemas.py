@@ -1,10 +1,11 @@
 """The schema of what each command prints with --format json, made from the types of `sbatchgen.outputs`.
 
-A record's docstring describes its fields. `pytest --update-golden tests/docs` writes the schemas.
+The comments of a record describe its fields. `pytest --update-golden tests/docs` writes the schemas.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ def _schema(kind: Any, records: dict[str, Schema]) -> Schema:  # noqa: C901, PLR
 
 
 def _object(record: Any, records: dict[str, Schema]) -> Schema:
-    texts, hints = _described(record.__doc__ or ""), get_type_hints(record)
+    texts, hints = _described(record), get_type_hints(record)
     names = [*hints] if is_typeddict(record) else fields_of(record)
     keys = {}
     for name in names:
@@ -112,8 +113,15 @@ def _object(record: Any, records: dict[str, Schema]) -> Schema:
     return {"type": "object", "properties": keys, "required": required, "additionalProperties": False}
 
 
-def _described(about: str) -> dict[str, str]:
-    """What a docstring says of attributes."""
-    parts = re.split(r"(?m)^ {8}(\w+(?:, \w+)*): ", about.partition("Attributes:\n")[2])
-    pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return {name: " ".join(text.split()) for names, text in pairs for name in names.split(", ")}
+def _described(record: type[Any]) -> dict[str, str]:
+    """What the comments of a record say of its fields: above each, or after it."""
+    texts: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(record).splitlines():
+        if comment := re.fullmatch(r" {4}# (.*)", line):
+            above.append(comment[1])
+        elif key := re.match(r" {4}(\w+): (?:.*?  # (.*))?", line):
+            if text := " ".join([*above, key[2] or ""]).strip():
+                texts[key[1]] = f"{text[0].upper()}{text[1:]}".removesuffix(".") + "."
+            above = []
+    return texts

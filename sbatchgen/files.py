@@ -4,8 +4,6 @@ A file of ours is replaced, never changed: a new one is written beside it, flush
 So the file is always whole. The new one's name can't be guessed: no link can be planted there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -26,31 +24,31 @@ _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
 def user_id() -> int:
-    """Return the number of the user; in a browser, which has no users, that of the owner of all files."""
+    """Return the id of the user; 0 in a browser, where all files belong to 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
-def read_file(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a regular file; raises OSError for a FIFO, a device or a folder."""
+def read_file(path: Path, size: int) -> bytes:
+    """Return the first `size` bytes of a regular file; raises OSError for a FIFO, a device or a folder."""
     with regular(path) as file:
-        return file.read(most)
+        return file.read(size)
 
 
-def read_of_run(path: Path, most: int, *, from_end: bool = False) -> bytes:
-    """Return the first or the last `most` bytes of a file in a run folder; a link is refused as well."""
+def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
+    """Return the first or the last `size` bytes of a file in a run folder; a link is refused as well."""
     with regular(path, os.O_NOFOLLOW) as file:
         if from_end:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-        return file.read(most)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read(size)
 
 
-def read_own(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a file that only this user can write; raises OSError for any other."""
+def read_own(path: Path, size: int) -> bytes:
+    """Return the first `size` bytes of a file that only this user can write; raises OSError for any other."""
     with regular(path, os.O_NOFOLLOW) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
             raise OSError(errno.EPERM, "another user can write it", str(path))
-        return file.read(most)
+        return file.read(size)
 
 
 @contextlib.contextmanager
@@ -115,8 +113,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     A link is followed, and a pipe or a device gets the data. If a file does not hold any more what it held
     `before`, when it was read, nothing is written.
 
-    Raises:
-        DocumentError: It can't be written, is read-only, or has changed since it was read.
+    Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
     """
     try:
         if not path.exists():

@@ -1,7 +1,5 @@
 """What a rule finds in a resolved job or a script."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, TypedDict
 
 from sbatchgen.errors import Problem

@@ -5,8 +5,6 @@ transports that fetch what is missing (git-config(1), gitattributes(5)). It come
 whoever can write it could run commands as this user.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -62,9 +60,8 @@ def _root(folder: Path) -> Path | None:
 
 def _printed(*arguments: str) -> str | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["PATH"] = ":".join(
-        entry for entry in environment.get("PATH", "").split(":") if entry.startswith("/")
-    )
+    folders = environment.get("PATH", "").split(":")
+    environment["PATH"] = ":".join(folder for folder in folders if folder.startswith("/"))
     settings = (word for setting in _SETTINGS for word in ("-c", setting))
     try:
         done = subprocess.run(

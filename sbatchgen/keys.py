@@ -67,7 +67,7 @@ def _fill(self: Any, **values: Any) -> None:
 
 
 def keys_of(record: Any) -> dict[str, Field[Any]]:
-    """Return the fields of a record by their names in YAML, its own before those of its bases."""
+    """Return the fields of a record by their names in YAML, its own fields before the fields of its bases."""
     return _keys_of(record if isinstance(record, type) else type(record))
 
 

@@ -4,8 +4,6 @@ bash's quoting is wrong in a directive: to sbatch a backslash is an escape even 
 src/sbatch/opt.c).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Sequence
@@ -68,8 +66,7 @@ def value(text: str) -> str:
 def directive(option: str, value: str) -> str:
     """`--option=value` as sbatch reads it back, in every release from 20.11 on; `--option` without a value.
 
-    Raises:
-        ValueError: The value holds a control character: a line break would start a line of its own.
+    Raises ValueError for a control character: a line break would start a line of its own.
     """
     if not value:
         return f"--{option}"
@@ -93,9 +90,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
-def first_names(names: Sequence[str], most: int) -> str:
+def first_names(names: Sequence[str], count: int) -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
 def numbers_as_text(numbers: Iterable[int]) -> str:

@@ -1,7 +1,5 @@
 """Tables of plain text, for people."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 

@@ -77,7 +77,7 @@ def in_seconds(duration: float) -> str:
 
 
 def in_units(duration: float) -> str:
-    """Return seconds in the largest unit of which they are two or more: 4 s, 5 min or 3 h."""
+    """Return seconds in the largest unit that gives two or more: 4 s, 5 min or 3 h."""
     for unit, name in ((3600, "h"), (60, "min")):
         if duration >= 2 * unit:
             return f"{duration / unit:.0f} {name}"
@@ -297,9 +297,8 @@ class Weights(Text):
             amount = {"cpu": cpus, "gres/gpu": gpus, "node": 1, "mem": mib}.get(name.lower())
             if amount is None:
                 return None
-            total += (
-                float(weight) * amount * (1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1)
-            )
+            units = 1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1
+            total += float(weight) * amount * units
         return total
 
 

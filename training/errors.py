@@ -1,4 +1,4 @@
-"""The errors that end a run, those of torch in one line with a fix, and exit statuses."""
+"""The errors that end a run, errors of torch in one line with a fix, and exit statuses."""
 
 from __future__ import annotations
 

@@ -65,10 +65,10 @@ def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[by
     return cast("IO[bytes]", file)
 
 
-def read_small(path: Path, *, most: int = SMALL) -> bytes:
-    """The first `most` bytes of a regular file; raises OSError as `open_regular` does."""
+def read_small(path: Path, *, size: int = SMALL) -> bytes:
+    """The first `size` bytes of a regular file; raises OSError as `open_regular` does."""
     with open_regular(path) as file:
-        return file.read(most)
+        return file.read(size)
 
 
 def parse(text: bytes) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
-        self.now = self.most = 0
+        self.now = self.peak = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,7 +73,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
             self._known.add(address)
             weakref.finalize(storage, self._free, address, size)
             self.now += size
-            self.most = max(self.most, self.now)
+            self.peak = max(self.peak, self.now)
 
     def _free(self, address: int, size: int) -> None:
         self._known.discard(address)
@@ -119,7 +119,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     # else with real tensors, on the CPU
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
-    # torch 2.2 takes tensors without contents for those of torch.compile.
+    # torch 2.2 takes tensors without contents for tensors of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
     with mode, Counter() as counter, alike, patch.object(nn.functional, "dropout", dropout):
         session = session_of(config, processes, data, model)
@@ -133,7 +133,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return {
-        "peak_bytes": counter.most + of_data,
+        "peak_bytes": counter.peak + of_data,
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,

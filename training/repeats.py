@@ -1,4 +1,4 @@
-"""Whether a start of a job was in vain: `python3 .../training/repeats.py RESTARTS SECONDS [CHECKPOINT...]`.
+"""Whether a start made no progress: `python3 .../training/repeats.py RESTARTS SECONDS [CHECKPOINT...]`.
 
 A job script asks before it starts a trainer of the user's own again at the time limit, with the number of
 restarts so far, the seconds since this one, and the files that fit the job's pattern of checkpoints.

@@ -1,7 +1,5 @@
 """The output of an adoption: a table of lines, and the files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Then the script that they render is compared with the old one: it must ask Slurm
 same, except for what the account lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -79,8 +77,7 @@ class Adoption:
 def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
     """Adopt a script that would be submitted in `folder`; `user` is the environment, for HOME and USER.
 
-    Raises:
-        DocumentError: sbatch refuses it, or it can't be read as bash.
+    Raises DocumentError if sbatch refuses it, or it can't be read as bash.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
     if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:

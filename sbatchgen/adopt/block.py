@@ -1,15 +1,12 @@
 """The blocks of a script: its statements, with the lines of each."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from sbatchgen.bash import Assignment, Body, Command
-from sbatchgen.bash.statement import VariableUse
+from sbatchgen.bash import Assignment, Body, Command, VariableUse
 from sbatchgen.executables.program import programs
 from sbatchgen.job.launches import HELPERS
 
@@ -30,12 +27,10 @@ class Block:
     """A statement of a script; several may share a line."""
 
     body: Body  # of the script
-    # the numbers of its first and its last line
-    first: int
-    last: int
-    # where it starts and ends, in characters from 0
-    start: int
-    end: int
+    first: int  # the number of its first line
+    last: int  # the number of its last line
+    start: int  # where it starts, in characters from 0
+    end: int  # where it ends
 
     @property
     def lines(self) -> range:
@@ -54,7 +49,7 @@ class Block:
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """Its commands, also those in substitutions and functions."""
+        """Its commands, also commands in substitutions and functions."""
         return self._inside(self.body.commands)
 
     @cached_property

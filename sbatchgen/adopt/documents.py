@@ -1,7 +1,5 @@
 """The job YAML and the profile of a draft, and their resolved job."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

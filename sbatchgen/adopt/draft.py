@@ -1,17 +1,14 @@
 """A job and its profile while a script is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.remarks import RANK, Outcome, Remark
-from sbatchgen.bash import Word
-from sbatchgen.bash.body import Body
+from sbatchgen.bash import Body, Piece, Word
 from sbatchgen.bash.chain import Tool, ToolOption
-from sbatchgen.bash.word import LITERAL, Piece
+from sbatchgen.bash.word import LITERAL
 from sbatchgen.job.launches import slurm_number
 from sbatchgen.job.script import JobScript
 from sbatchgen.units import EnvName, ShellPath
@@ -27,7 +24,7 @@ class Draft:
     """The job and the profile so far."""
 
     script: JobScript
-    environment: Mapping[str, str]  # that of the user, for HOME and USER
+    environment: Mapping[str, str]  # the user's, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
     job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML

@@ -4,8 +4,6 @@ Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py, whose o
 PET_NAME.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 
@@ -15,10 +13,8 @@ from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, is_variable
 from sbatchgen.adopt.plain import Plain
 from sbatchgen.adopt.trainer_arguments import arguments
-from sbatchgen.bash import Word
-from sbatchgen.bash.body import Body, string_body
+from sbatchgen.bash import Body, Command, Word, string_body
 from sbatchgen.bash.chain import Tool
-from sbatchgen.bash.statement import Command
 from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, SHELLS, programs
 from sbatchgen.job.known_options import PYXIS_NAMES
 from sbatchgen.job.launches import Launch

@@ -1,15 +1,12 @@
 """A script as `adopt` reads it, line by line: with its defaults, without words that may be empty."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
-from sbatchgen.bash import Word
-from sbatchgen.bash.word import Piece
+from sbatchgen.bash import Piece, Word
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
@@ -158,9 +155,8 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
-        known = (
-            command.test or command.context.substitution or command.name in _NO_PREFIX or not command.words
-        )
+        inner = command.test or command.context.substitution
+        known = inner or command.name in _NO_PREFIX or not command.words
         if not command.context.top or (launch.is_helper if launch else known):
             continue
         first = launch.program.words[0] if launch else command.words[0]

@@ -1,7 +1,5 @@
 """The lines before the training -> modules, runtime and env; the rest stays as setup."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,10 +52,10 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
     rest = [*before] if draft.setup else _without_modules(draft, before)
     activation = _Activation() if "runtime" in draft.profile else _activated(draft, rest)
     free = [block for block in rest if block not in activation.blocks]
-    staying = _kept(draft, free, values)
+    staying = _staying(draft, free, values)
     if activation.blocks and not _may_move(activation, staying):
         activation, free = _Activation(), rest
-        staying = _kept(draft, free, values)
+        staying = _staying(draft, free, values)
     if activation.blocks:
         name, keys = activation.name, dict(sorted(activation.keys.items(), reverse=True))
         draft.profile |= {"runtime": name, "runtimes": {name: keys}}
@@ -75,7 +73,7 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
 
 
 def _meeting(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
-    """Return the variables of the master address and ranks, and those that they are made of."""
+    """Return the variables of the master address and ranks, and the variables in their values."""
     assigned = draft.script.assigned
     names = {*_MEETING, *RANKS} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():
@@ -108,7 +106,7 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
     return draft.known(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
 
 
-def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
+def _staying(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
     """Return the blocks that have to stay: what acts, and the variables that it uses."""
     staying: set[Block] = set()
     needed = set(draft.needed)

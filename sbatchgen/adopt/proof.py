@@ -1,7 +1,5 @@
 """The old script compared with the new one: what they request of Slurm and start, what lint reports."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 
 from sbatchgen.adopt import training

@@ -1,7 +1,5 @@
 """The account that `adopt` gives: the outcome of each line of a script."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,7 +1,5 @@
 """How many processes the training has, and what starts them -> mode, launcher, nodes and tasks."""
 
-from __future__ import annotations
-
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.job.launches import Launch, fixed_nodes
@@ -113,9 +111,8 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
 def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
-    on_gpu = launch.container and not {"nv", "rocm", "gpu"}.isdisjoint(
-        option.name for option in launch.container.given
-    )
+    options = {option.name for option in launch.container.given} if launch.container else set()
+    on_gpu = options & {"nv", "rocm", "gpu"}
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:

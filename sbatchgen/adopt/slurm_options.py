@@ -1,7 +1,5 @@
 """Directives -> options of the job, and facts of the cluster."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import defaultdict
 from collections.abc import Mapping

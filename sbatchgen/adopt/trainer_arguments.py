@@ -1,20 +1,16 @@
-"""The arguments of the trainer -> those of a job: text, and variables of the job."""
-
-from __future__ import annotations
+"""The arguments of the trainer -> the arguments of a job: text, and variables of the job."""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.bash import Word
-from sbatchgen.bash.body import Body
-from sbatchgen.bash.word import Piece
+from sbatchgen.bash import Body, Piece, Word
 
 _OWN = ("@", "*")  # the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
-# Variables that a task of a step has values of its own for, and those that are not the same there.
+# Variables with another value in each task, and variables with another value in a step.
 _OF_TASKS = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
 _DIFFERENT = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
@@ -61,7 +57,7 @@ def arguments(
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return the placeholder of an array of what bash makes of a word; None if that may be another then."""
+    """Return a placeholder of the array that a word becomes; None if it could become another in the job."""
     # Not of the old script.
     is_new = f"({word.text})" not in draft.made and word.source is not draft.body.source
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
@@ -109,9 +105,8 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
 def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
     """Return what a job has for an expansion in a string, which a task may make."""
     if piece.kind == "glob" and piece.text.startswith("["):  # a list, as layers=[64,64]
-        draft.note(
-            f"{piece.text} stays as it is: bash replaces it only by names of files, as letters of a list"
-        )
+        why = "bash replaces it only by names of files, as letters of a list"
+        draft.note(f"{piece.text} stays as it is: {why}")
         return piece.text
     plain = piece.kind == "variable" and not piece.subscript and not piece.operator
     if plain and _OF_TASKS.fullmatch(piece.name):  # a mark, for which each task sets its value

@@ -1,7 +1,5 @@
 """The launch that is the training of a script, and the statements next to it."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -87,9 +85,8 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
-        draft.lose(
-            "the training runs in the background while a trap waits: see resume and requeue_on_timeout"
-        )
+        what = "the training runs in the background while a trap waits"
+        draft.lose(f"{what}: see resume and requeue_on_timeout")
     return launch, home
 
 
@@ -153,9 +150,8 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
     exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
     sometimes = any("TERM" in signals or not command.context.top for command, signals in traps)
     if sometimes or text is None or (text and exits):
-        draft.lose(
-            "a trap of the script's own, and commands after the training: move these to a separate job"
-        )
+        what = "a trap of the script's own, and commands after the training"
+        draft.lose(f"{what}: move these to a separate job")
         return
     goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
     draft.profile["setup_after_runtime"] = [

@@ -3,8 +3,8 @@
 It holds no rules. It needs nothing of the rest of sbatchgen, and parses with tree-sitter's grammar.
 """
 
-from sbatchgen.bash.body import Body, read_body
-from sbatchgen.bash.statement import Assignment, Command
-from sbatchgen.bash.word import Word
+from sbatchgen.bash.body import Body, read_body, string_body
+from sbatchgen.bash.statement import Assignment, Command, VariableUse
+from sbatchgen.bash.word import Piece, Word
 
-__all__ = ["Assignment", "Body", "Command", "Word", "read_body"]
+__all__ = ["Assignment", "Body", "Command", "Piece", "VariableUse", "Word", "read_body", "string_body"]

@@ -209,7 +209,7 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
     """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
 
-    Positions are those in the script if it holds the string as it is; else the word's own.
+    Positions are places in the script if it holds the string as it is; else the place of the word.
     """
     text = body.text_of(word)
     at = word.at + 1
@@ -218,7 +218,7 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
     return _read_string(text, (line, column), context or TOP, fixed=not is_literal)
 
 
-_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # those that rules ask for
+_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options that rules ask for
 
 
 def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:

@@ -7,8 +7,6 @@ Arrays and variables are followed if the text says what they hold; bash -c 'STRI
 and the chain continues with the command that it ends in.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,12 +55,12 @@ class Tool:
     given: tuple[ToolOption, ...] = ()  # its own options, in order
     operands: tuple[Word, ...] = ()  # the words between its options and what it starts, such as an image
     rest: tuple[Word, ...] = ()  # the words of what it starts; of the last tool, its arguments
-    body: Body  # the script that holds `rest`; of bash -c, that of the string
+    body: Body  # the script that holds `rest`; of bash -c, its string as a script
     module: bool = False  # whether what it starts is a module, as of python -m and torchrun -m
 
     @cached_property
     def options(self) -> dict[str, str | list[str | None] | None]:
-        """The options by name: the value, or the list of those of an option that is given several times."""
+        """The options by name: the value, or a list of values if the option is given several times."""
         values: dict[str, list[str | None]] = {}
         for option in self.given:
             values.setdefault(option.name, []).append(option.value)
@@ -136,7 +134,7 @@ def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
-    """The words, with those that bash -c gets for "$@" and $1."""
+    """The words, with the words that bash -c gets in place of "$@" and $1."""
     for word in words:
         piece = word.only_piece
         name = piece.name if piece and not piece.operator else ""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import tree_sitter
 
-# Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB.
-SIZE_MAX = 4 << 20
+SIZE_MAX = 4 << 20  # Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB
 # What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
 SECONDS_MAX = 1.0
 _seconds = getattr(time, "thread_time", time.perf_counter)  # a browser counts no time of a thread
@@ -46,7 +45,7 @@ class Node:
 class Tree(NamedTuple):
     """The syntax tree of a text."""
 
-    nodes: list[Node]  # each node before those in it; the first is the whole text
+    nodes: list[Node]  # each node before its children; the first is the whole text
     faults: list[tuple[str, int]]  # what is not bash, and where it starts
 
 
@@ -67,7 +66,7 @@ def parse(text: str) -> Tree | None:
 
 
 def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
-    """Yield the nodes, each one of these kinds followed by those in it."""
+    """Yield the nodes, each one of these kinds followed by its children."""
     stack = [*nodes][::-1]
     while stack:
         node = stack.pop()
@@ -117,24 +116,17 @@ def _is_escaped(text: str, at: int) -> bool:
 
 
 @cache
-def _language() -> tree_sitter.Language:
-    import tree_sitter_bash
-    from tree_sitter import Language
-
-    return Language(tree_sitter_bash.language())
-
-
-@cache
 def _parser() -> tree_sitter.Parser:
-    from tree_sitter import Parser
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
 
-    return Parser(_language())
+    return Parser(Language(tree_sitter_bash.language()))
 
 
 @cache
 def _kinds() -> dict[int, str]:
     """The names of the nodes, by the grammar's numbers; a number can change with the grammar."""
-    language = _language()
+    language: tree_sitter.Language = _parser().language  # type: ignore[assignment] # it was given one
     names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
     return {0xFFFF: "ERROR"} | {
         number: name

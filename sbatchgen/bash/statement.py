@@ -120,16 +120,7 @@ class _Parts(NamedTuple):
 
 
 class Command(Placed):
-    """A simple command, or a test: [[ ]], [ ] or (( )). Its parts are read when they are first needed.
-
-    Attributes:
-        at: Where it starts, in characters from 0.
-        pipe: The pipeline that it is a command of; None outside of one.
-        stage: Its place in the pipeline, from 0.
-        source: The script that holds it; of a trap's string, that string.
-        test: Whether it is a test.
-        last: Whether it is the last command of the script's own shell: its status is the script's.
-    """
+    """A simple command, or a test: [[ ]], [ ] or (( )). Its parts are read when they are first needed."""
 
     def __init__(  # noqa: PLR0917 (where it is)
         self,
@@ -140,13 +131,13 @@ class Command(Placed):
         pipe: Pipe | None,
         stage: int,
     ) -> None:
-        self.source = source
-        self.at = node.start
+        self.source = source  # the script that holds it; of a trap's string, that string
+        self.at = node.start  # in characters from 0
         self.context = context
-        self.pipe = pipe
-        self.stage = stage
+        self.pipe = pipe  # the pipeline that it is a command of; None outside of one
+        self.stage = stage  # its place in the pipeline, from 0
         self.test = node.kind in TESTS
-        self.last = False
+        self.last = False  # whether it is the last of the script's own shell: its status is the script's
         self._node = node
         self._nodes = nodes
 
@@ -177,7 +168,7 @@ class Command(Placed):
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
-        """The assignments before its name, and those of export, declare and the like."""
+        """The assignments before its name, and assignments by export, declare and the like."""
         # most commands have none: their parts need not be read
         return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
 

@@ -1,7 +1,5 @@
 """The text of a script: its syntax tree, and lines and columns in it."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from functools import cached_property
@@ -20,19 +18,14 @@ class Fault(NamedTuple):
 
 
 class ShellText:
-    """The text of a script, in which offsets are characters from 0.
-
-    Attributes:
-        text: The text; a carriage return at the end of a line is a blank here.
-        fixed: Whether all of it has one position, that of a word whose value it is.
-    """
+    """The text of a script, in which offsets are characters from 0."""
 
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
-        self.text = text
+        self.text = text  # a carriage return at the end of a line is a blank here
         self._origin = origin
-        self.fixed = fixed
+        self.fixed = fixed  # whether it is the value of a word, whose position all of it has
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -57,7 +50,7 @@ class ShellText:
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes of the syntax tree, each before those in it; the first is the whole text."""
+        """The nodes of the syntax tree, each before its children; the first is the whole text."""
         return self._parsed[0]
 
     @property

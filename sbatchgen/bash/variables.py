@@ -6,8 +6,6 @@ order of the text is not that of time, no later assignment may set the variable;
 the whole script.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,16 +29,13 @@ READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", 
 
 
 class Variables:
-    """The variables of a script.
-
-    Attributes:
-        sets: Each time that a variable gets or loses a value, in the order of the text.
-    """
+    """The variables of a script."""
 
     def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
         self._source = walk.source
         self._functions = [(node.start, node.end) for node in walk.functions]
         self._loops = [(loop.start, loop.end) for loop, _ in walk.loops]
+        # Each time that a variable gets or loses a value, in the order of the text.
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
         self._by_name: dict[str, list[Assignment]] = {}
         for assignment in self.sets:
@@ -74,7 +69,7 @@ class Variables:
             yield from self._expanded(part, depth - 1, left)
 
     def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
-        """The pieces of a word, with those of the variables that it expands in their place."""
+        """The pieces of a word, with the pieces of variables in place of their expansions."""
         if word.source is not self._source or word.value is not None:
             return word.pieces
         pieces: list[Piece] = []
@@ -96,7 +91,7 @@ class Variables:
         return last.word
 
     def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
-        """The elements of an array at an offset, with those that are appended only sometimes."""
+        """The elements of an array at an offset, with elements that are appended only sometimes."""
         last, later = self._last(name, at)
         if last is None or last.items is None or not all(each.append and each.items for each in later):
             return None

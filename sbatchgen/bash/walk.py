@@ -1,7 +1,5 @@
 """The commands of a syntax tree, each with what surrounds it: one pass over the tree."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass, field, replace
@@ -78,14 +76,14 @@ def walk(source: ShellText, context: Context) -> Walk:
 
 
 class _Walker:
-    """One pass over the nodes, each before those in it."""
+    """One pass over the nodes, each before its children."""
 
     def __init__(self, source: ShellText) -> None:
         self.walk = Walk(source)
         self.redirections: dict[Node, list[Node]] = {}
 
     def enter(self, node: Node, place: _Place) -> list[tuple[Node, _Place]]:  # noqa: C901 (by kind)
-        """Note what a node is, and return those in it with their places."""
+        """Note what a node is, and return its children with their places."""
         source, kind, context = self.walk.source, node.kind, place.context
         if kind == "variable_assignment" and place.parent not in _HOLDERS:
             if ASSIGNED.match(source.text, node.start):
@@ -120,7 +118,7 @@ class _Walker:
         return entered
 
     def note(self, node: Node, place: _Place) -> _Place:
-        """Note what a node is, and return where those in it are."""
+        """Note what a node is, and return where its children are."""
         walk, text = self.walk, self.walk.source.text
         match node.kind:
             case kind if kind in _SUBSTITUTIONS:
@@ -142,7 +140,7 @@ class _Walker:
         return place
 
     def add(self, node: Node, place: _Place) -> None:
-        """Add a command, or the assignments that the grammar takes for those of a command."""
+        """Add a command, or assignments that the grammar takes for a command."""
         nodes = (*node.children, *self.redirections.get(node, ()))
         command = Command(self.walk.source, node, nodes, place.context, place.pipe, place.stage)
         if node.kind == "command" and command.prefix and not command.words:
@@ -173,7 +171,7 @@ class _Walker:
         return place._replace(pipe=first.pipe, stage=first.stage)
 
     def redirect(self, node: Node) -> None:
-        """Note redirections for the command before them: to the grammar, those of its whole pipeline."""
+        """Note redirections for the command before them: the grammar gives them to its whole pipeline."""
         redirections = [child for child in node.children if child.kind in REDIRECTS]
         last: Node | None = node
         while last and last.kind in _WRAPPERS:

@@ -4,8 +4,6 @@ The syntax tree gives where a word and the expansions in it start and end; its q
 Source: bash(1), QUOTING and EXPANSION.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -56,7 +54,7 @@ class Word(Placed):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables that it expands, without those in its substitutions."""
+        """The names of the variables that it expands, without variables in its substitutions."""
         return tuple(piece.name for piece in self.pieces if piece.kind == "variable")
 
     @property

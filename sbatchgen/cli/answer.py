@@ -22,7 +22,7 @@ class Printed(NamedTuple):
 
 
 def answer(argv: Sequence[str], files: Mapping[str, bytes], *, site: str = "") -> Printed:
-    """Run a command in the current folder, which is the caller's to spend, and return what it printed.
+    """Run a command in the current folder, where it writes `files`, and return what it printed.
 
     The command sees no environment, no Slurm and no files of the job but these.
     """

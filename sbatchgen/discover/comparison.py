@@ -1,7 +1,5 @@
 """A profile compared with its cluster: what is stale, and what is new."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -26,20 +24,19 @@ _ALWAYS_SHOWN = (
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
     "preemption billing state exclusive oversubscribed reservation_only"
 )
-# The staff choose these, whatever slurm.conf says.
-_CHOICES = ("default_partition", "cpus_per_gpu")
+_CHOICES = ("default_partition", "cpus_per_gpu")  # the staff choose these, whatever slurm.conf says
 # Staff may promise less than there is, to leave room for the system, and allow less than Slurm: NAME_max.
 _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A key whose value is not that of the cluster."""
+    """A key with another value than the cluster has."""
 
     path: Path  # the key and those above it
     at: str  # its place in the file; "" if the profile lacks it
     # Its value in the profile, as text; "" if it has none; of a partition that is gone, its new name
-    own: str
+    written: str
     live: Entry | None  # the cluster's entry; None if it has none, or the cluster has no such partition
     # "info" for what is new, or less than there is; "warning" for what changes often
     severity: Severity = "error"
@@ -50,14 +47,14 @@ class Difference:
         return ".".join(self.path)
 
 
-def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference]:
+def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Difference]:
     """Return what the cluster contradicts or has in addition; only what Slurm shows is compared."""
     entries = facts(cluster)
     live = decode(_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
-    comparison = _Comparison(own, live, cluster)
-    of_slurm = "partition" not in own.value.omit  # else names of partitions are not the cluster's
+    comparison = _Comparison(profile, live, cluster)
+    of_slurm = "partition" not in profile.value.omit  # else names of partitions are not the cluster's
     left_out = {""} if of_slurm else {"", "partitions", "default_partition"}
-    left_out |= {"user"} - {*own.places}  # a profile for others is without it
+    left_out |= {"user"} - {*profile.places}  # a profile for others is without it
     compared = [entry for entry in entries if entry.key not in left_out]
     rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
@@ -67,20 +64,20 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
 
 @dataclass(frozen=True)
 class _Comparison:
-    own: Document[Profile]
+    profile: Document[Profile]
     live: Profile
     cluster: LiveCluster
 
     def stale(self, entry: Entry, path: Path) -> Iterator[Difference]:
         """Differences at a key that the cluster has, or below it."""
-        at = self.own.places.get(".".join(path), "")
+        at = self.profile.places.get(".".join(path), "")
         if at and len(path) < _DEPTHS.get(path[0], 1):
             for below in entry.entries:
                 if below.key:
                     yield from self.stale(below, (*path, below.key))
             return
-        ours, theirs = _get(self.own.value, path), _get(self.live, path)
-        if not at and path[0] == "partitions" and _get(self.own.value, (*path[:2], "shapes")):
+        ours, theirs = _get(self.profile.value, path), _get(self.live, path)
+        if not at and path[0] == "partitions" and _get(self.profile.value, (*path[:2], "shapes")):
             return  # it follows from the kinds of nodes
         if at and (path[-1] in _CHOICES or _is_alike(path[-1], ours, theirs)):
             return
@@ -92,36 +89,36 @@ class _Comparison:
 
     def _follows(self, path: Path) -> bool:
         """Whether a value is the number of the partition's nodes, and no limit that the staff chose."""
-        listed = _get(self.own.value, (*path[:-1], "nodes"))
+        listed = _get(self.profile.value, (*path[:-1], "nodes"))
         known = {*hosts(str(listed))} if path[-1] == "nodes_max" and listed else ()
-        return bool(known) and len(known) == _get(self.own.value, path)
+        return bool(known) and len(known) == _get(self.profile.value, path)
 
     def _renamed(self, gone: Partition) -> str:
         """Return the new partition that has the nodes of one that is gone; "" if there is no such one."""
         had = {*hosts(str(gone.nodes or ""))}
         for name, partition in self.live.partitions.items():
-            is_new = name not in self.own.value.partitions
+            is_new = name not in self.profile.value.partitions
             if had and is_new and had == {*hosts(str(partition.nodes or ""))}:
                 return str(name)
         return ""
 
     def ended(self) -> Iterator[Difference]:
         """Reservations that the cluster does not have."""
-        for name in self.own.value.reservations if self.cluster.reservations is not None else ():
+        for name in self.profile.value.reservations if self.cluster.reservations is not None else ():
             path = ("reservations", str(name))
             if name not in self.live.reservations:
-                yield Difference(path, self.own.places.get(".".join(path), ""), "", None, "warning")
+                yield Difference(path, self.profile.places.get(".".join(path), ""), "", None, "warning")
 
     def gone(self) -> Iterator[Difference]:
         """Partitions that the cluster does not have, and keys of others that it has no value for."""
         shown = {partition.name for partition in self.cluster.partitions}
-        for name, ours in self.own.value.partitions.items():
+        for name, ours in self.profile.value.partitions.items():
             path = ("partitions", str(name))
             if name not in shown and "partitions" not in self.cluster.setting("PrivateData"):
-                yield Difference(path, self.own.places.get(".".join(path), ""), self._renamed(ours), None)
+                yield Difference(path, self.profile.places.get(".".join(path), ""), self._renamed(ours), None)
             theirs = self.live.partitions.get(name)
             for key, value in _without_entry(ours, theirs) if theirs else ():
-                at, written = self.own.places.get(".".join((*path, key)), ""), getattr(ours, key)
+                at, written = self.profile.places.get(".".join((*path, key)), ""), getattr(ours, key)
                 if at and written != value:
                     entry = None if value in (None, ()) else Entry(key, _shown(value))
                     severity: Severity = "warning" if key == "state" else "error"
@@ -192,15 +189,18 @@ def findings(rows: Sequence[Difference], file: str, copies: str = "") -> Iterato
         if row.live is None and len(row.path) == 2:
             what = f"the cluster shows no {row.path[0][:-1]} '{key}'"
             fix = "remove it, or ask an administrator"
-            if row.own:
-                what = f"{what}, and '{row.own}' has its nodes"
-                fix = f"if it was renamed, write {row.own}: for {key}:"
+            if row.written:
+                what = f"{what}, and '{row.written}' has its nodes"
+                fix = f"if it was renamed, write {row.written}: for {key}:"
         elif row.live is None:
-            what, fix = f"{row.key} is {_cut(row.own)}, but the cluster has no such limit", f"remove {key}"
+            what, fix = (
+                f"{row.key} is {_cut(row.written)}, but the cluster has no such limit",
+                f"remove {key}",
+            )
             if key == "shapes":
                 what = f"{row.key}: all nodes are alike now"
         else:
-            what = f"{row.key} is {_cut(row.own)}, but the cluster has {theirs}"
+            what = f"{row.key} is {_cut(row.written)}, but the cluster has {theirs}"
             fix = f"write {key}: {theirs}" if row.severity != "info" else ""
         if row.at or row.live is None:
             yield Finding(row.severity, Problem(what, row.at, fix and (copies or fix)))

@@ -1,7 +1,5 @@
 """The profile of a live cluster: keys for what Slurm shows, comments for what it does not."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +48,7 @@ def _comments(*above: str) -> Entry:
 
 
 def _keys(**values: object) -> Iterator[Entry]:
-    """Yield keys with their values, without those that are not set."""
+    """Yield the keys that are set, with their values."""
     return (Entry(key, str(value)) for key, value in values.items() if value)
 
 
@@ -89,7 +87,7 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield those of this user; FLEX binds its jobs to neither nodes nor time."""
+    """Yield reservations of this user; FLEX binds its jobs to neither nodes nor time."""
     lists = {part.name: part.node_list for part in cluster.partitions}
     lasting = cluster.setting("ResvOverRun").split(" ")[0] != "0"  # jobs may run on after the end
     entries = []
@@ -174,7 +172,7 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
             known.append(partition)
     if "partitions" in cluster.setting("PrivateData"):
         above.append("PrivateData hides partitions: there may be others; ask an administrator.")
-    # A job that names no partition gets the first that fits: those for few people come last.
+    # A job that names no partition gets the first that fits: partitions for few people come last.
     known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
     for each in known:
         partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
@@ -222,7 +220,7 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 
 
 def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield defaults and limits of memory: those of the partition, else of the cluster (slurm.conf(5))."""
+    """Yield defaults and limits of memory, of the partition or else of the cluster (slurm.conf(5))."""
 
     def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
         return value or (None if other else count(cluster.setting(name)))

@@ -1,7 +1,5 @@
 """Programs and interfaces of this machine, most likely a login node; compute nodes may differ."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kinds of nodes of a partition, with what jobs may use of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +49,7 @@ def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> d
 
 
 def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
-    """Return the kinds with their numbers, those with the most GPUs first; similar ones are one kind."""
+    """Return the kinds with their numbers, by falling numbers of GPUs; similar ones are one kind."""
     kinds = _merged(kinds, _SAME, ALIKE)
     if len(kinds) > MOST_SHAPES:
         kinds = _merged(kinds, _SAME[:-1], ALIKE)
@@ -63,8 +61,8 @@ def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
 _SAME = ("cpus", "threads", "gpus", "types", "untyped", "shards", "gres", "disk", "features")
 
 
-def _merged(kinds: Kinds, same: Sequence[str], most: float) -> Kinds:
-    """Return kinds with those made one that have the `same`, and memory that differs by no more than `most`.
+def _merged(kinds: Kinds, same: Sequence[str], ratio: float) -> Kinds:
+    """Return kinds with those made one that have the `same`, and memory that differs by no more than `ratio`.
 
     Such a kind has the smallest memory, the largest disk and all features: what one of its nodes may have.
     """
@@ -72,7 +70,7 @@ def _merged(kinds: Kinds, same: Sequence[str], most: float) -> Kinds:
     groups: dict[object, list[list[Shape]]] = defaultdict(list)
     for shape in sorted(kinds, key=attrgetter("memory")):
         group = groups[key(shape)]
-        if group and shape.largest <= group[-1][0].memory * most:
+        if group and shape.largest <= group[-1][0].memory * ratio:
             group[-1].append(shape)
         else:
             group.append([shape])

@@ -1,7 +1,5 @@
 """The answers of Slurm about its cluster; each question is asked once."""
 
-from __future__ import annotations
-
 import os
 import platform
 import pwd
@@ -36,7 +34,7 @@ class LiveCluster:
     host: str
     groups: tuple[str, ...]  # of the user
     licenses: Mapping[str, int] | None  # with their numbers; None if Slurm did not say
-    reservations: list[SlurmReservation] | None  # those that the user may use; None if Slurm did not say
+    reservations: list[SlurmReservation] | None  # open to the user; None if Slurm did not say
     topology: Mapping[str, str]  # its kind, and the nodes of the largest leaf switch, by the keys of profiles
     accounts: list[Account] | None  # of the user; None if no database answered
     # Of plugins, with = at the end if they take a value; None if sbatch did not list them

@@ -1,7 +1,5 @@
 """The file of a profile with its cluster's values, edited where they are; every other byte stays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import yaml
@@ -28,7 +26,7 @@ def updated(text: str, differences: Sequence[Difference], *, today: str) -> tupl
             by_hand.append(difference)
     if edits and (edit := _edit(text, root, ("checked",), Entry("checked", today))):
         edits.insert(0, (1, edit))
-    # From the end of the file to its start; of new keys at one place, those of the outer mapping first.
+    # From the end of the file to its start; of new keys at one place, the keys of the outer mapping first.
     for _, (start, end, new) in sorted(edits, key=lambda item: (-item[1][0], item[0])):
         text = text[:start] + new.replace("\n", line_break) + text[end:]
     return text, by_hand

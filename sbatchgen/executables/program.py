@@ -4,8 +4,6 @@ PROGRAMS["timeout"].operands  # 1: the duration, before the command that it star
 programs("shell")  # bash, sh, dash and others
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 
@@ -24,8 +22,8 @@ class Program:
     operands: int = 0  # how many words are between its options and what it starts, such as an image
     modules: tuple[str, ...] = ()  # the modules as which Python starts it
     values: set[str] = field(default_factory=set)  # the long names of its options that take a value
-    flags: set[str] = field(default_factory=set)  # the long names of those that take none
-    optional: set[str] = field(default_factory=set)  # those of `values` whose value only follows an =
+    flags: set[str] = field(default_factory=set)  # the long names of its options without a value
+    optional: set[str] = field(default_factory=set)  # options whose value only follows an =
     letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
     # How many values an option takes, where that is not one.
     counts: dict[str, int] = field(default_factory=dict)

@@ -1,7 +1,5 @@
 """Tables of words beside the modules that read them: HEAD: WORDS, with comments and continued lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -109,7 +109,7 @@ class JobSettings(StartSettings):
     gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
     modules: tuple[Text, ...] = described("Modules to load, in order; use PATH adds a folder of modules.", ())
     module_start: Literal["purge", "reset", "keep"] | None = described(
-        "What becomes of the modules that are loaded already. [default: purge, if modules are given]"
+        "What to do with modules that are loaded already. [default: purge, if modules are given]"
     )
     setup_before_modules: tuple[Text, ...] = described(
         "Lines of shell to run before the modules are loaded.", ()

@@ -1,4 +1,4 @@
-"""What a file is that was given to a command for other files, and the command for it."""
+"""The kind of a file that a command does not take, and the command that takes it."""
 
 from __future__ import annotations
 

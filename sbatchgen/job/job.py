@@ -1,7 +1,5 @@
 """A job and its cluster: what rules judge, be it a resolved job (`JudgedJob`) or a script (`JobScript`)."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 
@@ -67,9 +65,9 @@ class Job:
         """What the profile says of this user; None if it is about another one."""
         if self.profile.user is None:
             return None
-        from sbatchgen.job.user import user_of  # few profiles have one
+        from sbatchgen.job.user import user_of_process  # few profiles have one
 
-        return user_of(self.profile)
+        return user_of_process(self.profile.user)
 
     @property
     def settings(self) -> tuple[JobSettings, ...]:

@@ -1,7 +1,5 @@
 """Options that sbatch does not have, or no longer: srun's, plugins', renamed ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 

@@ -7,16 +7,13 @@
 Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; torch/distributed/run.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from sbatchgen.bash.body import Body, string_body
+from sbatchgen.bash import Body, Command, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
-from sbatchgen.bash.statement import Command
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
 from sbatchgen.resolved.resource_request import Amounts, ResourceRequest

@@ -1,7 +1,5 @@
 """Options on the command line of sbatch, as a script would say them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sbatchgen import quoting

@@ -1,7 +1,5 @@
 """What a program or a person has yet to put into a script: one judgement that all rules share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What the directives of a script ask Slurm for; a value that sbatch can't read counts as not given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The files of fixed names into which a program saves: another start of it overwrites them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

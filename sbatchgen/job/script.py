@@ -66,7 +66,7 @@ class JobScript(Job):
 
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
-        """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
+        """Options of sbatch that the site's plugins add; without a list of them, the known options."""
         if (named := self.profile.plugin_options) is not None:
             return of_plugins((*named, *self.known_options))
         known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
@@ -236,7 +236,7 @@ class JobScript(Job):
 
     @cached_property
     def sources_commands(self) -> bool:
-        """Whether it sources files that are not for the environment alone, as a virtual environment's are."""
+        """Whether it sources files that may do more than set up an environment."""
         from sbatchgen.job.launches import sourcing
 
         return any(sourcing(self.body))

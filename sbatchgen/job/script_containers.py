@@ -1,7 +1,5 @@
 """The containers that a script starts, by directives, by srun or by Apptainer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""A trainer of one's own, seen from the folder of submission: its text, and what follows for restarts."""
-
-from __future__ import annotations
+"""The user's own trainer, seen from the folder of submission: its text, and what follows for restarts."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -16,21 +14,15 @@ from sbatchgen.units import ShellPath
 
 
 class TrainerJob(JudgedJob):
-    """A resolved job that is submitted here, as rules judge it.
-
-    Attributes:
-        here: The folder of submission.
-        environment: The user's.
-        earlier: Whether another job has trained in its run folder.
-    """
+    """A resolved job that is submitted here, as rules judge it."""
 
     def __init__(
         self, resolved: ResolvedJob, here: Path, environment: Mapping[str, str], *, earlier: bool = False
     ) -> None:
         super().__init__(resolved)
-        self.here = here
-        self.environment = environment
-        self.earlier = earlier
+        self.here = here  # the folder of submission
+        self.environment = environment  # the user's
+        self.earlier = earlier  # whether another job has trained in its run folder
 
     @cached_property
     def working(self) -> Path | None:

@@ -1,9 +1,7 @@
-"""What the text of a trainer of one's own says of it: read, never imported or run.
+"""What the text of the user's own trainer says of it: read, never imported or run.
 
 Only what is certain is said: of a trainer that imports a package which is not listed here, nothing is known.
 """
-
-from __future__ import annotations
 
 import ast
 import re
@@ -116,7 +114,7 @@ class TrainerSource:
 
     @property
     def lines_that_load(self) -> str:
-        """What it lacks for that, as lines of its own kind."""
+        """Lines that would load a checkpoint, for the libraries that it uses."""
         if "transformers" in self.packages:
             return "trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
         if {"lightning", "pytorch_lightning"} & self.packages:

@@ -1,23 +1,19 @@
 """The user who makes a job: what the cluster says of this user, and which partitions are closed to it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 
-from sbatchgen.inputs.profile import Partition, Profile, User
+from sbatchgen.inputs.profile import Partition, User
 from sbatchgen.sbatch.hostlist import hosts
 
 
-def user_of(profile: Profile) -> User | None:
-    """Return what the profile says of the user of this process; None if it is about another one."""
-    if profile.user is None:
-        return None
+def user_of_process(user: User) -> User | None:
+    """Return what a profile says of a user, if this process is that user's; else None."""
     with suppress(KeyError, ImportError):  # a user without a name, or no users, as in a browser
         import pwd
 
-        return profile.user if pwd.getpwuid(os.getuid()).pw_name == profile.user.name else None
+        return user if pwd.getpwuid(os.getuid()).pw_name == user.name else None
     return None
 
 

@@ -1,7 +1,5 @@
 """What `explain` prints, also on a page, which has no sandbox."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 

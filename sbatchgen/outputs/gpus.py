@@ -1,7 +1,5 @@
 """What `gpus` prints."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypedDict
 

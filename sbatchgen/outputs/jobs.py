@@ -1,7 +1,5 @@
 """What `plan` prints; `review` prints a Review."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypedDict
 

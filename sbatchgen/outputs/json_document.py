@@ -1,7 +1,5 @@
 """An output as a JSON document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """What the commands of `profile` print."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 

@@ -1,7 +1,5 @@
 """What `status` prints; `diagnose` prints a Diagnosis, and `report` a Report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict

@@ -1,6 +1,4 @@
-"""What `adopt` prints, and `lint` of rules; of findings, `lint` prints those of `lint.formats`."""
-
-from __future__ import annotations
+"""What `adopt` prints, and `lint` of rules; the findings that `lint` prints are in `lint.formats`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict

@@ -71,9 +71,9 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     return replace(held, environment=variables | _of_gpus(asked, gpus) | _of_array(script))
 
 
-def _hold(what: str, number: int, most: int) -> None:
-    if number > most:
-        raise DocumentError.of(f"a plan is of {most} {what} at most", fix="ask for fewer, to see their plan")
+def _hold(what: str, number: int, limit: int) -> None:
+    if number > limit:
+        raise DocumentError.of(f"plan shows at most {limit} {what}", fix="plan the job with fewer")
 
 
 def _whole(script: JobScript, what: str) -> list[int]:

@@ -38,17 +38,11 @@ _EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|
 
 
 class Need(NamedTuple):
-    """What a script needs from outside.
+    """What a script needs from outside."""
 
-    Attributes:
-        kind: Of what kind it is.
-        name: Its name or path; of arguments, how many.
-        line: The line of the script that needs it first; 0 if it is not known.
-    """
-
-    kind: str
-    name: str
-    line: int
+    kind: str  # its kind
+    name: str  # its name or path; of arguments, how many
+    line: int  # the line of the script that needs it first; 0 if it is not known
 
 
 class Traced(NamedTuple):

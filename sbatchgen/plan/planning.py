@@ -42,7 +42,8 @@ def plan_of(
         NoSandboxError: This machine allows no sandbox.
     """
     if not is_planned(script):
-        what = f"{script.file} is a script of {script.body.language or 'no shell'}: a plan is of bash scripts"
+        language = script.body.language or "no shell"
+        what = f"{script.file} is a script of {language}: plan reads bash scripts only"
         raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
     if "\r\n" in script.text:  # which sbatch refuses
         script = replace(script, text=script.text.replace("\r\n", "\n"))

@@ -82,54 +82,32 @@ class StartRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StartedProcess:
-    """A process that a job would start.
+    """A process that a job would start."""
 
-    Attributes:
-        node: The name of its node.
-        rank: Its number in the step.
-        argv: Its words.
-        cwd: Its working folder.
-        env: The variables that differ from those of the batch script; null for one that it lacks.
-        gpus: The numbers of its GPUs on the node.
-        cpus: How many CPUs it has.
-        container: The image that it runs in; "" for no container.
-    """
-
-    node: str
-    rank: int
-    argv: tuple[str, ...]
-    cwd: str
+    node: str  # the name of its node
+    rank: int  # its number in the step
+    argv: tuple[str, ...]  # its words
+    cwd: str  # its working folder
+    # The variables that differ from those of the batch script; null for one that it lacks
     env: Mapping[str, str | None]
-    gpus: tuple[int, ...]
-    cpus: int
-    container: str
+    gpus: tuple[int, ...]  # the numbers of its GPUs on the node
+    cpus: int  # how many CPUs it has
+    container: str  # the image that it runs in; "" for no container
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step of srun, or a program that the batch script starts itself.
+    """A step of srun, or a program that the batch script starts itself."""
 
-    Attributes:
-        line: The line of the script.
-        command: The words as the script gives them.
-        background: Whether the script continues while it runs.
-        tasks: How many tasks it has.
-        refusal: Why Slurm would refuse it; "" if it would not.
-        waits: How many waits of the script came before.
-        processes: What it starts.
-        sharing: How it shares its nodes with other steps: "overlap", "exact" or "whole".
-        takes: What it takes of each of its nodes.
-    """
-
-    line: int
-    command: tuple[str, ...]
-    background: bool
-    tasks: int
-    refusal: str
-    waits: int
-    processes: tuple[StartedProcess, ...] = field(default=())
-    sharing: str = ""
-    takes: Mapping[str, Taken] = field(default_factory=dict)
+    line: int  # the line of the script
+    command: tuple[str, ...]  # the words as the script gives them
+    background: bool  # whether the script continues while it runs
+    tasks: int  # how many tasks it has
+    refusal: str  # why Slurm would refuse it; "" if it would not
+    waits: int  # how many waits of the script came before
+    processes: tuple[StartedProcess, ...] = field(default=())  # what it starts
+    sharing: str = ""  # how it shares its nodes with other steps: "overlap", "exact" or "whole"
+    takes: Mapping[str, Taken] = field(default_factory=dict)  # what it takes of each of its nodes
 
     @property
     def is_srun(self) -> bool:

@@ -120,7 +120,7 @@ def _next_number(kind: str) -> int:
 
 
 def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
-    """How a step shares, if it takes its turn, nodes that it may not get, and what it takes of its own."""
+    """How a step shares its nodes, the nodes that it excludes, and its CPUs, memory and GPUs."""
     on, names = tasks[0]["on"], tasks[0]["names"]
     each = max(_cpus_per_task(options, job, environment), 1)
     takes = (

@@ -1,7 +1,5 @@
 """MNIST, downloaded or drawn before a job holds GPUs."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import runpy
@@ -29,10 +27,9 @@ MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Draw digits into the four files of MNIST, by a program of the trainer; gives what was done, in a line.
+    """Draw digits into the four files of MNIST, by a program of the trainer; return what was done, in a line.
 
-    Raises:
-        DocumentError: The files can't be written.
+    Raises DocumentError if the files can't be written.
     """
     try:
         write = runpy.run_path(str(bundled("code") / "training/data/digits.py"))["write"]

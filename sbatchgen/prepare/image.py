@@ -1,7 +1,5 @@
 """An image for Apptainer or Enroot, prepared by their own commands before a job holds GPUs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -43,7 +41,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         with new.open("rb") as made:
             os.fsync(made.fileno())
         if os.path.lexists(target) and not force:
-            raise DocumentError.of(f"{target} is there by now, made by another: it is kept")
+            raise DocumentError.of(f"another process has made {target} meanwhile: it was not replaced")
         new.replace(target)
 
 
@@ -69,7 +67,7 @@ def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[
 
     def pass_on(number: int, _: FrameType | None) -> None:
         came.append(number)
-        if process:  # of Ctrl-C the program hears too, of a signal to this process it does not
+        if process:  # Ctrl-C reaches the program too, a signal to this process alone does not
             process.kill() if len(came) > 1 else process.terminate()
 
     with _handled_by(pass_on):
@@ -88,7 +86,7 @@ def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[
 
 
 def _full(tool: ImageTool, target: Path) -> str:
-    """Return a fix that names a folder with no room, among those that the program writes into."""
+    """Return a fix that names a folder without room that the program writes into."""
     scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),

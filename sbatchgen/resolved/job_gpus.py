@@ -16,7 +16,7 @@ _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 
 def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
-    """Leave in --gres what it asks for of GPUs; return the rest, as local disk, which has no part in that."""
+    """Keep only the GPUs in --gres; return its other resources, such as local disk."""
     of_gpus, others, origin = "", "", BY_DEFAULT
     if text := values.get("options.gres"):
         of_gpus, others = parted(text)

@@ -34,23 +34,14 @@ DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A value of a resolved job, and where it was set.
+    """A value of a resolved job, and where it was set."""
 
-    Attributes:
-        name: An option or a key.
-        value: The value, as text.
-        by: "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line".
-        at: `file:line`, a flag, or the rule that the value follows from.
-        overrode: The values that it overrode, the highest first.
-        documented: Where the documentation of the cluster says it.
-    """
-
-    name: str
-    value: str
-    by: str
-    at: str
-    overrode: tuple[Setting, ...] = ()
-    documented: tuple[str, ...] = ()
+    name: str  # an option or a key
+    value: str  # the value, as text
+    by: str  # "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line"
+    at: str  # `file:line`, a flag, or the rule that the value follows from
+    overrode: tuple[Setting, ...] = ()  # the values that it overrode, the highest first
+    documented: tuple[str, ...] = ()  # where the documentation of the cluster says it
 
 
 def settings(request: Request) -> Iterator[Setting]:

@@ -83,7 +83,7 @@ def resolve(
 
 
 def _join_args(values: DecidedValues, layers: Sequence[Layer]) -> None:
-    """Arguments that come after others, where they win: those of the job after those of the profile."""
+    """Append the job's arguments to those of the profile: the trainer takes the last of two."""
     given = [each for each in layers if "args" in each.values]
     if len(given) > 1 and given[-1].level is Level.COMMAND_LINE:
         values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])

@@ -141,7 +141,7 @@ class ResolvedJob:
 
     @property
     def gpu_visibility(self) -> str:
-        """The GPUs that a task sees: those of its "node", or its own, of the "task"."""
+        """Which GPUs a task sees: all GPUs of its node ("node"), or only the GPUs of the task ("task")."""
         return self.settings.gpu_visibility or "node"
 
     @property

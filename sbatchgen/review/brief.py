@@ -1,7 +1,5 @@
 """A review that fits a terminal, for the question whether to submit: what is asked for, and the findings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.finding import Finding

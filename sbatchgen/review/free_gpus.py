@@ -1,7 +1,5 @@
 """GPUs of a cluster, and the room for a job there, as people and programs read them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +34,7 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
-    """Why nodes take no jobs, those with the same reason together."""
+    """Why nodes take no jobs, nodes with the same reason together."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
         if words := unavailable(entry.node):

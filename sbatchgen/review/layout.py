@@ -1,7 +1,5 @@
 """What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,40 +18,26 @@ _WIDTH = 100  # of a line of the command
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStarts:
-    """What starts on a node, or on each of several that are alike; None for what is not known.
+    """What starts on a node, or on each of several that are alike; None for what is not known."""
 
-    Attributes:
-        first, last: The nodes, counted from 0 as SLURM_NODEID is.
-        tasks: Tasks of Slurm on each.
-        first_rank, last_rank: The ranks of all their processes, in this order.
-        gpus, shards, cpus: What the job gets of each.
-    """
-
-    first: int
-    last: int
-    tasks: int | None
-    first_rank: int | None
-    last_rank: int | None
-    gpus: int | None
-    shards: int | None
-    cpus: int | None
+    first: int  # the first node, counted from 0 as SLURM_NODEID is
+    last: int  # the last node
+    tasks: int | None  # tasks of Slurm on each node
+    first_rank: int | None  # the lowest rank of their processes
+    last_rank: int | None  # the highest rank of their processes
+    gpus: int | None  # GPUs that the job gets of each node
+    shards: int | None  # shards that the job gets of each node
+    cpus: int | None  # CPUs that the job gets of each node
 
 
 @dataclass(frozen=True, kw_only=True)
 class Starts:
-    """What starts where.
+    """What starts where."""
 
-    Attributes:
-        nodes: The nodes, in order.
-        tasks: Tasks of Slurm on all of them; None without Slurm.
-        command: What a task runs, as in the script; "" if that is not known.
-        plan: The command that shows in a sandbox what else the script starts; "" if that is nothing.
-    """
-
-    nodes: tuple[NodeStarts, ...]
-    tasks: int | None
-    command: str = ""
-    plan: str = ""
+    nodes: tuple[NodeStarts, ...]  # the nodes, in order
+    tasks: int | None  # tasks of Slurm on all of them; None without Slurm
+    command: str = ""  # what a task runs, as in the script; "" if that is not known
+    plan: str = ""  # the command that shows in a sandbox what else the script starts; "" if that is nothing
 
 
 def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: Sequence[str]) -> Starts:

@@ -1,7 +1,5 @@
 """What a job asks Slurm for, beside what a node has, and what that costs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from sbatchgen.inputs.profile import Partition
@@ -26,30 +24,20 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What Slurm is asked for; GPUs, shards, CPUs and memory are those of each node.
-
-    Attributes:
-        processes: Processes that the job starts on all nodes.
-        exclusive: Whether no other job may run there, so that the job gets all GPUs and CPUs.
-        time_s: The time limit; None for that of the partition.
-        share: The largest known fraction of a node that the job gets.
-        jobs: Number of jobs: that of the array's elements, or of the chain's jobs, else 1.
-        consecutive: Whether they continue one training, one after the other.
-        restarts: How often each job may be restarted by its script.
-    """
+    """What Slurm is asked for; GPUs, shards, CPUs and memory are of each node."""
 
     nodes: int
-    processes: int | None
+    processes: int | None  # processes that the job starts on all nodes
     gpus: Amount
     shards: Amount
     cpus: Amount
     memory_mib: Amount
-    exclusive: bool
-    time_s: int | None
-    share: float | None
-    jobs: int
-    consecutive: bool
-    restarts: int
+    exclusive: bool  # whether no other job may run there, so that the job gets all GPUs and CPUs
+    time_s: int | None  # the time limit; None for the partition's limit
+    share: float | None  # the largest known fraction of a node that the job gets
+    jobs: int  # number of jobs: elements of the array, jobs of the chain, else 1
+    consecutive: bool  # whether they continue one training, one after the other
+    restarts: int  # how often each job may be restarted by its script
     gpu_memory_mib: int | None = None
 
 

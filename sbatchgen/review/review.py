@@ -4,8 +4,6 @@ The fields of these dataclasses are what `--format json` prints.
 None stands for what is not known or does not apply.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -88,32 +86,23 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """All of it.
-
-    Attributes:
-        start: What the job will find in its run folder.
-        surprises: The values that the user may not expect: see `origins.surprises`.
-        last: What has changed since the last submission.
-        starts: What starts where, by the job or the directives; None without a script.
-        digest: Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script.
-        script: The script; None if there are errors.
-        own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
-        slurm: What the live Slurm says, if it was asked.
-    """
+    """All of it."""
 
     job: JobSummary | None = None
     cluster: Cluster | None = None
     request: Allocation | None = None
     cost: Cost | None = None
-    start: Start | None = None
-    surprises: tuple[Setting, ...] = ()
+    start: Start | None = None  # what the job will find in its run folder
+    surprises: tuple[Setting, ...] = ()  # the values that the user may not expect: see `origins.surprises`
     findings: tuple[Finding, ...] = ()
-    last: Change | None = None
-    script: str | None = None
+    last: Change | None = None  # what has changed since the last submission
+    script: str | None = None  # the script; None if there are errors
     parts: tuple[Part, ...] = ()
+    # Numbers of its lines, from 1, that hold a value of the job or the profile
     own_lines: tuple[int, ...] | None = None
-    slurm: Answer | None = None
-    starts: Starts | None = None
+    slurm: Answer | None = None  # what the live Slurm says, if it was asked
+    starts: Starts | None = None  # what starts where, by the job or the directives; None without a script
+    # Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script
     digest: str = ""
 
 

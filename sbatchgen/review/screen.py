@@ -1,7 +1,5 @@
 """A review as plain text, and on a terminal with colours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -154,9 +152,9 @@ def in_short(review: Review) -> str:
 
 def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
-    gpus = f"{_of(shards, 'shard')} of a GPU" if shards.given else _of(request.gpus, "GPU")
+    gpus = f"{_share(shards, 'shard')} of a GPU" if shards.given else _share(request.gpus, "GPU")
     gpus += f" of {Memory(request.gpu_memory_mib)}" if request.gpu_memory_mib and request.gpus.given else ""
-    amounts = [gpus, "all CPUs" if request.cpus.given is None else _of(request.cpus, "CPU")]
+    amounts = [gpus, "all CPUs" if request.cpus.given is None else _share(request.cpus, "CPU")]
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:
@@ -166,7 +164,7 @@ def _node(request: Allocation) -> str:
     return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
 
 
-def _of(amount: Amount, noun: str) -> str:
+def _share(amount: Amount, noun: str) -> str:
     if amount.of and amount.given:
         return f"{amount.given} of {amount.of} {noun}s"
     return counted(amount.given, noun) if amount.given else f"no {noun}s"

@@ -12,9 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.bash import Assignment, Command
-from sbatchgen.bash.statement import VariableUse
-from sbatchgen.bash.word import Piece
+from sbatchgen.bash import Assignment, Command, Piece, VariableUse
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.job.script import JobScript

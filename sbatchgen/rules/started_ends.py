@@ -67,7 +67,7 @@ def _limited(done: DryRun) -> Iterator[Hit]:
         what = f"the plan ends at its time limit: the script may start more than these {MANY} steps"
         yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds")
     elif limit == "time":
-        what = "the script still ran after some seconds here, where every program ends at once"
+        what = "the script was still running after some seconds, although programs end at once in a dry run"
         fix = "see the loop there: it waits for something that did not happen"
         yield Hit(done.at(_loop_line(done) or _line(done)), what, fix)
     elif limit:

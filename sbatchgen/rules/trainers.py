@@ -1,4 +1,4 @@
-"""What is wrong with a trainer of one's own: what its text and its Python say of it here, SB045 to SB051.
+"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB051.
 
 Nothing of it is imported or run.
 """

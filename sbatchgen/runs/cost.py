@@ -38,54 +38,33 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The cost of a run; None for what is not known.
+    """The cost of a run; None for what is not known."""
 
-    Attributes:
-        name, state: Of the run.
-        done: Whether it has ended well, with nothing left to do.
-        source: Where the times of its jobs and what was allocated are from: "sacct", or "script".
-        jobs, starts: How many.
-        nodes, gpus, cpus: What the newest job had in all.
-        memory_mib, limit_s: What it had of each node, and its time limit.
-        used_s: How long its jobs ran, all together.
-        gpu_hours, cpu_hours: What was allocated, over the time that it was.
-        cpus_used: CPUs that were in use, on average.
-        memory_bytes: The most that was in use on a node.
-        gpu_utilization: How long the GPUs were busy, in percent.
-        gpu_allocated_bytes, gpu_reserved_bytes: The most that tensors took of the fullest GPU, and torch.
-        gpu_bytes: The memory of that GPU.
-        processes: That trained last.
-        samples_per_s: Samples of the training, over all of its time.
-        waiting: The share of the time that went into waiting for data.
-        advice: What to ask for next time.
-        problems: Why something is not known.
-    """
-
-    name: str
-    state: str
-    done: bool
-    source: str
-    jobs: int
-    starts: int | None
-    nodes: int | None
-    gpus: int | None
-    cpus: int | None
-    memory_mib: int | None
-    limit_s: int | None
-    used_s: float | None
-    gpu_hours: float | None
-    cpu_hours: float | None
-    cpus_used: float | None
-    memory_bytes: int | None
-    gpu_utilization: float | None
-    gpu_allocated_bytes: int | None
-    gpu_reserved_bytes: int | None
-    gpu_bytes: int | None
-    processes: int | None
-    samples_per_s: float | None
-    waiting: float | None
-    advice: tuple[Advice, ...] = ()
-    problems: tuple[str, ...] = ()
+    name: str  # the name of the run
+    state: str  # the state of the run
+    done: bool  # whether it has ended well, with nothing left to do
+    source: str  # where the times of its jobs and what was allocated are from: "sacct", or "script"
+    jobs: int  # how many jobs it had
+    starts: int | None  # how often its jobs were started
+    nodes: int | None  # nodes of the newest job
+    gpus: int | None  # GPUs of the newest job, in all
+    cpus: int | None  # CPUs of the newest job, in all
+    memory_mib: int | None  # memory that the newest job had of each node
+    limit_s: int | None  # time limit of the newest job
+    used_s: float | None  # how long its jobs ran, all together
+    gpu_hours: float | None  # hours of all GPUs that were allocated
+    cpu_hours: float | None  # hours of all CPUs that were allocated
+    cpus_used: float | None  # CPUs that were in use, on average
+    memory_bytes: int | None  # the most memory that was in use on a node
+    gpu_utilization: float | None  # how long the GPUs were busy, in percent
+    gpu_allocated_bytes: int | None  # the most memory of the fullest GPU that tensors took
+    gpu_reserved_bytes: int | None  # the most memory of the fullest GPU that torch took
+    gpu_bytes: int | None  # the memory of that GPU
+    processes: int | None  # processes of the last training
+    samples_per_s: float | None  # samples of the training, over all of its time
+    waiting: float | None  # the share of the time that went into waiting for data
+    advice: tuple[Advice, ...] = ()  # what to ask for next time
+    problems: tuple[str, ...] = ()  # why something is not known
 
 
 def make_report(state: RunState, environment: Mapping[str, str]) -> Report:

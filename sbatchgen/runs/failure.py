@@ -91,27 +91,17 @@ class FailureTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A cause of which something was seen.
+    """A cause of which something was seen."""
 
-    Attributes:
-        cause: Its name in failures.yaml; "own-words" of an error of the script or the trainer.
-        rank: Its relation to others.
-        means: What it is, in plain words.
-        fix: What to do.
-        ended: How the job ended, if that shows it: "TIMEOUT 0:15".
-        line: The first line of the log that shows it, from 1; 0 without one, or if lines are not counted.
-        says: That line.
-        file: The log that has it, or "".
-    """
-
-    cause: str
-    rank: Rank
-    means: str
-    fix: str
-    ended: str = ""
+    cause: str  # its name in failures.yaml; "own-words" of an error of the script or the trainer
+    rank: Rank  # its relation to others
+    means: str  # what it is, in plain words
+    fix: str  # what to do
+    ended: str = ""  # how the job ended, if that shows it: "TIMEOUT 0:15"
+    # The first line of the log that shows it, from 1; 0 without one, or if lines are not counted
     line: int = 0
-    says: str = ""
-    file: str = ""
+    says: str = ""  # that line
+    file: str = ""  # the log that has it, or ""
 
 
 @functools.cache

@@ -36,26 +36,17 @@ AFRESH = "start from nothing: --resume off"
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py.
+    """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py."""
 
-    Attributes:
-        state: "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate".
-        checkpoint: Where it resumes.
-        step, steps: Steps done then, of how many; None if not known.
-        epoch, epochs: The same of epochs.
-        job: The job that saved the checkpoint, or "".
-        holder: Who uses the folder.
-        changed: The old and the new value of each changed setting.
-    """
-
-    state: str
-    checkpoint: str = ""
-    step: int | None = None
-    steps: int | None = None
-    epoch: int | None = None
-    epochs: int | None = None
-    job: str = ""
-    holder: str = ""
+    state: str  # "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate"
+    checkpoint: str = ""  # where it resumes
+    step: int | None = None  # steps done then; None if not known
+    steps: int | None = None  # steps in all; None if not known
+    epoch: int | None = None  # epochs done then
+    epochs: int | None = None  # epochs in all
+    job: str = ""  # the job that saved the checkpoint, or ""
+    holder: str = ""  # who uses the folder
+    # The old and the new value of each changed setting
     changed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property

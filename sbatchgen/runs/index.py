@@ -45,29 +45,17 @@ class Run(NamedTuple):
 
 
 class RunJob(NamedTuple):
-    """A job of a run, as it was last seen.
+    """A job of a run, as it was last seen."""
 
-    Attributes:
-        key: Names the submission; it is in the path of the script that sbatch gets.
-        run: The run's name.
-        id: As sbatch prints it; "" if sbatch did not say.
-        cluster: Its cluster, if sbatch named it; "" else.
-        submitted: Seconds since 1970.
-        state: SUBMITTING, LOST, or a state of Slurm by its long name; "" if it is not known.
-        ended: Whether that is its last state.
-        says: More about the state, for people.
-        seen: When the state was seen, in seconds since 1970.
-    """
-
-    key: str
-    run: str
-    id: str
-    cluster: str
-    submitted: float
-    state: str = ""
-    ended: bool = False
-    says: str = ""
-    seen: float = 0.0
+    key: str  # names the submission; it is in the path of the script that sbatch gets
+    run: str  # the run's name
+    id: str  # its id as sbatch prints it; "" if sbatch did not say
+    cluster: str  # its cluster, if sbatch named it; "" else
+    submitted: float  # seconds since 1970
+    state: str = ""  # SUBMITTING, LOST, or a state of Slurm by its long name; "" if it is not known
+    ended: bool = False  # whether that is its last state
+    says: str = ""  # more about the state, for people
+    seen: float = 0.0  # when the state was seen, in seconds since 1970
 
 
 def place(environment: Mapping[str, str]) -> Path:

@@ -1,4 +1,4 @@
-"""What a trainer of one's own prints of its training, as events like those of the bundled one.
+"""What the user's own trainer prints of its training, as events like those of the bundled one.
 
 A line of the log counts if it holds a JSON object with a step or an epoch, {"step": 3, "loss": 0.2}, or a
 match of the job's key `metrics`, a regular expression that the user wrote.

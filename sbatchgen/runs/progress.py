@@ -26,34 +26,23 @@ _STATES = ("running", "preempted", "done", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of a training; None or "" for what the folder does not say.
+    """The progress of a training; None or "" for what the folder does not say."""
 
-    Attributes:
-        state: "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the
-            trainer does not say.
-        step, steps: Steps done, of how many.
-        epoch, epochs: Epochs done, of how many.
-        loss, accuracy: Of the last validation, else of the training; the accuracy in 0..1.
-        best: The best accuracy of a validation.
-        samples_per_s: The speed of all processes together.
-        checkpoint: The newest checkpoint, relative to the folder.
-        reason: Why it ended.
-        time: When this was written, in seconds since 1970.
-        metrics: The newest number of each metric; of one that is measured on both, that of the validation.
-    """
-
+    # "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the trainer
+    # does not say
     state: str
-    step: int | None = None
-    steps: int | None = None
-    epoch: int | None = None
-    epochs: int | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-    best: float | None = None
-    samples_per_s: float | None = None
-    checkpoint: str = ""
-    reason: str = ""
-    time: float | None = None
+    step: int | None = None  # steps done
+    steps: int | None = None  # steps in all
+    epoch: int | None = None  # epochs done
+    epochs: int | None = None  # epochs in all
+    loss: float | None = None  # the loss of the last validation, else of the training
+    accuracy: float | None = None  # the accuracy of the last validation, else of the training, in 0..1
+    best: float | None = None  # the best accuracy of a validation
+    samples_per_s: float | None = None  # the speed of all processes together
+    checkpoint: str = ""  # the newest checkpoint, relative to the folder
+    reason: str = ""  # why the training ended
+    time: float | None = None  # when this was written, in seconds since 1970
+    # The newest number of each metric; of one that is measured on both, that of the validation
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -83,7 +72,7 @@ def read_progress(
 ) -> Progress | None:
     """Return how far the training in a run folder is; None if no training has written there.
 
-    A trainer of one's own may say it in its log: see `log_events`, also for `submissions` and `task`.
+    The user's own trainer may say it in its log: see `log_events`, also for `submissions` and `task`.
     """
     status = read_object(run_dir / STATUS)
     last = some_events(run_dir, from_end=True) or log_events(run_dir, submissions, task, from_end=True)

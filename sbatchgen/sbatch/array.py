@@ -1,7 +1,5 @@
 """The indices of --array, as slurmctld reads them: the same from 20.11 to 26.05."""
 
-from __future__ import annotations
-
 import re
 
 from sbatchgen.units import number

@@ -5,8 +5,6 @@ shards beside GPUs, and counts for the job, its nodes and its tasks. Source: Slu
 22.05 to 26.05.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

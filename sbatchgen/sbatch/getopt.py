@@ -3,8 +3,6 @@
 Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

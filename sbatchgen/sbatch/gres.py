@@ -3,8 +3,6 @@
 Source: Slurm's gres.c, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,11 +51,7 @@ def of_gpus(text: str) -> str:
 
 
 def items(text: str, *, slurm: str) -> Iterator[Amount]:
-    """Yield what the items of a --gres ask for, those that ask for nothing left out.
-
-    Raises:
-        ValueError: Slurm refuses an item; the text says why.
-    """
+    """Yield what each item of a --gres asks for, if anything; raises ValueError for what Slurm refuses."""
     for item in filter(None, () if text.lower() == "none" else text.split(",")):
         resource = item
         if prefix := re.match("gres([:/])", item):

@@ -4,8 +4,6 @@ The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, rel
 26.05, and the behaviour of sbatch 22.05.8.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -54,7 +52,7 @@ class Token:
     end: int  # the column after it
 
     def span(self, start: int) -> tuple[int, int]:
-        """Return the columns of what follows the first `start` characters; of a quoted word, those of all."""
+        """Return the columns after the first `start` characters; of a quoted word, all its columns."""
         is_plain = self.end - self.column == len(self.text)
         return self.column + start * is_plain, self.end
 

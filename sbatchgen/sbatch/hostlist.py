@@ -3,8 +3,6 @@
 Source: Slurm's hostlist, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
@@ -19,11 +17,7 @@ _RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
 
 
 def expanded(text: str) -> list[str]:
-    """Return the names of the hosts in a list; no names for more than 65,536.
-
-    Raises:
-        ValueError: It is not a list of hosts; the text says why.
-    """
+    """Return the hosts of a list, none for more than 65,536; raises ValueError for what is no list."""
     parts = [_part(item) for item in _ITEM.findall(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
     return [name for part in parts for name in _names(*part)] if count <= _MOST else []

@@ -4,8 +4,6 @@ Source: update_job_dependency, build_feature_list and _build_license_list of slu
 Whether a job, a feature or a licence exists is not checked, nor are counts of features in brackets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 
@@ -22,11 +20,7 @@ _LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)
 
 
 def check_dependency(text: str) -> None:
-    """Refuse what slurmctld refuses; states, as in 1(failed), are not checked.
-
-    Raises:
-        ValueError: It refuses the conditions; the text says why.
-    """
+    """Raise ValueError, with why slurmctld refuses conditions; states, as in 1(failed), are not checked."""
     if text in ("", "0") or "(" in text or "[" in text:
         return
     for condition in re.split("[,?]", text):
@@ -47,8 +41,7 @@ def check_dependency(text: str) -> None:
 def features(text: str) -> tuple[str, ...]:
     """Return the names of the features, each as often as it is given.
 
-    Raises:
-        ValueError: slurmctld refuses the list whatever features its nodes have; the text says why.
+    Raises ValueError, with the reason, if slurmctld refuses the list whatever features its nodes have.
     """
     text = text.replace(",", "&")
     if not _BRACKETS.fullmatch(text) or not _PARENTHESES.fullmatch(text):
@@ -75,8 +68,7 @@ def matches(text: str, having: Collection[str]) -> bool:
 def licenses(text: str) -> dict[str, int]:
     """Return how many of each licence are wanted; 0 for one that is only named.
 
-    Raises:
-        ValueError: slurmctld refuses the list whatever licences it has; the text says why.
+    Raises ValueError, with the reason, if slurmctld refuses the list whatever licences it has.
     """
     wanted: dict[str, int] = {}
     for item in filter(None, re.split("[,;|]", text)):

@@ -1,7 +1,5 @@
 """The options of sbatch in each release of Slurm from 20.11 to 26.05, in the order of getopt's list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 from functools import cache

@@ -12,8 +12,6 @@ compared with each other. What slurm.conf decides is not judged, and rare values
 between 22.05 and 26.05 counts from the release whose source has it first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +37,7 @@ class Component:
 class Script:
     """A script as sbatch reads it."""
 
-    directives: tuple[Directive, ...]  # the lines that are directives, and those that look like some
+    directives: tuple[Directive, ...]  # the lines that are directives, or look like directives
     components: tuple[Component, ...]  # the components of the job; the last may be incomplete
     refusal: Message | None  # why sbatch ends before it asks slurmctld; None if it does not
     has_foreign: bool  # whether it takes options from #PBS or #BSUB lines, which are not read here

@@ -1,7 +1,5 @@
 """Options of sbatch that exclude each other, from which release on, and what older releases do with them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 

@@ -4,8 +4,6 @@ What is refused here is refused by every sbatch; rare forms are let pass. Source
 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
-from __future__ import annotations
-
 import re
 import signal as signals
 from typing import NamedTuple
@@ -46,7 +44,7 @@ class Message(NamedTuple):
 
 
 class RefusedError(Exception):
-    """sbatch ends here, refusing the job; the arguments are those of a Message."""
+    """sbatch ends here, refusing the job; its arguments make a Message."""
 
 
 class Signal(NamedTuple):
@@ -67,10 +65,8 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
     elif kind == "gres" and fold(text) in ("help", "list"):
         raise RefusedError
     elif not _is_taken(kind, text):
-        is_hint = kind == "hint"
-        raise RefusedError(
-            f'unrecognized --hint argument "{text}"' if is_hint else f"Invalid --{option} specification"
-        )
+        of_hint = f'unrecognized --hint argument "{text}"'
+        raise RefusedError(of_hint if kind == "hint" else f"Invalid --{option} specification")
 
 
 def _is_taken(kind: str, text: str) -> bool:
@@ -112,11 +108,7 @@ def mebibytes(text: str) -> int | None:
 
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
-    """Return the least and the most nodes; since 23.02 also of a list, such as 2,4,8 or 1-15:4.
-
-    Raises:
-        RefusedError: sbatch refuses it.
-    """
+    """Return the least and the most nodes, since 23.02 also of a list (2,4,8 or 1-15:4); or RefusedError."""
     if slurm >= "23.02" and re.fullmatch("[0-9,:-]*[0-9]+[,:][0-9,:-]*", text):
         sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
         return min(sizes), max(sizes)

@@ -1,9 +1,7 @@
-"""What Slurm's database keeps of jobs, also of those that ended long ago: sacct(1).
+"""What Slurm's database keeps of jobs, also of jobs that ended long ago: sacct(1).
 
 Not every site has one, and the controller knows more of a job that has not ended: ask queue.py first.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -45,7 +43,7 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 class JobUsage:
     """The resources that a job had and used from one start to its end; None for what is not known."""
 
-    job: str = ""  # its id, or that of the whole array
+    job: str = ""  # its id, or the id of the whole array
     task: str = ""  # of an array: "3"
     used_s: int = 0  # how long it ran
     limit_s: int | None = None  # its time limit
@@ -96,7 +94,7 @@ def _job(*starts: Mapping[str, str]) -> SlurmJob:
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """Return what every run of these jobs had and used, without those that never ran; see `accounting`."""
+    """Return what every run of these jobs had and used, without runs that never began; see `accounting`."""
     more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
     printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
     if printed is None:
@@ -148,7 +146,7 @@ def _limit_s(row: Mapping[str, str]) -> int | None:
 
 
 def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
-    # The count without a type is that of all types.
+    # The count without a type is for all types.
     tres = pairs(run["tres"].split(","))
     nodes = max(count(run["nodes"]), 1)
     typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
@@ -157,7 +155,7 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
     except ValueError:
         memory = 0
     memory_of = {}
-    for step in steps:  # on a node: that of its largest task, as often as tasks may be there
+    for step in steps:  # on a node: memory of the largest task, for as many tasks as may be there
         tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
         memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
     batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))

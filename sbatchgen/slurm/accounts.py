@@ -1,7 +1,5 @@
 """Accounts and qualities of service in Slurm's database: sacctmgr(1). Not every site has one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -72,15 +70,15 @@ def _rows(
 def _qos(row: Mapping[str, str]) -> Qos:
     """One job can have no more than a user or an account, nor than all jobs together."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
-    flags, most = row["flags"].split(","), seconds(row["maxwall"])
+    flags, wall = row["flags"].split(","), seconds(row["maxwall"])
     fewest = pairs(row["mintres"].split(","))
 
     def least(name: str) -> int | None:
         limits = (limit(values[name]) for values in tres)
-        return min((most for most in limits if most is not None), default=None)
+        return min((value for value in limits if value is not None), default=None)
 
     return Qos(
-        time_max=None if most is None else Duration(most),
+        time_max=None if wall is None else Duration(wall),
         nodes_max=least("node"),
         gpus_max=least("gres/gpu"),
         cpus_max=least("cpu"),

@@ -1,7 +1,5 @@
 """Slurm's commands: started in a known environment, within a time limit, their output decoded."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -71,7 +69,7 @@ class Output:
 
 
 def of_cluster(cluster: str) -> list[str]:
-    """Return the option of Slurm's commands that names a cluster; nothing for that of this machine."""
+    """Return the option of Slurm's commands that names a cluster; nothing for the cluster of this machine."""
     return [f"--clusters={cluster}"] if cluster else []
 
 
@@ -158,7 +156,7 @@ def status_in_shell(returncode: int) -> int:
 
 
 def _text(output: bytes | None) -> str:
-    """Return output as text; that of a site's plugin, or of a user's job, may hold any bytes."""
+    """Return output as text; a site's plugin, or a user's job, may print any bytes."""
     return (output or b"").decode("utf-8", "replace")
 
 

@@ -1,7 +1,5 @@
 """The settings of a live cluster, `scontrol show config`, and how other records of scontrol are read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
@@ -55,7 +53,7 @@ def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
     size = settings.get("MaxArraySize", "")
     limits = {"max_array_size": size, "max_array_tasks": tasks[1] if tasks else ""}
-    return {key: most for key, value in limits.items() if (most := limit(value)) is not None}
+    return {key: number for key, value in limits.items() if (number := limit(value)) is not None}
 
 
 def printed(key: str, read: Callable[[str], Any] = str) -> Any:

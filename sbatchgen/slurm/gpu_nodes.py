@@ -6,8 +6,6 @@ has no shards to give (gres.html of Slurm). How many shards of a GPU are in use 
 other job starts there.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +22,7 @@ _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
 _RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
-_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user before those of the GPUs
+_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user, before the texts of the GPUs
 _OF_JOB = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
 MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
@@ -34,23 +32,14 @@ ShardsOfJobs = Mapping[tuple[str, int], int]  # in use on a node's GPU, as its j
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of a node.
+    """A GPU of a node."""
 
-    Attributes:
-        index: Its number on the node.
-        type: As a100; "" if it has none.
-        taken: Whether a job has all of it.
-        shards: Into how many it may be cut; 0 where GPUs are not shared.
-        shards_used: How many of them jobs have; None where it is only known that some are in use.
-        free: Whether a job may take all of it.
-    """
-
-    index: int
-    type: str
-    taken: bool
-    shards: int = 0
-    shards_used: int | None = 0
-    free: bool = True
+    index: int  # its number on the node
+    type: str  # as a100; "" if it has no type
+    taken: bool  # whether a job has all of it
+    shards: int = 0  # into how many shards it may be cut; 0 where GPUs are not shared
+    shards_used: int | None = 0  # how many shards jobs have; None where it is only known that jobs have some
+    free: bool = True  # whether a job may take all of it
 
     @property
     def shards_free(self) -> int:
@@ -69,31 +58,18 @@ class GpuNode:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """GPUs of a type: in use, shared, free or unavailable.
+    """GPUs of a type: in use, shared, free or unavailable."""
 
-    Attributes:
-        type: As a100; "" if it has none.
-        partitions: Those that nodes with such GPUs are in.
-        total: All of them.
-        in_use: Those that jobs have whole.
-        shared: Those of which jobs have shards.
-        free: Those that jobs may take now.
-        unavailable: The others, on nodes that take no jobs.
-        shards: All shards.
-        shards_free: Those that jobs may take now, on all GPUs.
-        shards_on_one: The most of them that are on one GPU, as those of a job must be.
-    """
-
-    type: str
-    partitions: tuple[str, ...]
-    total: int
-    in_use: int
-    shared: int
-    free: int
-    unavailable: int
-    shards: int
-    shards_free: int
-    shards_on_one: int
+    type: str  # as a100; "" if it has no type
+    partitions: tuple[str, ...]  # the partitions of nodes with such GPUs
+    total: int  # all GPUs of the type
+    in_use: int  # GPUs that jobs have whole
+    shared: int  # GPUs of which jobs have shards
+    free: int  # GPUs that jobs may take now
+    unavailable: int  # the other GPUs, on nodes that take no jobs
+    shards: int  # all shards
+    shards_free: int  # shards that jobs may take now, on all GPUs
+    shards_on_one: int  # the most free shards of one GPU: a job gets all of its shards from one
 
 
 def unavailable(node: SlurmNode) -> str:
@@ -148,7 +124,7 @@ def _named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
 
 
 def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """Return the type of each GPU: that of which it is in use, else in the order of the configuration."""
+    """Return each GPU's type: by the GRES in use if a job has it, else in the order of the configuration."""
     left = Counter[str]()
     for gres in configured:
         left[gres.type] += min(gres.count, MOST)

@@ -4,8 +4,6 @@ Nodes that Slurm hides are left out: those in the cloud that are switched off, a
 Source of the lines: node_info.c of Slurm 20.11 to 26.05.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -42,8 +40,8 @@ class SlurmNode:
     # Why it is down or drained, in the words of an admin or a program; it may hold anything
     reason: str = printed("Reason")
     cpus: int = printed("CPUTot", count)
-    cpus_usable: int = printed("CPUEfctv", count)  # those that jobs may have
-    cpus_used: int = printed("CPUAlloc", count)  # those that jobs have
+    cpus_usable: int = printed("CPUEfctv", count)  # CPUs that jobs may have
+    cpus_used: int = printed("CPUAlloc", count)  # CPUs that jobs have
     sockets: int = printed("Sockets", count)
     cores_per_socket: int = printed("CoresPerSocket", count)
     threads_per_core: int = printed("ThreadsPerCore", count)
@@ -57,7 +55,7 @@ class SlurmNode:
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
-    """Return all nodes that Slurm shows, with `future` those for later; SlurmError without an answer."""
+    """Return all nodes that Slurm shows, with `future` also nodes for later; SlurmError without an answer."""
     later = ["-F"] if future else []
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
 

@@ -3,8 +3,6 @@
 What a job asks for is read by sbatch/gres.py. Source of the shapes: gres.c of Slurm 20.11 to 26.05.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class NodeGres:
-    """Resources of one name and type on a node: all of them, those in use, or those drained."""
+    """Resources of one name and type on a node: all resources, the used or the drained ones."""
 
     name: str  # as gpu, shard, mps
     type: str = ""  # as a100; "" if it has none

@@ -1,7 +1,5 @@
 """The partitions of a live cluster: `scontrol show partition`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,18 +28,18 @@ class SlurmPartition:
     default: bool = printed("Default", _is_yes)  # whether it takes jobs that name none
     hidden: bool = printed("Hidden", _is_yes)  # whether Slurm shows it only with --all
     node_list: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none
-    nodes: int = printed("TotalNodes", count)  # all together, also those that are hidden
+    nodes: int = printed("TotalNodes", count)  # all together, also hidden nodes
     cpus: int = printed("TotalCPUs", count)  # of all nodes
     time_max_s: int | None = printed("MaxTime", seconds)
     time_default_s: int | None = printed("DefaultTime", seconds)
     nodes_max: int | None = printed("MaxNodes", limit)
-    nodes_min: int | None = printed("MinNodes", lambda most: limit(most) or None)
+    nodes_min: int | None = printed("MinNodes", lambda fewest: limit(fewest) or None)
     accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # who alone may use it; empty: all
     qos: tuple[str, ...] = printed("AllowQos", _allowed)
     groups: tuple[str, ...] = printed("AllowGroups", _allowed)
     accounts_denied: tuple[str, ...] = printed("DenyAccounts", names)
     qos_denied: tuple[str, ...] = printed("DenyQos", names)
-    own_qos: str = printed("QoS", text)  # whose limits are those of the partition, too
+    own_qos: str = printed("QoS", text)  # a QOS whose limits hold in the partition
     cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)  # what a job gets that asks for none
     mem_per_gpu: int | None = printed("DefMemPerGPU", limit)
     mem_per_cpu: int | None = printed("DefMemPerCPU", limit)

@@ -1,7 +1,5 @@
 """The values that Slurm's commands print."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,10 +1,8 @@
-"""The jobs that Slurm's controller knows: those that wait or run, and those that ended a few minutes ago.
+"""The jobs that Slurm's controller knows: they wait, run, or ended a few minutes ago.
 
 How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes by default; accounting.py asks
 for older ones.
 """
-
-from __future__ import annotations
 
 import re
 import secrets
@@ -43,7 +41,7 @@ class SlurmJob:
 
     id: str  # as Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0"
     job: int  # the id of the job, or of the whole array
-    task: str  # "3", "[5-9%2]" for those that wait, or "" if the job is not an array
+    task: str  # "3", "[5-9%2]" for tasks that wait, or "" if the job is not an array
     state: State
     # As reason.py explains it; "None" without one; to sacct: why it waited last, also after it has ended
     reason: str
@@ -58,8 +56,7 @@ class SlurmJob:
     signal: int
     restarts: int = 0  # how often it was requeued
     before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
-    # The path of its script; "" if it came from stdin; known to squeue only
-    command: str = ""
+    command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
 

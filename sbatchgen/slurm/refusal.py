@@ -30,19 +30,12 @@ class OptionSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A refusal of a job by Slurm.
+    """A refusal of a job by Slurm."""
 
-    Attributes:
-        says: Slurm's own words.
-        means: The same in plain words; "" if refusals.yaml does not know the text.
-        options: The options of the job that may be at fault.
-        fix: What to do.
-    """
-
-    says: str
-    means: str = ""
-    options: tuple[OptionSource, ...] = ()
-    fix: str = ""
+    says: str  # Slurm's own words
+    means: str = ""  # the same in plain words; "" if refusals.yaml does not know the text
+    options: tuple[OptionSource, ...] = ()  # the options of the job that may be at fault
+    fix: str = ""  # what to do
 
     @property
     def problem(self) -> Problem:
@@ -53,23 +46,14 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of `sbatch --test-only`.
+    """The answer of `sbatch --test-only`."""
 
-    Attributes:
-        accepted: Whether Slurm would accept the job.
-        says: Its own words.
-        warnings: Its warnings.
-        start: When the job would start, as Slurm prints it, if all running jobs used up their time.
-        nodes: Where it would start.
-        refusals: Why Slurm would refuse the job.
-    """
-
-    accepted: bool
-    says: str
-    warnings: tuple[str, ...] = ()
-    start: str = ""
-    nodes: str = ""
-    refusals: tuple[Refusal, ...] = ()
+    accepted: bool  # whether Slurm would accept the job
+    says: str  # Slurm's own words
+    warnings: tuple[str, ...] = ()  # its warnings
+    start: str = ""  # when the job would start, as Slurm prints it, if all running jobs used up their time
+    nodes: str = ""  # where it would start
+    refusals: tuple[Refusal, ...] = ()  # why Slurm would refuse the job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +121,7 @@ def asked_by(resolved: ResolvedJob) -> dict[str, OptionSource]:
 
 
 def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
-    """Return the options of a script by their long names, also those that sbatch does not know."""
+    """Return the options of a script by their long names, also options that sbatch does not know."""
     options: dict[str, OptionSource] = {}
     for word in (word for directive in script.directives for word in directive.words):
         name, _, value = word.text.removeprefix("--").partition("=")
@@ -149,18 +133,13 @@ def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
     return options
 
 
-def explain(stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return what stderr of sbatch means for a job with these options, by long name."""
+def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
+    """Return what stderr of sbatch means for a job with these options, or at least its exit status."""
     lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
     special = any(refusal.means for refusal, general in lines if not general)
     shown = [refusal for refusal, general in lines if not (general and special)]
     once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
-    return list(reversed(once.values()))
-
-
-def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Explain like `explain`, but never return nothing: at least the exit status of sbatch."""
-    return explain(stderr, asked) or [Refusal(says=f"sbatch ended with exit status {returncode}")]
+    return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
 def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> Answer:

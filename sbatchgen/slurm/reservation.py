@@ -1,7 +1,5 @@
 """The reservations of a live cluster: `scontrol show reservation`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Only what is free is looked at. Other jobs that wait may come first, and limits 
 back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,22 +20,14 @@ from sbatchgen.units import Memory
 
 @dataclass(frozen=True, kw_only=True)
 class Availability:
-    """The nodes of a partition on which a job could start now.
-
-    Attributes:
-        wanted: How many nodes it demands.
-        nodes: The nodes with room for it.
-        lacking: What other nodes of the partition lack, and which.
-        not_seen: Its options that may hold it back and were not looked at.
-        starts: Whether there is room.
-    """
+    """The nodes of a partition on which a job could start now."""
 
     partition: str
-    wanted: int
-    nodes: tuple[str, ...]
-    lacking: Mapping[str, tuple[str, ...]]
-    not_seen: tuple[str, ...]
-    starts: bool
+    wanted: int  # how many nodes the job demands
+    nodes: tuple[str, ...]  # the nodes with room for the job
+    lacking: Mapping[str, tuple[str, ...]]  # what other nodes of the partition lack, and which
+    not_seen: tuple[str, ...]  # options of the job that may hold it back and were not looked at
+    starts: bool  # whether there is room
 
 
 @dataclass(frozen=True, kw_only=True)

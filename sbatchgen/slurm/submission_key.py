@@ -1,7 +1,5 @@
 """How jobs of sbatchgen are found: by the folder of their script, which squeue(1) shows as their Command."""
 
-from __future__ import annotations
-
 import re
 import secrets
 
@@ -10,7 +8,7 @@ _KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the scr
 
 
 def new_key() -> str:
-    """Return a key that no other submission has; those of a chain's jobs start with such a key."""
+    """Return a key that no other submission has; the keys of a chain's jobs start with such a key."""
     return secrets.token_hex(8)
 
 

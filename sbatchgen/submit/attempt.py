@@ -3,8 +3,6 @@
 A job is found again by its Command, the path of its script: no other submission has this folder.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
@@ -105,7 +103,7 @@ def _accepted(answer: client.Output) -> Accepted | None:
 
 
 def _is_lost(answer: client.Output) -> bool:
-    """Whether the request may have been read; so it may where sbatch was killed, or says nothing."""
+    """Whether Slurm may have accepted the job although sbatch was killed, failed or printed no reason."""
     if _LOST.search(answer.err):
         return True
     return not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
@@ -122,7 +120,7 @@ def _search(
 ) -> Accepted | None:
     """The job of a submission whose answer was lost; None if it is certain that the job does not exist.
 
-    It is certain once the controller has been started again: what the earlier one had not saved is gone.
+    A controller that was started again has lost each job that it had not saved: then it is certain.
     """
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:

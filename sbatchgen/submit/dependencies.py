@@ -7,8 +7,6 @@ After a failure, the script cancels those that wait: squeue shows their Command,
 same word. If a job fails before the next job is submitted, that job starts, and fails too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sbatchgen.runs import record

@@ -1,7 +1,5 @@
 """The submission of a finished script: its bytes as they are, and lint's findings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +33,7 @@ def of_script(
 ) -> Submission:
     """Return the submission of a finished script; options of sbatch go with it, over its own.
 
-    `earlier` are those that it was submitted with before, as "--mem=64G".
+    `earlier` are the options that it was submitted with before, as "--mem=64G".
 
     Raises:
         CommandLineError: Other options of a job were given: they can't change the script.

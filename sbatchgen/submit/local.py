@@ -1,7 +1,5 @@
 """A job without Slurm: bash runs the script in the background, and its log is followed."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The submission of a job that is rendered: its findings, its script and its record."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -123,16 +121,11 @@ def _run_dir(
     raise FitError.of(what, fix="render it, and give the script to the platform")
 
 
-def _has_known_name(resolved: ResolvedJob) -> bool:
-    """Return whether the run folder's name is known before the job runs."""
-    return "${SLURM_" not in resolved.run_dir
-
-
 def _queued(
     resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
 ) -> Callable[[], Problem | None] | None:
     """Return what asks Slurm for other jobs of the run folder; None where a job may share it."""
-    if resolved.slurm and not resolved.options.dependency and _has_known_name(resolved):
+    if resolved.slurm and not resolved.options.dependency and "${SLURM_" not in resolved.run_dir:
         return partial(folder_check.queued, run_dir, environment, at=str(resolved.origin("run_dir")))
     return None
 
@@ -173,7 +166,7 @@ def _start(
         resolved.trainer
         or (resolved.options.array and not resolved.sweep)  # each element has a folder of its own
         or not run_dir
-        or not _has_known_name(resolved)
+        or "${SLURM_" in resolved.run_dir  # its name is known only when the job runs
         or any(ShellPath(path).unset(environment) for path in (resolved.resume, code or ""))
     ):
         return None, []

@@ -3,8 +3,6 @@
 The newest of what was reviewed is kept in files that only this user reads, to show what has changed since.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re
@@ -69,7 +67,7 @@ def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment
     left = [digest for digest in reviewed if digest not in digests]
     problems = []
     for old, new in zip([*left, *[reviewed[-1]] * len(others)], others, strict=False):
-        before, now = _kept(_folder(environment), old), _kept(_folder(environment), new)
+        before, now = _read_kept(_folder(environment), old), _read_kept(_folder(environment), new)
         changes = difflib.unified_diff(before, now, "reviewed", "now", lineterm="", n=1) if before else ()
         what = f"the job is not what was reviewed: its digest is {new} now, not {old}"
         what += "".join(f"\n  {line}" for line in changes)
@@ -93,7 +91,7 @@ def _keep(folder: Path, name: str, text: bytes) -> None:
             path.unlink()
 
 
-def _kept(folder: Path, name: str) -> list[str]:
+def _read_kept(folder: Path, name: str) -> list[str]:
     """Return the lines of what was reviewed; nothing if it is not known, or another text is there."""
     with contextlib.suppress(OSError):
         if _NAME.fullmatch(name):

@@ -109,7 +109,7 @@ def submit(
 ) -> SubmittedRun:
     """Submit a job as `reserved` yields it, and keep its script and its record.
 
-    `options` of sbatch are not in the script, as a dependency; `arguments` are those of the script. sbatch
+    `options` of sbatch are not in the script, as a dependency; the script gets `arguments`. sbatch
     holds the `lock` of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
     Raises SlurmError if Slurm refuses or can't be asked, OSError if the run folder can't be written.
     """

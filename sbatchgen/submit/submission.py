@@ -1,7 +1,5 @@
 """A script with its review: `rendered` and `finished` make it, `sbatch` and `local` send it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

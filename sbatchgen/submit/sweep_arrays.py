@@ -1,7 +1,5 @@
 """The arrays of a sweep, submitted one after the other."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,10 +26,8 @@ def submit(
     """Submit the arrays, each again in halves while it is over a limit of how many jobs a user may have.
 
     With a throttle, the arrays start one after the other: Slurm limits the elements of one array. Those that
-    are submitted are added to `runs`.
-
-    Raises:
-        SbatchgenError: An array could not be submitted; of all but the first, the error names what is left.
+    are submitted are added to `runs`. Raises SbatchgenError for an array that could not be submitted; of all
+    but the first, it names what is left.
     """
     waiting = list(arrays)
     while waiting:

@@ -86,8 +86,8 @@ def test_what_can_not_be_planned_is_said(command: Command, folder: Path) -> None
         ("plan job.slurm --time 60", 2, "job.slurm is a finished script: --time can't change it"),
         ("plan job.slurm --var 1=2", 2, "'1=2' sets no variable"),
         ("plan job.slurm --file a=nothing", 2, "can't read nothing: No such file or directory"),
-        ("plan job.slurm --nodes 2000", 3, "a plan is of 1024 nodes at most"),
-        ("plan ddp --profile msu --gpus-per-node 9999999", 3, "a plan is of 1024 GPUs on a node at most"),
+        ("plan job.slurm --nodes 2000", 3, "plan shows at most 1024 nodes"),
+        ("plan ddp --profile msu --gpus-per-node 9999999", 3, "plan shows at most 1024 GPUs on a node"),
         ("plan --diff job.slurm", 2, "plan --diff takes 2 jobs, not 1"),
         ("plan nothing.slurm", 2, "no job 'nothing.slurm'"),
     ):

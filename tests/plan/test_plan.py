@@ -286,7 +286,7 @@ def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
         ),
         (
             "while sleep 1; do :; done\npython train.py\n",
-            "the script still ran after some seconds here, where every program ends at once",
+            "the script was still running after some seconds, although programs end at once in a dry run",
         ),
     ],
 )
@@ -380,7 +380,7 @@ def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
     from sbatchgen.errors import DocumentError
 
-    with pytest.raises(DocumentError, match="script of python3: a plan is of bash scripts"):
+    with pytest.raises(DocumentError, match="script of python3: plan reads bash scripts only"):
         planned("#!/usr/bin/env python3\nprint()\n", tmp_path)
 
 

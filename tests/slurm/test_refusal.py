@@ -14,8 +14,8 @@ from sbatchgen.slurm.refusal import (
     Refusal,
     asked_by,
     asked_in,
-    explain,
     options_of,
+    refusals,
     texts,
     understand,
 )
@@ -116,7 +116,7 @@ def errors_of_a_submission() -> list[str]:
 @pytest.mark.parametrize("text", errors_of_a_submission())
 def test_every_error_of_a_submission_is_known(text: str) -> None:
     """Names and texts: slurm_errno.c of Slurm 26.05.3."""
-    (refusal,) = explain(f"sbatch: error: Batch job submission failed: {text}\n", {})
+    (refusal,) = refusals(1, f"sbatch: error: Batch job submission failed: {text}\n", {})
     assert refusal.says == text
     assert refusal.means
 
@@ -138,7 +138,7 @@ def test_every_error_of_a_submission_is_known(text: str) -> None:
 )
 def test_a_limit_is_told_by_its_name_and_not_twice(reason: str, words: str) -> None:
     said = f"sbatch: error: {reason}\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
-    (refusal,) = explain(said, {})
+    (refusal,) = refusals(1, said, {})
     assert words in refusal.means
     assert refusal.says == reason
 
@@ -148,7 +148,8 @@ def test_an_option_is_shown_with_the_place_where_it_was_written() -> None:
     assert str(asked["account"]) == "--account=abc (--account)"
     assert asked["time"].at.endswith("profiles/torchrun.yaml:14")
     assert str(asked["exclusive"]).startswith("--exclusive (")
-    (refusal,) = explain(
+    (refusal,) = refusals(
+        1,
         "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
         asked,
     )
@@ -186,14 +187,17 @@ def test_an_option_is_shown_with_the_place_where_it_was_written() -> None:
 )
 def test_a_slurm_that_is_not_there_is_told_once(said: str, words: str) -> None:
     """What sbatch 22.05 says without a configuration, with a controller of no address, and with one that is down."""
-    (refusal,) = explain(said, {})
+    (refusal,) = refusals(1, said, {})
     assert words in refusal.means
     assert refusal.says in said.splitlines()[0]
 
 
 def test_what_a_site_says_is_passed_on_as_it_is() -> None:
     said = "sbatch: error: Please name your grant\nsbatch: error: Batch job submission failed: Unspecified error\n"
-    assert explain(said, {}) == [Refusal(says="Please name your grant"), Refusal(says="Unspecified error")]
+    assert refusals(1, said, {}) == [
+        Refusal(says="Please name your grant"),
+        Refusal(says="Unspecified error"),
+    ]
 
 
 def test_an_sbatch_that_fails_without_a_word_is_told() -> None:
@@ -206,7 +210,7 @@ def test_the_texts_of_a_real_sbatch_are_known() -> None:
     said = {text for case in cases for text in case["messages"] if text.startswith(("error: ", "fatal: "))}
     assert len(said) > 10
     for text in said:
-        assert all(refusal.means for refusal in explain(f"sbatch: {text}", {})), text
+        assert all(refusal.means for refusal in refusals(1, f"sbatch: {text}", {})), text
 
 
 def test_a_refusal_names_options_that_there_are() -> None:

@@ -107,7 +107,7 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of the Python version, which is of pickles: torchvision loads only those that it knows."""
+    """The same of the Python version, which is of pickles: torchvision loads only known ones."""
     import_torchvision("CIFAR-10's Python version")
     from torchvision.datasets import CIFAR10  # type: ignore[import-not-found,import-untyped,unused-ignore]
 

@@ -94,7 +94,7 @@ def _in_memory(
     """Both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
     splits: list[InMemory] = []
     shapes = [tensor.shape[1:] for tensor in train]
-    for (images, targets), part, most in ((train, "training", shift), (validation, "validation", 0)):
+    for (images, targets), part, pixels in ((train, "training", shift), (validation, "validation", 0)):
         alike = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
         if images.ndim != 4 or not alike:
             what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
@@ -103,7 +103,7 @@ def _in_memory(
             what = f"the labels of the {part} images are {targets.dtype}, from {targets.min().item()} on"
             raise UserError(what, fix="whole numbers from 0 on")
         labels_N = targets.to(device, None if config.task else torch.int64)
-        splits.append(InMemory(images.to(device), labels_N, norm, most, config.seed))
+        splits.append(InMemory(images.to(device), labels_N, norm, pixels, config.seed))
     classes = 0 if config.task else max(int(split.labels_N.max()) for split in splits) + 1
     target = torch.zeros_like(splits[0].labels_N[0], device="cpu")
     return Data(splits[0], splits[1], classes, tuple(shapes[0]), target, _checksum(train[1].tolist()))

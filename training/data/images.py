@@ -135,7 +135,7 @@ def training_transform(config: Config) -> Any:
 
 
 def evaluation_transform(config: Config, side: int = 0) -> Any:
-    """The middle of an image, of `side` pixels or those of validation images."""
+    """The middle square of an image, of `side` pixels; 0 for the side of validation images."""
     from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     side = side or config.eval_crop or config.train_crop

@@ -84,11 +84,11 @@ def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
     return h_B >> 1
 
 
-def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
-    """Images shifted by up to `most` pixels, with black edges, half of them mirrored: `random_B` decides."""
+def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, shift: int) -> torch.Tensor:
+    """Images shifted by up to `shift` pixels, with black edges, half of them mirrored: `random_B` decides."""
     batch, channels, height, width = x_BCHW.shape
-    ways = 2 * most + 1
-    padded_BCHW = torch.nn.functional.pad(x_BCHW, (most, most, most, most))
+    ways = 2 * shift + 1
+    padded_BCHW = torch.nn.functional.pad(x_BCHW, (shift, shift, shift, shift))
     along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
     mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
     inside_BW = torch.where(mirrored_B1, width - 1 - along_W, along_W)

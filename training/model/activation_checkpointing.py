@@ -60,7 +60,7 @@ class Stages(nn.Sequential):
 
 
 def _contexts(piece: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Those of the first pass and of the second, which leaves the statistics alone."""
+    """The contexts of the forward pass, and of its recomputation, which keeps the statistics of norms."""
     return contextlib.nullcontext(), keep_buffers(piece)
 
 

@@ -29,7 +29,7 @@ def build_model(config: Config, data: Data) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
-    """Copy weights into a model, also those of a DataParallel one; UserError if they are of another."""
+    """Load weights, also of a model in DataParallel; UserError if they don't fit."""
     try:
         model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
     except RuntimeError as error:

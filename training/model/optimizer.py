@@ -103,7 +103,7 @@ class Updater:
         }
 
     def load(self, state: dict[str, Any], *, optimizer: bool) -> None:
-        """Load what `state` gave, perhaps that of the optimizer; an error of any type if it does not fit."""
+        """Load what `state` gave, with `optimizer` also its part; an error of any type if it does not fit."""
         if self.ema:
             self.ema.load(state.get("ema") or {})
         if self.scaler and state.get("scaler"):
@@ -125,7 +125,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
-    """The learning rate after `epoch` epochs and `steps` steps of the present batch, not those that were."""
+    """The learning rate after `epoch` epochs and `steps` steps of the present batch size."""
     warmup = config.warmup_epochs * steps_per_epoch
     step = epoch * steps_per_epoch + steps
     if step < warmup:
@@ -139,7 +139,7 @@ def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> 
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of all weights; that of the head in proportion."""
+    """Set the learning rate of all weights; the rate of the head in proportion."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1)
 

@@ -38,7 +38,7 @@ class Autocast(nn.Module):
 
 
 def choose_kernels(config: Config, device: torch.device) -> None:
-    """Let torch use the fastest kernels for the GPU, or with --deterministic those that repeat each bit."""
+    """Let torch use the fastest kernels for the GPU, or with --deterministic kernels that repeat each bit."""
     if config.deterministic:
         torch.use_deterministic_algorithms(True)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -49,7 +49,7 @@ def choose_kernels(config: Config, device: torch.device) -> None:
 
 
 def wants_channels_last(config: Config, device: str, model: nn.Module) -> bool:
-    """Whether a model gets this memory format; that of a user may need the other one."""
+    """Whether a model gets this memory format; a user's model may need the other one."""
     if config.channels_last or config.no_channels_last or ":" in config.model:
         return config.channels_last
     # doubles the rate of bf16 convolutions on an H200; on CPUs steps of convnet and ResNets are faster

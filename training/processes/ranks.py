@@ -1,4 +1,4 @@
-"""Rank and world size, from the variables that torchrun or srun sets; and those of spawned processes."""
+"""Rank and world size, from the variables that torchrun or srun sets, and for spawned processes."""
 
 from __future__ import annotations
 

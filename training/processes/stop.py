@@ -59,7 +59,7 @@ class Stop:
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """The signals that stop a run: under nohup not SIGHUP, which torchrun handles there all the same."""
+    """The signals that stop a run; SIGHUP is left out under nohup, unless torchrun handles it anyway."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and "TORCHELASTIC_RUN_ID" not in os.environ
     return tuple(number for number in SIGNALS if number is not signal.SIGHUP or not ignored)
 

@@ -45,7 +45,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     """The values (float64, 1-D) summed over the processes, and the reason to stop or ""."""
     if values.device.type == "cuda":
-        torch.cuda.synchronize(values.device)  # the time until here is that of the steps
+        torch.cuda.synchronize(values.device)  # the time until here is the time of the steps
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
     noted = torch.tensor([*session.stop.requests(), step_s], dtype=torch.float64, device=values.device)
     *totals, step_s = total(session, torch.cat((values, noted)))

@@ -66,7 +66,7 @@ class Meter:
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s when it began
     usage: Usage = field(default_factory=Usage)
-    profiler: Any = None  # that of --profile-steps, on rank 0
+    profiler: Any = None  # the profiler of --profile-steps, on rank 0
     grad_norm: Any = None  # of a step of the window, before clipping
     synced: float = field(default_factory=time.perf_counter)
     steps: int = 0  # since then
@@ -76,11 +76,11 @@ class Meter:
         """Begin steps of another kind: the first one is measured."""
         self.synced, self.steps, self.every = time.perf_counter(), 0, 1
 
-    def due(self, step: int, most: int) -> bool:
-        """Count a step; whether the processes synchronise after it, as they do after every `most` steps."""
+    def due(self, step: int, period: int) -> bool:
+        """Count a step; whether the processes synchronise after it, as they do after every `period` steps."""
         self.steps += 1
         self.window_steps += 1
-        return self.steps >= self.every or step % most == 0
+        return self.steps >= self.every or step % period == 0
 
     def step_s(self) -> float:
         """Seconds that a step has taken since they synchronised; 0 if there was none."""

@@ -25,7 +25,7 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and of those that it has started, such as loaders."""
+    """CPU time of this process and of its children, such as loaders."""
     cpu = os.times()
     stats = [_read(f"/proc/{child}/stat").rpartition(")")[2].split() for child in _children()]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)

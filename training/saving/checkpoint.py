@@ -51,7 +51,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            means = state.get("ema")  # ours: those that are evaluated
+            means = state.get("ema")  # of this trainer: the weights that are evaluated
             state = state[key] | (means if isinstance(means, dict) else {})
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()

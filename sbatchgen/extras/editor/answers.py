@@ -1,7 +1,5 @@
 """What an editor gets: a text about the word under the cursor, and what may be written there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

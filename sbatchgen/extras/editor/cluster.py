@@ -1,7 +1,5 @@
 """A cluster for somebody who writes a script: its limits with their places, and names to choose from."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -29,7 +27,7 @@ class ClusterFacts:
     """A profile, and where each of its keys is written."""
 
     document: Document[Profile]
-    folder: Path  # that of the script or job, to which places are relative
+    folder: Path  # the folder of the script or job, to which places are relative
 
     @property
     def profile(self) -> Profile:

@@ -1,7 +1,5 @@
 """The keys of YAML around a cursor, found by indentation: a file that somebody writes is rarely whole."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple

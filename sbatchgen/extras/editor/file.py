@@ -1,7 +1,5 @@
 """A file in an editor, of any kind: its findings, and the answers about a place in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What each option of sbatch means, in a line, and the words that some of them take."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +27,6 @@ WORDS = {
 def meanings() -> dict[str, str]:
     """Return what each option of sbatch means, by its long name."""
     known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
-    table = Path(__file__).with_suffix(".txt").read_text()  # of those that a job's `options` do not have
+    table = Path(__file__).with_suffix(".txt").read_text()  # of options that a job's `options` lack
     rows = (row.split(maxsplit=1) for row in table.splitlines())
     return known | {name: text for name, text in rows}  # noqa: C416

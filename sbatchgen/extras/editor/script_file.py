@@ -1,7 +1,5 @@
 """A script in an editor: what its options mean on this cluster, and which may be written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

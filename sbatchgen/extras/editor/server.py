@@ -1,7 +1,5 @@
 """The language server: what an editor asks over stdin and stdout, in the words of its protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -41,7 +39,7 @@ class Server(LanguageServer):
         self.profile = profile
         self.slurm = slurm
         self.environment = environment
-        self._settings: dict[Path, Settings] = {}
+        self.settings: dict[Path, Settings] = {}  # by folder, with the profile and sbatchgen.yaml there
 
     def file(self, uri: str) -> OpenFile:
         """Return a file as the editor has it."""
@@ -51,25 +49,19 @@ class Server(LanguageServer):
             path=path, text=text, settings=self._settings_of(path.parent), environment=self.environment
         )
 
-    def forget(self) -> None:
-        """Read profiles and sbatchgen.yaml again when they are needed next: they may have changed."""
-        self._settings.clear()
-
     def _settings_of(self, folder: Path) -> Settings:
         """Return what counts for scripts in a folder; without a cluster, if that can't be read."""
-        if folder not in self._settings:
+        if folder not in self.settings:
             try:
-                self._settings[folder] = settings_of(
-                    Places(folder, self.environment), self.profile, self.slurm
-                )
+                places = Places(folder, self.environment)
+                self.settings[folder] = settings_of(places, self.profile, self.slurm)
             except SbatchgenError as error:
                 for what, at, fix in error.problems[:3]:
                     text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
                     self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
-                self._settings[folder] = Settings(
-                    profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True
-                )
-        return self._settings[folder]
+                none = Settings(profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True)
+                self.settings[folder] = none
+        return self.settings[folder]
 
     def publish(self, uri: str, *, saved: bool) -> None:
         """Send the findings of a file."""
@@ -103,11 +95,6 @@ class Server(LanguageServer):
 
 def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
     """Answer an editor until it ends."""
-    made(profile, slurm, environment).start_io()
-
-
-def made(profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> Server:
-    """Return a server that knows what it is asked."""
     server = Server(profile, slurm, environment)
     for name, answer in (
         (types.TEXT_DOCUMENT_DID_OPEN, _saved),
@@ -122,11 +109,11 @@ def made(profile: str | None, slurm: str | None, environment: Mapping[str, str])
     kinds = [types.CodeActionKind.QuickFix, types.CodeActionKind.SourceFixAll]
     options = types.CodeActionOptions(code_action_kinds=kinds)
     server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(partial(_actions, server))
-    return server
+    server.start_io()
 
 
 def _saved(server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
-    server.forget()
+    server.settings.clear()  # files that they were read from may have changed
     server.publish(event.text_document.uri, saved=True)
 
 

@@ -1,7 +1,5 @@
 """A job or a profile in an editor: what its keys mean, where values are from, and what may be written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, is_dataclass

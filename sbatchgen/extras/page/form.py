@@ -1,7 +1,5 @@
 """Profiles -> the form of the page, as data: its fields with their help, and what each cluster has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The packages of npm that the page is made of: Pyodide, tree-sitter, its grammar of bash, and mvdan/sh."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess
@@ -30,9 +28,8 @@ def installed(named: Path | None, cache: Path | None) -> Path:
                 raise CommandLineError.of(f"there is no package {name} in {named}", at="--packages", fix=fix)
         return named
     if cache is None:
-        raise DocumentError.of(
-            "there is no folder of your own for npm's packages", fix="name them: --packages FOLDER"
-        )
+        what = "there is no folder of your own for npm's packages"
+        raise DocumentError.of(what, fix="name a folder: --packages FOLDER")
     lock = (FILES / "package-lock.json").read_bytes()
     folder = cache / f"page-{hashlib.sha256(lock).hexdigest()[:16]}"
     if not (folder / "complete").exists():

@@ -34,7 +34,7 @@ class Site:
 
 
 def strings_of(site: Site, file: Path | None) -> dict[str, str]:
-    """Return the texts of the page, with those that a site replaces; raises DocumentError for others."""
+    """Return the texts of the page, with the texts of a site; raises DocumentError for unknown ones."""
     import yaml
 
     texts: dict[str, str] = yaml.safe_load((FILES / "strings.yaml").read_text())

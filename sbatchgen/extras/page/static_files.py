@@ -1,7 +1,5 @@
 """Writes the folder of a page: static files for any web server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -28,12 +26,7 @@ _LIBRARIES = "/lib/python3.14/site-packages"
 _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
 _LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
-_OF_WHEEL = (
-    "templates",
-    "profiles",
-    "schemas",
-    "code",
-)  # folders beside the package, which a wheel has in it
+_OF_WHEEL = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
 _SECONDS = 600
 
 # A path in the browser, the path here, and whether texts for people are kept.
@@ -55,8 +48,7 @@ class PageParts:
 def write(page: PageParts, to: Path) -> None:
     """Write the folder; one that this function wrote earlier is replaced.
 
-    Raises:
-        DocumentError: The folder is another one, a profile is wrong, or Node.js failed.
+    Raises DocumentError if the folder is another one, a profile is wrong, or Node.js failed.
     """
     if to.exists() and not (to / MARK).is_file() and (not to.is_dir() or any(to.iterdir())):
         what = f"{to} has files that are not those of a page"

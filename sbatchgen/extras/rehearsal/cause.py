@@ -1,7 +1,5 @@
 """Why a start of a rehearsed job failed: the first error of its log, in plain words, with its line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Source: docs/design/slurm.md, "Signals": TERM to the batch shell and all tasks, KILL after KillWait.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a rehearsal proved: a row for each thing that was tried."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
@@ -20,19 +18,13 @@ _CUBLAS, _CONTEXT, _KEPT = 96 << 20, 750 << 20, 0.16
 
 @dataclass(frozen=True)
 class Row:
-    """A thing that was tried.
+    """A thing that was tried."""
 
-    Attributes:
-        what: What it is.
-        outcome: How it went; "lost" if work since the last checkpoint is lost, if there is a checkpoint.
-        detail: What was seen; of a failure, why.
-        fix: How to mend a failure, if that is known.
-    """
-
-    what: str
+    what: str  # what was tried
+    # Its result; "lost" if the work since the last checkpoint was lost
     outcome: Literal["ok", "lost", "failed", "unknown"]
-    detail: str
-    fix: str = ""
+    detail: str  # what was seen; of a failure, why
+    fix: str = ""  # how to mend a failure, if that is known
 
 
 class _Rehearsed(TypedDict):

@@ -1,7 +1,5 @@
 """The rehearsal of a job: its script really runs, in a sandbox, with all nodes played by this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import marshal
@@ -75,9 +73,7 @@ def rehearse(
     Each start may take so many seconds until it has done its first steps, and the last one until the end; a
     trainer that prints no steps runs for `patience`. The job may read the folders in `see` beside those that
     it names, and has the machine's network if `network`. `tell` is called with what it can read and write.
-
-    Raises:
-        NoSandboxError: This machine allows no sandbox.
+    Raises NoSandboxError where this machine allows no sandbox.
     """
     resolved, unproven = _on_this_machine(request.resolved, folder, environment)
     script = render_request(request._replace(resolved=resolved))
@@ -118,7 +114,7 @@ def rehearse(
             readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
             files={**data, **_files(script, held, job, played)},
             over={"/etc/hosts": (hosts.encode(), 0o644)},
-            kept={run_dir: outside},
+            writable={run_dir: outside},
             devices=_gpus(),
             network="machine" if network else "loopback",
             trusts=True,

@@ -1,7 +1,5 @@
 """The stand-in of srun that really starts the tasks of a step, all on this machine; it is in the sandbox."""
 
-from __future__ import annotations
-
 import contextlib
 import marshal
 import os

@@ -7,7 +7,7 @@ its start; its end; its depth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of this process: what JavaScript gives, set by `sbatchgen_in_browser`.
 kinds: Sequence[tuple[str, bool, bool]] = ()
@@ -44,8 +44,8 @@ class Language:
 class Parser:
     """Reads a text."""
 
-    def __init__(self, _: Language) -> None:
-        pass
+    def __init__(self, language: Language) -> None:
+        self.language = language
 
     def reset(self) -> None:
         """Forget an unfinished text; JavaScript has done that."""
@@ -62,8 +62,18 @@ class Parser:
         return WalkedTree(numbers.to_py().tolist())
 
 
+class Node(NamedTuple):
+    """A node: the number and the name of its kind, whether the text lacks it, and its place."""
+
+    kind_id: int
+    type: str
+    is_missing: bool
+    start_byte: int
+    end_byte: int
+
+
 class WalkedTree:
-    """The numbers of all nodes, each before those in it."""
+    """The numbers of all nodes, each before its children."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.kinds, self.starts, self.ends, self.depths = (numbers[at::4] for at in range(4))
@@ -74,37 +84,18 @@ class WalkedTree:
 
 
 class Cursor:
-    """A place in a tree. It is its own node: nothing keeps one longer than the cursor is there."""
+    """A place in a tree."""
 
     def __init__(self, tree: WalkedTree) -> None:
         self._tree, self._at, self._above = tree, 0, list[int]()
-        self.node = self
 
     @property
-    def kind_id(self) -> int:
-        """The number of the kind."""
-        kind = self._tree.kinds[self._at]
-        return kind if kind >= 0 else ~kind
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether the text lacks it."""
-        return self._tree.kinds[self._at] < 0
-
-    @property
-    def type(self) -> str:
-        """The name of the kind."""
-        return "ERROR" if self.kind_id == ERROR else kinds[self.kind_id][0]
-
-    @property
-    def start_byte(self) -> int:
-        """Where it starts."""
-        return self._tree.starts[self._at]
-
-    @property
-    def end_byte(self) -> int:
-        """Where it ends."""
-        return self._tree.ends[self._at]
+    def node(self) -> Node:
+        """The node there."""
+        number, tree, at = self._tree.kinds[self._at], self._tree, self._at
+        kind = number if number >= 0 else ~number
+        name = "ERROR" if kind == ERROR else kinds[kind][0]
+        return Node(kind, name, number < 0, tree.starts[at], tree.ends[at])
 
     def goto_first_child(self) -> bool:
         """Move to the first node in this one, if there is one."""
