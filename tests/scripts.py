@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import Document, read_document
+from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
@@ -17,6 +17,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
 from sbatchgen.render.render import render
+from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
@@ -66,6 +67,30 @@ def resolved(
     places = {key: f"--{key.removeprefix('options.').replace('_', '-')}" for key in flags.values}
     layers = [Layer(Level.COMMAND_LINE, flags.values, places)]
     return resolve(_profile(file), layers, mode_name=mode, name=mode)
+
+
+SEVERAL = """
+programs:
+  server:
+    command: [vllm, serve, /models/qwen, --port, "{port}"]
+    nodes: 1
+    ready: {url: "http://{host}:{port}/health", within: 10m}
+  trainer:
+    mode: ddp
+    trainer: train_rl.py
+    args: [--server, "http://{server.host}:{server.port}"]
+    nodes: 2
+    needs: [server]
+    main: true
+"""
+
+
+def several(text: str = SEVERAL, profile: str | Path = "msu", name: str = "rl") -> ResolvedJob:
+    """The job of a job file that has several programs."""
+    document = decode(text, JobSpec, name=f"{name}.yaml")
+    file = bundled("profiles") / f"{profile}.yaml" if isinstance(profile, str) else profile
+    layers = [layer(Level.JOB, document.value, document.places)]
+    return resolve_programs(_profile(file), layers, mode_name="single", name=name)
 
 
 @functools.cache

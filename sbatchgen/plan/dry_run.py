@@ -66,6 +66,7 @@ _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
 _OF_SOFTWARE = re.compile(
     r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
 )  # modules set them
+_WAITS = "\nready() { # PROGRAM SECONDS TEST"  # of templates/programs.sh.j2: in a plan all are ready at once
 _NO_PATHS = ("arguments", "variable")
 _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
@@ -250,6 +251,8 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     batch = {**batch, **given.variables}
     if given.status:
         batch["__plan_status"] = str(given.status)
+    if _WAITS in script.text:
+        batch["__plan_ready"] = "1"
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
     files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
     box = box._replace(files={**files, **box.files})
@@ -330,15 +333,18 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
 def unset(done: DryRun, given: Given) -> Iterator[Need]:
     """The arguments and variables that a script uses and that are not given."""
     body, err = done.script.body, done.ended.files.get("err", "")
-    of_functions = [part for part in body.commands if part.context.function]
-    inside = [(part.at, part.end) for part in of_functions]
-    inside += [(part.at, part.end) for part in body.sets if part.context.function]
+    parts = [(part.context.function, part.at, part.end) for part in body.commands]
+    parts += [(part.context.function, part.at, part.end) for part in body.sets]
+    inside: dict[str, tuple[int, int]] = {}  # where each function begins and ends
+    for name, at, end in parts:
+        if name:
+            inside[name] = min(at, inside.get(name, (at, end))[0]), max(end, inside.get(name, (at, end))[1])
     numbers = [
         use
         for use in body.uses
         if _POSITIONAL.fullmatch(use.name)
         and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")
-        and not any(at <= use.at < end for at, end in inside)
+        and not any(at <= use.at < end for at, end in inside.values())
     ]
     count = max([1, *(int(use.name) for use in numbers if use.name.isdecimal())])
     if numbers and not given.arguments and "set -- " not in done.script.text:

@@ -134,7 +134,8 @@ case $name in
         else
             record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
-    module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|scancel|ping|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|ping|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
+    scancel) record "$@"; : >/run/plan/cancelled ;;
     ssh) record "$@"; exit "${__plan_status:-0}" ;;
     *)
         read -r wrappers </run/plan/wrappers

@@ -8,6 +8,7 @@ from __future__ import annotations
 import marshal
 import os
 import sys
+import time
 from itertools import groupby
 
 from sbatchgen.executables.command_options import program_name, read_options
@@ -104,7 +105,18 @@ def srun(
         marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, around | of_task | marks))
-    return start(commands, job) if command else 0
+    status = start(commands, job) if command else 0
+    if "output" in options and "__plan_ready" in environment:
+        _go_on()
+    return status
+
+
+def _go_on() -> None:
+    """Wait until the script ends its steps, as each of several programs does but the main one."""
+    for _ in range(60):
+        if os.path.exists(f"{PLACE}/cancelled"):
+            break
+        time.sleep(0.02)
 
 
 def _next_number(kind: str) -> int:

@@ -84,9 +84,7 @@ def meets(resolved: ResolvedJob) -> bool:
 def uses_code(resolved: ResolvedJob) -> bool:
     """Whether a program of the training package is started."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart
-    if resolved.is_command:
-        return looks
-    return resolved.trainer is None or resolved.launcher is not None or _may_inherit_rank(resolved) or looks
+    return resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved) or looks
 
 
 def uses_data(resolved: ResolvedJob) -> bool:

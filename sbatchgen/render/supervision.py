@@ -31,6 +31,7 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "ending": main or "the last",
         "tables": [f"{name}=({_entries(values)})" for name, values in tables.items() if values],
         "ends": tuple(_ends(resolved, main, tables)),
+        "has_ports": any(program.ready.port for program in programs),
         "has_files": any(program.ready.file for program in programs),
         "order": tuple(_order(programs)),
         "asks_to_stop": resolved.asks_to_stop,

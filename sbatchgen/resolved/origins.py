@@ -20,7 +20,7 @@ from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
 _JOB_KEYS = {field.name for field in fields(JobSpec)}
-_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint")
+_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint", "programs")
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (
@@ -65,7 +65,7 @@ def settings(request: Request) -> Iterator[Setting]:
         yield _partition(resolved, FIRST)
     for name, why_not in resolved.passed_over.items():
         yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
-    if resolved.trainer is None:
+    if resolved.is_bundled:
         folder = str(resolved.code or bundled("code"))
         yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
 

@@ -125,6 +125,11 @@ class ResolvedJob:
         return self.mode is COMMAND
 
     @property
+    def is_bundled(self) -> bool:
+        """Whether it starts the bundled trainer."""
+        return self.trainer is None and not self.is_command
+
+    @property
     def slurm(self) -> bool:
         """Whether Slurm runs the job; otherwise it is plain bash."""
         return self.profile.scheduler == "slurm"

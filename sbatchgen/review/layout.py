@@ -7,7 +7,7 @@ from sbatchgen import quoting
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.quoting import counted
 from sbatchgen.render import launch
-from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.review.node_share import Allocation
 from sbatchgen.text_table import cut, table
@@ -31,17 +31,36 @@ class NodeStarts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramStarts:
+    """What starts of one of several programs."""
+
+    name: str  # its name in the job
+    main: bool  # whether the job ends when it does
+    first: int  # its first node, counted from 0
+    last: int  # its last node
+    tasks: int  # tasks of Slurm on all of its nodes
+    gpus: int  # GPUs of each of its nodes
+    cpus: int  # CPUs of each of its nodes; 0 for all
+    after: tuple[str, ...]  # the programs that are ready before it starts
+    command: str  # what a task runs, as in the script
+
+
+@dataclass(frozen=True, kw_only=True)
 class Starts:
     """What starts where."""
 
     nodes: tuple[NodeStarts, ...]  # the nodes, in order
     tasks: int | None  # tasks of Slurm on all of them; None without Slurm
     command: str = ""  # what a task runs, as in the script; "" if that is not known
+    programs: tuple[ProgramStarts, ...] = ()  # of a job with several, in order
     plan: str = ""  # the command that shows in a sandbox what else the script starts; "" if that is nothing
 
 
 def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: Sequence[str]) -> Starts:
     """Return what a rendered script starts; `again` plans it."""
+    if resolved.programs:
+        placed = of_script(resolved.resources, request, again)
+        return replace(placed, programs=tuple(map(_program, resolved.programs)))
     program = launch.program(resolved)
     is_known = all(line in script for line in program)  # else a template has another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
@@ -51,6 +70,21 @@ def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: 
     if resolved.slurm:
         return placed
     return replace(placed, nodes=tuple(replace(row, tasks=None) for row in placed.nodes), tasks=None)
+
+
+def _program(program: JobProgram) -> ProgramStarts:
+    job, share = program.job, program.share
+    return ProgramStarts(
+        name=program.name,
+        main=share.main,
+        first=share.first,
+        last=share.first + share.nodes - 1,
+        tasks=share.nodes * (job.nproc_per_node if job.launcher == "srun" else 1),
+        gpus=share.gpus,
+        cpus=share.cpus,
+        after=program.needs,
+        command=" ".join(launch.program(job)),
+    )
 
 
 def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -> Starts:
@@ -81,13 +115,29 @@ def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -
 
 
 def as_text(starts: Starts) -> str:
-    """Return it in at most six lines."""
+    """Return it in at most six lines, or three for each program."""
+    if starts.programs:
+        rows = [row for program in starts.programs for row in _of_program(program)]
+        return f"{table(rows)}{starts.plan} shows it by a dry run\n"
     parts = ((row, ", ".join(_parts(row, starts.tasks))) for row in starts.nodes)
     rows = [(_span("node", row.first, row.last), text) for row, text in parts]
     lines = cut(starts.command, _WIDTH)
     rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
     more = "else " if starts.command else ""
     return table(rows) + (f"{starts.plan} shows what {more}the script starts\n" if starts.plan else "")
+
+
+def _of_program(program: ProgramStarts) -> Iterator[tuple[str, str]]:
+    several = " on each" if program.last > program.first else ""
+    parts = [_span("node", program.first, program.last), counted(program.tasks, "task")]
+    parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{several}"]
+    parts += [f"{counted(program.cpus, 'CPU')}{several}"] if program.cpus else []
+    parts += [
+        f"once {' and '.join(program.after)} {'is' if len(program.after) == 1 else 'are'} ready"
+    ] * bool(program.after)
+    parts += ["the job ends with it"] * program.main
+    yield program.name, ", ".join(parts)
+    yield from (("", line) for line in cut(program.command, _WIDTH))
 
 
 def _parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:

@@ -67,6 +67,7 @@ class JobSummary:
     resume: str | None
     snapshot: Code | None
     restarts: str = ""
+    programs: tuple[str, ...] = ()  # the names of its programs, if it has several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,19 +164,20 @@ def of_script(
 
 
 def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
-    gets_resume = resolved.trainer is None or launch.gives_resume(resolved)
+    gets_resume = resolved.is_bundled or launch.gives_resume(resolved)
     resume = str(resolved.resume) if gets_resume else None
     if resolved.gives_resume_args and resolved.resume == "auto":
         resume = f"the newest {resolved.checkpoint}, if any"
     return JobSummary(
         name=resolved.name,
         mode=resolved.mode.name,
+        programs=tuple(program.name for program in resolved.programs),
         launcher=resolved.launcher,
         runtime=resolved.runtime.name,
         trainer=resolved.trainer or "training",
         args=tuple(map(str, resolved.args)),
         run_dir=str(resolved.run_dir),
-        data=str(resolved.data) if resolved.trainer is None or launch.uses_data(resolved) else None,
+        data=str(resolved.data) if resolved.is_bundled or launch.uses_data(resolved) else None,
         resume=resume,
         snapshot=snapshot,
     )

@@ -80,14 +80,13 @@ def rows(review: Review) -> list[tuple[str, str]]:
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
     lines = []
     if job:
-        started = f"launcher {job.launcher}" if job.launcher else "one process"
-        trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
-        lines.append(("job", f"{job.name}: mode {job.mode}, {started}, runtime {job.runtime}{trainer}"))
+        lines.append(("job", f"{job.name}: {_started(job)}"))
     if cluster:
         lines.append(("cluster", ", ".join(_cluster(cluster))))
     if request:
+        names = job.programs if job else ()
         spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
-        lines.append(_size(request, spawns=spawns))
+        lines.append(_size(request, spawns=spawns, programs=names))
     if request and cost:
         limit = "the partition's limit" if request.time_s is None else str(Duration(request.time_s))
         if request.consecutive:
@@ -110,6 +109,14 @@ def rows(review: Review) -> list[tuple[str, str]]:
     return lines
 
 
+def _started(job: JobSummary) -> str:
+    if job.programs:
+        return f"{len(job.programs)} programs, runtime {job.runtime}"
+    started = f"launcher {job.launcher}" if job.launcher else "one process"
+    trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
+    return f"mode {job.mode}, {started}, runtime {job.runtime}{trainer}"
+
+
 def _code(job: JobSummary) -> str:
     if job.snapshot is None:
         return "the files as they are when the job starts"
@@ -117,7 +124,9 @@ def _code(job: JobSummary) -> str:
     return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}"
 
 
-def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
+def _size(request: Allocation, *, spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
+    if programs:
+        return "programs", f"{', '.join(programs)} on {counted(request.nodes, 'node')}"
     several = request.jobs > 1 and not request.consecutive
     jobs = f", in each of {request.jobs} jobs of an array" if several else ""
     if request.processes is None or request.processes < 1:

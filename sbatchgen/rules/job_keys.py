@@ -364,7 +364,7 @@ def _requeue_on_timeout(job: JudgedJob) -> Iterator[Hit]:
     resolved, key = job.resolved, "requeue_on_timeout"
     if not resolved.requeue_on_timeout:
         return
-    if resolved.trainer is None:
+    if resolved.is_bundled:
         what = f"{key} is for other trainers: the bundled one asks for its restarts itself"
         yield Hit(job.at(key), what, f"remove {key}")
     elif resolved.slurm and not resolved.restartable:
@@ -391,7 +391,7 @@ def _trainer(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")
 def _trainer_args(job: JudgedJob) -> Iterator[Hit]:
-    for arg in job.resolved.args if job.resolved.trainer is None else ():
+    for arg in job.resolved.args if job.resolved.is_bundled else ():
         option = arg.split("=")[0]
         if option in ("--run-dir", "--data-dir", "--resume"):
             what = f"sbatchgen sets the trainer's {option} itself"
@@ -403,7 +403,7 @@ def _resume_args(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("resume_args" if job.resolved.resume_args else "checkpoint")
     if not resolved.resume_args and not resolved.checkpoint:
         return
-    if resolved.trainer is None:
+    if resolved.is_bundled:
         what = "checkpoint and resume_args are for other trainers: the bundled one finds its checkpoints"
         yield Hit(at, f"{what} itself", "remove them")
     elif not resolved.checkpoint:

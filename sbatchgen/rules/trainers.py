@@ -113,7 +113,7 @@ def _one_file(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB049", "warning", "a Python without torch")
 def _python(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
-    needed = job.source.needs_torch if job.source else not resolved.trainer
+    needed = job.source.needs_torch if job.source else resolved.is_bundled
     changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
     if not needed or changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
         return

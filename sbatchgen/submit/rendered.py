@@ -163,7 +163,7 @@ def _start(
     """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
     code = resolved.profile.paths.code
     if (
-        resolved.trainer
+        not resolved.is_bundled
         or (resolved.options.array and not resolved.sweep)  # each element has a folder of its own
         or not run_dir
         or "${SLURM_" in resolved.run_dir  # its name is known only when the job runs

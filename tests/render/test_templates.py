@@ -13,9 +13,10 @@ from jinja2 import nodes
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.render.render import FILTERS, context, render
+from sbatchgen.render.supervision import of_job
 from sbatchgen.render.trace import trace
 from sbatchgen.runtimes import RUNTIMES
-from tests.scripts import CODE, resolved, script
+from tests.scripts import CODE, resolved, script, several
 
 TEMPLATES = sorted(bundled("templates").rglob("*.j2"))
 ALLOWED = (
@@ -27,7 +28,7 @@ VARIABLES = """
 array array_element asks_again checkpoints code command_lines conda_env conda_root consecutive data
 directives export_lines first_checkpoint foreign has_outcome image image_is_file inherited job_id
 keeps_pythonpath leftovers master_addr max_restarts meets module_lines mount_sources mount_targets
-mounted_text needed placed point_says points points_carried port_base port_count pyxis reads_exit
+mounted_text needed placed point_says points points_carried programs port_base port_count pyxis reads_exit
 requeue_on_node_fail requeue_on_timeout requeues_early restartable resume_args run_dir runtime_part setup
 setup_after_runtime setup_before_modules setup_per_node slurm snapshot stoppable training_title twin_lines
 uses_code uses_data venv
@@ -62,7 +63,7 @@ def test_the_variables_of_templates_are_these() -> None:
 
 def test_every_variable_is_used() -> None:
     used = {name.name for path in TEMPLATES for name in syntax(path).find_all(nodes.Name)}
-    assert {*VARIABLES, "provenance"} <= used
+    assert {*VARIABLES, *of_job(several(), "PWD"), "provenance"} <= used
 
 
 def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sbatchgen.render.render import render
 from sbatchgen.render.trace import TemplateLine, trace
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from tests.conftest import Command
-from tests.scripts import CODE, errors, matrix, resolved
+from tests.scripts import CODE, errors, matrix, resolved, several
 
 BUNDLED = bundled("templates")
 OUTCOME = (BUNDLED / "job.sh.j2").read_text().splitlines().index("rc=$?") + 1
@@ -30,7 +30,7 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
     """A line without a value is written in its template as it is in the script."""
     sources: dict[Path, list[str]] = {}
     seen = set()
-    for number, (name, of) in enumerate(matrix()):
+    for number, (name, of) in enumerate([("programs", several()), *matrix()]):
         if number % 7 or errors(of):  # a seventh of the matrix still renders every template
             continue
         for line, place in traced(of):

@@ -105,7 +105,7 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     on = f"{wanted} process{'es' * (wanted > 1)} on {resolved.nodes} node{'s' * (resolved.nodes > 1)}"
     if started is not None and started != wanted:
         yield Row("start", "failed", f"{started} of {on} train together", "name another --launcher")
-    elif resolved.trainer is None:
+    elif resolved.is_bundled:
         yield Row("start", "ok", on)
     elif not trained and start["silent_s"] > start["trained_s"] / 2:
         what = (
@@ -119,7 +119,7 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
-    elif resolved.trainer is None:
+    elif resolved.is_bundled:
         yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")

@@ -166,7 +166,7 @@ def processes_of(resolved: ResolvedJob) -> int:
 
 def computes_memory(resolved: ResolvedJob) -> bool:
     """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
-    return resolved.trainer is None and resolved.gpus_per_node > 0 and not resolved.mode.replicates
+    return resolved.is_bundled and resolved.gpus_per_node > 0 and not resolved.mode.replicates
 
 
 def refuse_unfit(resolved: ResolvedJob) -> None:
@@ -191,7 +191,7 @@ def _on_this_machine(
     if resolved.runtime.is_container or any(missing):
         unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
-    if resolved.trainer is None:
+    if resolved.is_bundled:
         args += ["--log-every", "1"]
         if not _gpus():
             args += ["--device", "cpu"]
@@ -256,7 +256,7 @@ def _job(
         steps=3,
         limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
         seconds=seconds,
-        patience=seconds if resolved.trainer is None else patience,
+        patience=seconds if resolved.is_bundled else patience,
         processes=processes_of(resolved) if computes_memory(resolved) else 0,
     )
 

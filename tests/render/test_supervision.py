@@ -1,0 +1,108 @@
+"""The script of a job with several programs, run by bash on this machine as the profile `local` has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sbatchgen.plan.planning import plan_of, script_of
+from tests.scripts import script, several
+
+JOB = """
+programs:
+  server:
+    command: [bash, -c, "{server}"]
+    ready: {{port: "{{port}}", within: 4s}}
+    grace: 2s
+    restarts: {restarts}
+  prepare:
+    command: [bash, -c, "sleep 1; echo prepared"]
+    once: true
+  client:
+    command: [bash, -c, "{client}"]
+    needs: [server, prepare]
+    main: true
+"""
+SERVE = "exec python3 -m http.server $SERVER_PORT"
+ASK = "exec 3<>/dev/tcp/$SERVER_HOST/$SERVER_PORT && echo answered; sleep 1"
+
+
+class Case(NamedTuple):
+    """What the server and the client do, and how the job ends."""
+
+    server: str = SERVE
+    client: str = ASK
+    status: int = 0
+    states: str = ""  # of the last program, in the file
+    restarts: int = 0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(states="client ended with 0"),
+        Case(client="exit 7", status=7, states="client ended with 7"),
+        Case(server="exit 5", status=5, states="server failed ended with 5"),
+        Case(server="exit 0", status=1, states="server failed ended with 0"),
+        Case(server="sleep 60", status=1, states="server failed was not ready after 4 s"),
+        Case(server="trap '' TERM; python3 -m http.server $SERVER_PORT", states="client ended with 0"),
+        Case(
+            server=f"[[ -e up ]] || {{ : >up; exit 3; }}; {SERVE}", restarts=1, states="client ended with 0"
+        ),
+    ],
+    ids=str,
+)
+def test_the_end_of_each_program_ends_the_job_as_it_should(case: Case, tmp_path: Path) -> None:
+    job = JOB.format(server=case.server, client=case.client, restarts=case.restarts)
+    text = script(several(job, "local", "job"))
+    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == case.status, done.stdout + done.stderr
+    states = (tmp_path / "runs/job/programs/state").read_text().splitlines()
+    assert states[-1].rstrip().endswith(case.states), states
+    assert "Killed" not in done.stderr
+    assert "answered" in done.stdout or case.client != ASK or case.status
+    if case.status and case.client == ASK:
+        assert done.stdout.splitlines()[-1].startswith("error: server on localhost ")
+    here = [link for link in Path("/proc").glob("[0-9]*/cwd") if os.path.realpath(link) == str(tmp_path)]
+    assert not here, "a process was left"
+
+
+def test_two_programs_have_a_script_of_at_most_115_lines(tmp_path: Path) -> None:
+    text = script(several(profile="princeton"))
+    assert len(text.splitlines()) <= 115
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("low", [32768, 9000, 1024, 15000])
+def test_jobs_side_by_side_have_ports_of_their_own_below_those_of_the_kernel(low: int) -> None:
+    lines = script(several()).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("read -r low"))
+    ports = textwrap.dedent(f"""
+        for SLURM_JOB_ID in {{4711..4760}}; do
+        {lines[at].replace("</proc/sys/net/ipv4/ip_local_port_range", f"<<<'{low} 60999'")}
+        {lines[at + 1]}
+        echo "$port"; done
+    """)
+    found = subprocess.check_output(["bash", "-c", ports], text=True).split()
+    numbers = [int(port) + more for port in found for more in range(8)]
+    assert len(found) == 50
+    assert Counter(numbers).most_common(1)[0][1] == 1
+    assert min(numbers) >= 1024
+    assert max(numbers) < (low if low > 3000 else 30000)
+
+
+def test_a_plan_starts_each_program_where_it_belongs(tmp_path: Path) -> None:
+    text = script(several())
+    done = plan_of(script_of("rl.slurm", text, profile=None), os.environ, tmp_path)
+    assert done.ended.status == 0
+    assert [[process.node for process in step.processes] for step in done.steps] == [
+        ["node3"],
+        ["node1", "node2"],
+    ]
