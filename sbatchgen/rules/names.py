@@ -114,3 +114,22 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
             what += ": they wait for the others" if int(value) > tasks else ""
             yield Hit(script.at_start(sizes[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return
+
+
+@RULES.add("SB431", "warning", "a variable of Slurm that the script overwrites", source="sbatch(1)")
+def _overwritten(script: JobScript) -> Iterator[Hit]:
+    """Numbers at the top of the script, which are the same for each task of an array, or not the job's."""
+    cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
+    for made in script.body.sets:
+        value = made.value or ""
+        if not made.context.top or made.prefix or made.by not in ("", "export") or not value.isdecimal():
+            continue
+        at = script.at_start(made)
+        if made.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
+            what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
+            yield Hit(at, what, "remove it: Slurm sets it")
+        elif made.name == "SLURM_CPUS_PER_TASK" and cpus and needs_cpus and int(value) != cpus:
+            step = next((each.step for each in script.steps if each.command.at > made.at), None)
+            if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
+                what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"
+                yield Hit(at, what, f"srun --cpus-per-task={value}, and no SLURM_CPUS_PER_TASK")
