@@ -51,7 +51,8 @@ _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_
 
 _OF_RANKS = re.compile(r"(?m)^RANK$|env://")
 _OTHER_RANKS = re.compile(
-    r"(?i)slurm|ompi_|pmi|mpi4py|spawn|ArgumentParser[\s\S]*^--(?:global[-_])?rank$", re.MULTILINE
+    r"(?i)slurm_procid|ompi_comm|pmix?_rank|mpi4py|spawn|ArgumentParser[\s\S]*^--(?:global[-_])?rank$",
+    re.MULTILINE,
 )
 
 

@@ -243,6 +243,30 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             return
 
 
+@RULES.add("SB350", "warning", "a step of as many tasks as fit", source="srun(1)")
+def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
+    """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
+    is_whole = "exclusive" in script.options or any(each.exclusive for each in script.partitions.values())
+    if not is_whole or _OF_TASKS & script.options.keys():
+        return
+    inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
+    sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
+    for launch in script.trainings:
+        step = launch.step
+        own = step.option("cpus-per-task") if step else None
+        cpus = launch.number(own, step) if own and step else inherited
+        if step and cpus and not _OF_TASKS & step.options.keys() and 2 * cpus <= min(sizes or [LEAST_CPUS]):
+            what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
+            what += "often as that fits into the CPUs of the node, and the job has them all"
+            fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
+            yield Hit(script.at_word(step.words[0]), what, fix)
+            return
+
+
+_OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"))
+LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not say more
+
+
 @RULES.add("SB349", "warning", "ranks that a trainer does not get", source="srun(1)")
 def _without_ranks(script: JobScript) -> Iterator[Hit]:
     folder = script.folder
@@ -266,7 +290,7 @@ def _without_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-_TELLS_RANKS = re.compile(r"\bRANK\b|PROCID|\bPMI|OMPI|--mpi|(?:^|\s)-[np]?env\b")
+_TELLS_RANKS = re.compile(r"\bRANK\b|PROCID")
 
 
 @RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process", source="srun(1)")

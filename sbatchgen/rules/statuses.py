@@ -48,7 +48,8 @@ def only_told(script: JobScript) -> Iterator[Hit]:
 
 def _last_work(script: JobScript) -> Command | None:
     """The last command that starts a program, if it always runs, and in the foreground."""
-    launched = [launch.command for launch in script.launches if not launch.is_helper]
+    started = (each for each in script.launches if each.is_training or each.step or each.mpi)
+    launched = [each.command for each in started if not each.is_helper]
     work = launched[-1] if launched else None
     if work is None or not work.context.top or work.context.loop or work.background:
         return None

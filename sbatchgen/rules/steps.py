@@ -224,8 +224,8 @@ def _is_aside(script: JobScript, command: Command) -> bool:
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
 def _last_status(script: JobScript) -> Iterator[Hit]:
-    hits = [*only_told(script)]
-    yield from hits or _hidden_by_the_last(script)
+    hits = [*_hidden_by_the_last(script)]
+    yield from hits or only_told(script)
 
 
 def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
