@@ -347,7 +347,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             if name in ("sudo", "docker"):
                 what, fix = _LEAVING[name]
                 yield Hit(script.at_word(program.words[0]), f"{name} {what}", fix)
-    for command in script.named(*_LEAVING):
+    for command in script.named(*_LEAVING) if not script.submits else ():
         if not command.words:
             continue
         name, words = command.name, command.words[1:]
