@@ -238,7 +238,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             what += (
                 f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the number"
             )
-            what += "; Slurm 26.05 refuses the job, or does not start it on an idle cluster" * (tasks == 1)
+            what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
             yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
             return
 
