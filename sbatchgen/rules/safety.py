@@ -165,7 +165,7 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
             left = "".join(part.text for part in rest)
-            if piece.name in OF_SITES or left not in ("/", "/*", "/.", "/**"):
+            if piece.name in OF_SITES or left not in ("/*", "/**"):
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')

@@ -73,7 +73,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             names |= OF_A_NODE
         for word, name in _expanded_early(script, launch, names):
             c10d = launch.launcher and launch.launcher.option("rdzv-backend")
-            if c10d and "node_rank" in launch.command.text:
+            if c10d and re.search("node[-_]rank", launch.command.text):
                 continue  # the agents number themselves
             gets = "the GPUs of the first node" if name in OF_A_NODE else "the batch script's value"
             what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
