@@ -202,11 +202,12 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
             pipes = (command.pipe for command in body.commands if command.at <= first < command.end)
             pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
             last = pipe.stages[-1][-1] if pipe else None
-            if last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
+            if pipe and last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
+                name = launch.program.name if first < last.at else pipe.stages[0][0].name
                 what = (
-                    f"a task ends with the status of {last.name}: if {launch.program.name} fails, srun ends "
+                    f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and the "
                 )
-                what += "with 0, and the job is shown as COMPLETED"
+                what += "job is shown as COMPLETED"
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 
