@@ -158,11 +158,16 @@ _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
 _HEREDOC = re.compile(rb"""(?<!<)<<-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
 
 
+# $(((A)) && command ...): a sum that is tested first, and not a sum of sums.
+_TESTED = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
+
+
 def _prepared(text: str) -> bytes:
     """The text as the grammar reads it right: a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data)
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
+    data = _TESTED.sub(rb"$( (\1 )\2", data)
     data = _ended_once(data) if b"<<" in data else data
     end = data.rstrip()
     is_open = end.endswith(b"\\")  # a line that nothing continues

@@ -49,6 +49,12 @@ _FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # of Lightning and transformer
 _CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
 _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
 
+_OF_RANKS = re.compile(r"(?m)^RANK$|env://")
+_OTHER_RANKS = re.compile(
+    r"(?i)slurm_procid|ompi_comm|pmix?_rank|mpi4py|spawn|ArgumentParser[\s\S]*^--(?:global[-_])?rank$",
+    re.MULTILINE,
+)
+
 
 @dataclass(frozen=True)
 class TrainerSource:
@@ -84,6 +90,12 @@ class TrainerSource:
     def trains_alone(self) -> bool:
         """Whether it certainly knows nothing of other processes."""
         return self._is_plain and not _GROUP.search(self.words)
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether it takes its rank from RANK and WORLD_SIZE, and certainly from nowhere else."""
+        words = self.words
+        return self._is_plain and bool(_OF_RANKS.search(words)) and not _OTHER_RANKS.search(words)
 
     @property
     def spawns_always(self) -> bool:

@@ -24,6 +24,7 @@ from sbatchgen.rules.rule_page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
+PAGES_MAX = 2  # with their numbers of findings: a summary has five lines at most
 MANY = 100  # files from which on it pays to start processes
 
 
@@ -46,6 +47,7 @@ class Checked:
     problems: tuple[Problem, ...] = ()
     change: bytes = b""
     scripts: int = 0
+    submitters: int = 0  # of the scripts
     is_document: bool = False
 
 
@@ -188,7 +190,14 @@ def check(name: str, task: Task) -> Checked:
             scripts, change = _mend(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
         is_document = any(source.indents for source in scripts)
-        return Checked(located=located, change=change, scripts=len(scripts), is_document=is_document)
+        submitters = sum(source.is_submitter for source in scripts)
+        return Checked(
+            located=located,
+            change=change,
+            scripts=len(scripts),
+            submitters=submitters,
+            is_document=is_document,
+        )
     except DocumentError as error:
         return Checked(problems=error.problems)
 
@@ -243,12 +252,15 @@ def _report(
 
 
 def _pages(checked: Sequence[Checked]) -> list[str]:
-    """Return the documents with findings, each with their numbers, where there are several."""
+    """Return the documents with the most findings, with their numbers, where there are several."""
     pages = [file for file in checked if file.is_document and file.located]
     if len(pages) < 2:
         return []
-    rows = ((file.located[0].file, _counts(file.located)) for file in pages)
-    return [tables.table([("PAGE", "FINDINGS"), *rows])]
+    worst = sorted(pages, key=lambda file: [-count for count in _numbers(file.located)])[:PAGES_MAX]
+    rows = [(file.located[0].file, _counts(file.located)) for file in pages if file in worst]
+    left = len(pages) - len(rows)
+    others = f"and {counted(left, 'page')} with fewer" if left else ""
+    return [tables.table([("PAGE", "FINDINGS"), *rows]) + others]
 
 
 def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
@@ -256,12 +268,20 @@ def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> 
     if not scripts:
         return "no scripts found"
     pages = sum(file.is_document for file in checked)
-    where = f", in {counted(pages, 'page')}" if pages > 1 else ""
+    submitters = sum(file.submitters for file in checked)
+    verb = "submits" if submitters == 1 else "submit"
+    where = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
+    where += f", in {counted(pages, 'page')}" if pages > 1 else ""
     return f"{counted(scripts, 'script')}{where}: {_counts(located) or 'nothing found'}"
 
 
-def _counts(located: Sequence[formats.Located]) -> str:
+def _numbers(located: Sequence[formats.Located]) -> tuple[int, int, int]:
+    """The numbers of errors, warnings and infos."""
     severities = [each.finding.severity for each in located]
-    counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
-    counts += [f"{severities.count('info')} info"] if "info" in severities else []
-    return ", ".join(counts)
+    return severities.count("error"), severities.count("warning"), severities.count("info")
+
+
+def _counts(located: Sequence[formats.Located]) -> str:
+    errors, warnings, infos = _numbers(located)
+    counts = [counted(errors, "error")] * bool(errors) + [counted(warnings, "warning")] * bool(warnings)
+    return ", ".join(counts + [f"{infos} info"] * bool(infos))

@@ -26,6 +26,12 @@ OTHERS = (".py", ".yaml", ".yml")
 OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scripts `submit` has reviewed
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
+# A command of a shell's script that submits others: alone, after another, or in id=$(sbatch ...).
+_SUBMITS = re.compile(
+    rb"(?m)^[ \t]*(?:[^#'\"\n]*[;&|(`][ \t]*|\w+=\"(?:\$\(|`)[ \t]*)?(?:(?:if|then|do|else|!)[ \t]+)*"
+    rb"sbatch[ \t]+[^\s)]"
+)
+_SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
 _INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")
 _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
@@ -41,6 +47,11 @@ class Source:
     line: int = 1  # the line of the file in which it starts, from 1
     indents: tuple[int, ...] = ()  # of an example of a document, the characters before each of its lines
     is_part: bool = False  # whether it is an example that shows a part of a script: it has no `#!`
+
+    @property
+    def is_submitter(self) -> bool:
+        """Whether it submits others, and is not a job itself."""
+        return _is_submitter(self.data)
 
     @property
     def text(self) -> str:
@@ -92,7 +103,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            path = os.path.join(where, name)  # noqa: PTH118
+            path = os.path.join(where, name).removeprefix("./")  # noqa: PTH118 - as GitHub names it
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
             if name.startswith("."):
                 continue
@@ -102,12 +113,18 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
                 yield path
 
 
+def _is_submitter(data: bytes) -> bool:
+    is_shell = _SHELL.match(data) and b"sbatch" in data and not _DIRECTIVE.search(data)
+    return bool(is_shell and _SUBMITS.search(data))
+
+
 def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
-    """Whether a script begins with directives, or a document has some anywhere."""
+    """Whether a script begins with directives or submits others, or a document has directives anywhere."""
     try:
         if is_document:
             return _MARK in read_file(Path(path), MAX_BYTES)
-        return _DIRECTIVE.search(read_file(Path(path), 1 << 16)) is not None
+        data = read_file(Path(path), 1 << 16)
+        return _DIRECTIVE.search(data) is not None or _is_submitter(data)
     except OSError:
         return False
 

@@ -41,10 +41,11 @@ from sbatchgen.units import EnvName
 
 ROUNDS = 12
 MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
-SECONDS = 1.5  # of processors, for all runs together
-WAITING = 10.0  # seconds that all runs may take
-_EACH = 1.0  # seconds of processors that a run may use, so that another one can follow
-_IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
+# Twice what nearly all scripts need, as the same takes more time of a processor on a busy machine.
+SECONDS = 3.0  # of processors, for all runs together
+WAITING = 20.0  # seconds that all runs may take
+_EACH = 2.0  # seconds of processors that a run may use, so that another one can follow
+_IDLE = 2.0  # seconds in which nothing computes, after which a run is ended
 _SPOOL = "/var/spool/slurmd/job1000001/"
 SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"
@@ -55,9 +56,8 @@ _STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "con
     name.partition(" ")[0] for name in _WRAPPERS
 }
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
-_COVERS = [
-    f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in _STAND_INS if name != "sleep"
-]
+_CALLED = frozenset(("date", "openssl", "sleep"))  # by their stand-ins
+_COVERS = [f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in _STAND_INS - _CALLED]
 # What step.py loads of this package; the reader of host lists with `units` only where it needs that.
 _OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source

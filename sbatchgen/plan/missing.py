@@ -27,7 +27,9 @@ _OF_OTHERS = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
     r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
     r"|error: )?"
-    f"['\"`\u2018]?([^'\"\u2019\n:]+)['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
+    # Of several tasks at once the lines mix: "Cannot open" is then no name.
+    r"['\"`\u2018]?(?!Cannot )([^'\"\u2019\n:]+)"
+    f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
     re.MULTILINE,
 )
 _STARTERS = {"srun", "exec", "time"}  # of a program that has to be there

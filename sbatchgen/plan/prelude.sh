@@ -1,9 +1,9 @@
 # Read by each bash in the sandbox at its start (BASH_ENV).
 [[ ${HOSTNAME@a} == *x* ]] || HOSTNAME=${SLURMD_NODENAME-$HOSTNAME} # which bash sets itself if it inherits none
 RANDOM=$((1 + ${SLURM_PROCID:-0})) # the same in each plan, and another in each task
-command_not_found_handle() {
+command_not_found_handle() { # in a process of its own, whose number keeps the order of a pipeline
     local __plan_by=0
-    __plan_at=${BASH_LINENO[0]} /run/plan/bin/unknown "$@"
+    __plan_at=${BASH_LINENO[0]} exec /run/plan/bin/unknown "$@"
 }
 conda() { # a function of the shell, as the real one
     __plan_at=${BASH_LINENO[0]} /run/plan/bin/conda "$@" && [[ ${1-} != activate ]] || export CONDA_DEFAULT_ENV=${2-base} CONDA_PREFIX=$HOME/conda/envs/${2-base}

@@ -23,6 +23,7 @@ from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 RULES: Rules[JobScript] = Rules()
 
 _ROCM = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
+_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
 _LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
 LONG_S = 3600  # from here on people wait for a program's output
@@ -31,7 +32,11 @@ _NEEDED = values_of("needed")
 _OLD = {old: new for old, (new,) in values_of("old").items()}
 _SLOW = values_of("slow")
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
-_WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
+_WORKERS = re.compile(
+    r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
+)
+# Options that give a job more CPUs than it asks for a task.
+_LOOSE = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"))
 _IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
 _KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
 _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
@@ -118,10 +123,42 @@ def _two_masks(script: JobScript) -> Iterator[Hit]:
 _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
+@RULES.add("SB432", "warning", "two choices of a GPU for each task", source=_CUDA)
+def _chosen_twice(script: JobScript) -> Iterator[Hit]:
+    """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
+    for launch in script.trainings:
+        if not launch.is_native or (launch.tasks_per_node or 0) < 2 or _counts_devices(script, launch):
+            continue
+        for _, body in launch.strings:
+            sets = {made.name: made for made in body.sets if made.word}
+            mask, rank = sets.get("CUDA_VISIBLE_DEVICES"), sets.get("LOCAL_RANK")
+            of_mask, of_rank = (made.word.variables if made and made.word else () for made in (mask, rank))
+            if of_rank == ("SLURM_LOCALID",) and of_mask in {("SLURM_LOCALID",), ("LOCAL_RANK",)}:
+                what = "each task sees one GPU, as number 0, and LOCAL_RANK goes to "
+                what += (
+                    f"{(launch.tasks_per_node or 0) - 1}: {launch.program.name} finds no GPU of this number"
+                )
+                yield Hit(
+                    script.at_command(launch.command), what, "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
+                )
+
+
+def _counts_devices(script: JobScript, launch: Launch) -> bool:
+    """Whether the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()."""
+    if script.folder is None:
+        return False
+    from sbatchgen.job.trainer_source import read_trainer  # few scripts choose GPUs
+
+    source = read_trainer(launch.program.name, script.folder / script.option("chdir"))
+    return source is not None and "device_count" in source.words
+
+
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
 def _threads_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         cpus = _cpus(launch, script)
+        if cpus is None:
+            yield from _one_by_default(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
@@ -136,12 +173,30 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
             fix = f"{fewer}--cpus-per-task={threads * count}"
             place = script.at_start(settings[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
-        for name, word, value in _arguments(launch):
-            workers = _small(value) if _WORKERS.fullmatch(name) else 0
+        for word, workers in _loading(launch):
             if workers > cpus:
                 what = f"{workers} data loading workers, but {has}"
                 fix = f"--cpus-per-task={workers + 1}, or {counted(max(1, cpus - 1), 'worker')}"
                 yield Hit(script.at_word(word), what, fix)
+
+
+def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
+    """Workers in a job that asks for GPUs and for no CPUs: some partitions have a number for each GPU."""
+    asked = script.resources
+    is_plain = not asked.shards and not _LOOSE & asked.options.keys() and asked.tasks_per_node == 1
+    whole = any(partition.exclusive for partition in script.partitions.values())
+    for word, workers in _loading(launch) if is_plain and asked.gpu_count and not whole else ():
+        if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
+            what = f"{workers} data loading workers, and the job asks for no CPUs: it has one, unless the "
+            what += "partition gives each GPU some"
+            yield Hit(script.at_word(word), what, f"--cpus-per-task={workers + 1}", "info")
+
+
+def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
+    """The options of a program that say how many workers load its data, with the number."""
+    for name, word, value in _arguments(launch):
+        if _WORKERS.fullmatch(name):
+            yield word, _small(value)
 
 
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
@@ -276,18 +331,17 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    loose = {"exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"}
-    unknown = loose & resources.options.keys() or resources.gpu_count or resources.shards
+    unknown = _LOOSE & resources.options.keys() or resources.gpu_count or resources.shards
     whole = any(partition.exclusive for partition in script.partitions.values())
     return None if unknown or whole or launch.step is None or not script.is_sized else 1
 
 
 def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
-    """The options of the program with their values, as --name VALUE or --name=VALUE."""
+    """The options of the program with their values, as --name VALUE, --name=VALUE or name=VALUE."""
     program = launch.program
     words = list(program.rest)
     for index, word in enumerate(words):
-        if not word.text.startswith("-"):
+        if not word.text.startswith("-") and "=" not in word.text:
             continue
         name, equals, value = (word.value or program.body.text_of(word)).partition("=")
         if not equals and index + 1 < len(words):

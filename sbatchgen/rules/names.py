@@ -8,7 +8,9 @@ from functools import lru_cache
 from itertools import islice
 
 from sbatchgen.errors import nearest
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.executables.word_table import rows
+from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -60,6 +62,7 @@ def _meant(name: str) -> str:
 
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported(script: JobScript) -> Iterator[Hit]:
+    yield from _unexported_to_tasks(script)
     body = script.body
     if any(setting.name == "allexport" and setting.on for setting in body.settings):
         return
@@ -81,6 +84,47 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
             shown = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
             what = f"{name} is not exported: the programs that the script starts do not see it"
             yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
+
+
+def _unexported_to_tasks(script: JobScript) -> Iterator[Hit]:
+    """Variables of the script that the text of a task uses, in single quotes or a quoted here-document."""
+    sets = script.body.sets
+    if any(each.name == "allexport" and each.on for each in script.body.settings):
+        return
+    exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
+    exported |= {word for command in script.named("export", "declare") for word in command.arguments}
+    for launch, text in _texts_of_tasks(script):
+        made_there = {name for pair in _MADE.findall(text) for name in pair}
+        for name in dict.fromkeys(_USED.findall(_OF_TEXT.sub("", text))):
+            before = [made for made in sets if made.name == name and made.at < launch.command.at]
+            if before and name not in exported | made_there:
+                what = f"{name} is not exported: ${name} is empty in the tasks of srun"
+                yield Hit(script.at_start(before[-1]), what, f"export {name}")
+
+
+def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
+    """The texts that the shells of tasks read, and the batch shell does not."""
+    for launch in script.steps:
+        command, shell = launch.command, launch.tools[-1] if launch.tools[-1].name in SHELLS else None
+        for tool in launch.tools:
+            option = tool.option("command") if tool.name in SHELLS else None
+            string = option.value_word.text if option and option.value_word else ""
+            if re.fullmatch(r"'[^']*'", string):  # not a part of '...'"$NAME"'...'
+                yield launch, string
+        for redirect in command.redirects if shell and "command" not in shell.options else ():
+            if redirect.target and redirect.operator.startswith("<<") and redirect.target.quoted:
+                after = command.source.text[redirect.target.end :].partition("\n")[2]
+                end = re.compile(rf"^\t*{re.escape(redirect.target.text[1:-1])}$", re.MULTILINE).search(after)
+                yield launch, after[: end.start()] if end else ""
+
+
+# In a task's text: single quotes within a here-document, comments, and a $ that is kept from this shell.
+_OF_TEXT = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
+_USED = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
+_MADE = re.compile(
+    r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?="
+    r"|\b(?:for|read|local|mapfile|declare)[ \t]+(?:-\w+[ \t]+)*([A-Za-z_]\w*)"
+)
 
 
 @RULES.add("SB424", "warning", "a variable of another scheduler")
@@ -114,3 +158,22 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
             what += ": they wait for the others" if int(value) > tasks else ""
             yield Hit(script.at_start(sizes[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return
+
+
+@RULES.add("SB431", "warning", "a variable of Slurm that the script overwrites", source="sbatch(1)")
+def _overwritten(script: JobScript) -> Iterator[Hit]:
+    """Numbers at the top of the script, which are the same for each task of an array, or not the job's."""
+    cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
+    for made in script.body.sets:
+        value = made.value or ""
+        if not made.context.top or made.prefix or made.by not in ("", "export") or not value.isdecimal():
+            continue
+        at = script.at_start(made)
+        if made.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
+            what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
+            yield Hit(at, what, "remove it: Slurm sets it")
+        elif made.name == "SLURM_CPUS_PER_TASK" and cpus and needs_cpus and int(value) != cpus:
+            step = next((each.step for each in script.steps if each.command.at > made.at), None)
+            if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
+                what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"
+                yield Hit(at, what, f"srun --cpus-per-task={value}, and no SLURM_CPUS_PER_TASK")

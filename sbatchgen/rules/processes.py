@@ -6,6 +6,7 @@ torch 2.13; bash(1).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sbatchgen.executables.program import PROGRAMS
@@ -101,6 +102,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     source="torch/distributed/run.py",
 )
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
+    yield from _fewer_visible(script)
     resources, trainings = script.resources, script.trainings
     shared = any(launch.command.background for launch in trainings)  # they may share the job
     for launch in trainings:
@@ -125,6 +127,23 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+
+
+def _fewer_visible(script: JobScript) -> Iterator[Hit]:
+    """A launcher for which CUDA_VISIBLE_DEVICES leaves fewer GPUs than it starts processes."""
+    for launch in script.trainings:
+        before = [made for made in script.body.sets if made.at < launch.command.end]
+        sets = [made for made in before if made.name == "CUDA_VISIBLE_DEVICES"]
+        made, workers = sets[-1] if sets else None, launch.workers
+        if not made or not workers or not launch.launcher or (made.context.branch and not made.prefix):
+            continue
+        is_seen = made in launch.command.prefix if made.prefix else made.exported and made.context.top
+        if is_seen and re.fullmatch(r"\d+(?:,\d+)*", made.value or "", re.ASCII):
+            count = (made.value or "").count(",") + 1
+            if count < workers:
+                what = f"CUDA_VISIBLE_DEVICES leaves {counted(count, 'GPU')} for the "
+                what += f"{workers} processes that {launch.launcher.name} starts on a node"
+                yield Hit(script.at_start(made), what, "remove it: Slurm sets it")
 
 
 def _has_one_process(launch: Launch) -> bool:
@@ -219,9 +238,59 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             what += (
                 f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the number"
             )
-            what += "; Slurm 26.05 refuses the job, or lets it wait for ever" * (tasks == 1)
+            what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
             yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
             return
+
+
+@RULES.add("SB350", "warning", "a step of as many tasks as fit", source="srun(1)")
+def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
+    """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
+    is_whole = "exclusive" in script.options or any(each.exclusive for each in script.partitions.values())
+    if not is_whole or _OF_TASKS & script.options.keys():
+        return
+    inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
+    sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
+    for launch in script.trainings:
+        step = launch.step
+        own = step.option("cpus-per-task") if step else None
+        cpus = launch.number(own, step) if own and step else inherited
+        if step and cpus and not _OF_TASKS & step.options.keys() and 2 * cpus <= min(sizes or [LEAST_CPUS]):
+            what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
+            what += "often as that fits into the CPUs of the node, and the job has them all"
+            fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
+            yield Hit(script.at_word(step.words[0]), what, fix)
+            return
+
+
+_OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"))
+LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not say more
+
+
+@RULES.add("SB349", "warning", "ranks that a trainer does not get", source="srun(1)")
+def _without_ranks(script: JobScript) -> Iterator[Hit]:
+    folder = script.folder
+    if folder is None or _TELLS_RANKS.search(script.text) or script.starts_unseen or script.named("cd"):
+        return
+    for launch in script.trainings:
+        tasks = launch.tasks or 0
+        if not launch.is_native or tasks < 2 or script.containers or not launch.program.name.endswith(".py"):
+            continue
+        from sbatchgen.job.trainer_source import read_trainer  # few scripts lie beside their trainer
+
+        name = launch.program.name
+        source = read_trainer(name, folder / script.option("chdir"))
+        if source and source.needs_ranks:
+            what = (
+                f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes find "
+            )
+            what += "each other: it fails, or each trains alone"
+            fix = f"srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python {name}', with "
+            fix += "WORLD_SIZE=$SLURM_NTASKS, MASTER_ADDR and MASTER_PORT exported before it"
+            yield Hit(script.at_command(launch.command), what, fix)
+
+
+_TELLS_RANKS = re.compile(r"\bRANK\b|PROCID")
 
 
 @RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process", source="srun(1)")

@@ -203,9 +203,14 @@ def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str]]:
         options = map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))
         given += [(script.at_option_of(option), launcher.text_of(option)) for option in options if option]
     for place, value in given if script.trainings and "nodelist" not in script.options else ():
-        if (match := _NODE.match(value)) and not LOOPBACK.match(value):
-            what = f"the script names {match[1]} as the place to meet: the job may run on other nodes"
-            yield place, what
+        if name := named_node(value):
+            yield place, f"the script names {name} as the place to meet: the job may run on other nodes"
+
+
+def named_node(address: str) -> str:
+    """Return the node in an address with or without a port; "" if it is not certain, or this node itself."""
+    match = _NODE.match(address)
+    return match[1] if match and not LOOPBACK.match(address) else ""
 
 
 _NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d+)?$")

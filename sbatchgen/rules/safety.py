@@ -165,7 +165,7 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
             left = "".join(part.text for part in rest)
-            if piece.name in OF_SITES or left not in ("/", "/*", "/.", "/**"):
+            if piece.name in OF_SITES or left not in ("/*", "/**"):
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
@@ -222,18 +222,24 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield the lines that a person has yet to fill in."""
     text = script.text.lower()
-    is_shown = any(word in text for word in _UNFILLED_WORDS)
+    has_some = any(word in text for word in _UNFILLED_WORDS)
     read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
-    for number, line in enumerate(script.lines, start=1) if is_shown or script.unfilled else ():
+    for number, line in enumerate(script.lines, start=1) if has_some or script.unfilled else ():
         comment = None if number in read else _COMMENT.search(line)  # also of a program in a here-document
         end = comment.start() if comment else len(line)
         if number in read and read[number].words:
             end = read[number].words[-1].end - 1
         match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
         is_mail = number == mail and not script.refused_unfilled
-        if match and not is_mail and "echo" not in line[: match.start()]:
+        before = line[: match.start()] if match else ""
+        is_shown = "echo" in before or _MESSAGE.search(before) or (script.submits and number not in read)
+        if match and not is_mail and not is_shown:
             yield number, match
+
+
+# Of ${NAME:?message}, where the placeholder says what to give.
+_MESSAGE = re.compile(r"\$\{\w+:?\?[^}]*$")
 
 
 @RULES.add("SB818", "error", "a test without a space before its ]", applies=Applies.AS_TEXT, source="bash(1)")

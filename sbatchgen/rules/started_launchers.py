@@ -136,10 +136,21 @@ def _apart(done: DryRun) -> Iterator[Hit]:
             if option:
                 yield from _differs(done, step, f"--{option}", nodes, variable)
         yield from _alone(done, step, launchers[0])
+        yield from _elsewhere(done, step, {launcher.of_role("HOST")[1] for launcher in launchers})
     for step, ranks in _ranks(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
             numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
             yield from _differs(done, step, variable, numbers, variable)
+        yield from _elsewhere(done, step, {process.env.get("MASTER_ADDR") or "" for process in ranks})
+
+
+def _elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
+    """Yield a hit if the only place to meet is a node that the script names, and not one of the job's."""
+    name = rendezvous.named_node(addresses.pop()) if len(addresses) == 1 else ""
+    is_of_job = name in done.grant.nodes or "nodelist" in done.script.options
+    if name and name in done.script.text and not is_of_job:
+        what = f"the nodes meet at {name}, which the script names: the job may run on other nodes"
+        yield Hit(done.at(step.line), what, 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1')
 
 
 def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:

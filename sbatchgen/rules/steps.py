@@ -17,6 +17,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.rules.statuses import only_told
 
 RULES: Rules[JobScript] = Rules()
 
@@ -72,7 +73,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             names |= OF_A_NODE
         for word, name in _expanded_early(script, launch, names):
             c10d = launch.launcher and launch.launcher.option("rdzv-backend")
-            if c10d and "node_rank" in launch.command.text:
+            if c10d and re.search("node[-_]rank", launch.command.text):
                 continue  # the agents number themselves
             gets = "the GPUs of the first node" if name in OF_A_NODE else "the batch script's value"
             what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
@@ -201,11 +202,12 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
             pipes = (command.pipe for command in body.commands if command.at <= first < command.end)
             pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
             last = pipe.stages[-1][-1] if pipe else None
-            if last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
+            if pipe and last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
+                name = launch.program.name if first < last.at else pipe.stages[0][0].name
                 what = (
-                    f"a task ends with the status of {last.name}: if {launch.program.name} fails, srun ends "
+                    f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and the "
                 )
-                what += "with 0, and the job is shown as COMPLETED"
+                what += "job is shown as COMPLETED"
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 
@@ -223,6 +225,11 @@ def _is_aside(script: JobScript, command: Command) -> bool:
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
 def _last_status(script: JobScript) -> Iterator[Hit]:
+    hits = [*_hidden_by_the_last(script)]
+    yield from hits or only_told(script)
+
+
+def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
@@ -341,7 +348,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             if name in ("sudo", "docker"):
                 what, fix = _LEAVING[name]
                 yield Hit(script.at_word(program.words[0]), f"{name} {what}", fix)
-    for command in script.named(*_LEAVING):
+    for command in script.named(*_LEAVING) if not script.submits else ():
         if not command.words:
             continue
         name, words = command.name, command.words[1:]
@@ -466,8 +473,32 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
+    yield from _in_each_task(script)
 
-_NODE_DISK = re.compile(r"(?:^|=)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
+
+def _in_each_task(script: JobScript) -> Iterator[Hit]:
+    """Commands that every task of a step runs in the same place: rm -r, git clone, pip install."""
+    for launch in script.steps:
+        tasks = launch.tasks or 0
+        if tasks < 2 or launch.mpi or script.containers:  # each node has an image of its own
+            continue
+        commands = (command for _, body in launch.strings for command in body.commands)
+        for command in commands:
+            is_its_own = _OF_TASKS.search(command.source.text) or _NODE_DISK.search(command.text)
+            if command.context.top and not is_its_own and _ONCE.match(command.text):
+                what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
+                what += "place, while others already use it"
+                yield Hit(script.at_command(launch.command), what, "run it once, on a line before srun")
+                return
+
+
+# What is done once for all tasks, and what tells tasks apart.
+_ONCE = re.compile(
+    r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
+    r"|conda (?:create|install))\b"
+)
+_OF_TASKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
+_NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # which may fill each node's own disk
 SERIAL = programs("serial")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")

@@ -1,4 +1,4 @@
-"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB905.
+"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB906.
 
 Sources: bash(1), PIPELINES and SHELL BUILTIN COMMANDS; sbatch(1), --wrap and --export.
 """
@@ -94,3 +94,22 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
     if names:
         what = f"{names[0]} is in the environment, of the step of this shell: the steps of the job obey it"
         yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")
+
+
+@RULES.add("SB906", "warning", "a dependency that does not wait for the end", source="sbatch(1)")
+def _after_the_start(script: JobScript) -> Iterator[Hit]:
+    """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
+    if _TOGETHER.search(script.text):
+        return
+    what = "after: waits until the other job has begun, not until it has ended: both may run at once"
+    fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
+    if _AFTER.search(script.option("dependency")):
+        yield Hit(script.at_value("dependency"), what, fix)
+    for command in script.named("sbatch"):
+        for word in command.words[1:]:
+            if _AFTER.search(word.text):
+                yield Hit(script.at_word(word), what, fix)
+
+
+_AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
+_TOGETHER = re.compile(r"(?i)server|monitor|client|worker|watch|tunnel|coordinator|scheduler_|\bray\b")

@@ -243,7 +243,8 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
         if any("kill-on-invalid-dep" in word.text for word in command.words):
             continue
         for word in command.words[1:]:
-            if _AFTER_OK.search(script.body.text_of(word)):
+            pieces = script.body.followed(word).pieces  # those of $( ) may submit others
+            if _AFTER_OK.search("".join(piece.text for piece in pieces if piece.kind != "command")):
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 

@@ -100,6 +100,8 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
+            if status == -signal.SIGXFSZ:  # it wrote without end, as its trace: its time would have ended it
+                return -signal.SIGKILL, "time", peak
         if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
             return -signal.SIGKILL, "processes", peak
         seconds, runs, memory = measured(pids, places, limits["memory"])

@@ -601,6 +601,36 @@ def test_a_shellcheck_that_answers_nonsense_is_left_out(folder: Path) -> None:
     assert shellcheck.findings(sources("job.slurm")[0], "/no/such/program") == []
 
 
+def test_a_folder_has_submitters_scripts_and_pages_summed_up_in_five_lines(command: Command) -> None:
+    put("a.slurm", "#!/bin/bash\n#SBATCH --time=24\nhostname\n")
+    put(
+        "submit.sh", "#!/bin/bash\nid=$(sbatch --parsable a.slurm)\nsbatch --dependency=afterok:$id a.slurm\n"
+    )
+    put("loop", "#!/bin/sh\nfor i in 1 2; do sbatch --dependency=after:$i a.slurm; done\n")
+    put("usage.sh", '#!/bin/bash\n# sbatch a.slurm\necho "then: sbatch a.slurm"\necho --dependency=after:1\n')
+    for number in range(1, 6):
+        blocks = "```bash\n#!/bin/bash\n#SBATCH --time=24\nhostname\n```\n" * number
+        put(f"docs/{number}.md", blocks + "```bash\n#SBATCH -p=gpu\n```\n" * (number == 2))
+    result = command("lint", ".", "--no-shellcheck")
+    assert {line.split(":")[0] for line in result.out.splitlines() if "SB611" in line} == {"submit.sh"}
+    assert {line.split(":")[0] for line in result.out.splitlines() if "SB906" in line} == {"loop"}
+    assert result.err.splitlines() == [
+        "PAGE       FINDINGS",
+        "docs/2.md  1 error, 2 warnings",
+        "docs/5.md  5 warnings",
+        "and 3 pages with fewer",
+        "19 scripts, 2 of them submit others, in 5 pages: 1 error, 18 warnings",
+    ]
+
+
+def test_what_a_submitter_shows_is_not_what_a_job_does(command: Command) -> None:
+    usage = "cat <<EOF\nCONFIG=/path/to/config.yaml $0\nEOF\nssh login true\nsbatch --export=ALL job.slurm\n"
+    put("submit.sh", f"#!/bin/bash\n{usage}")
+    assert ids(command, "submit.sh", "--no-shellcheck") == set()
+    put("job.slurm", GOOD + ': "${ACCOUNT:?export ACCOUNT=<your account>}"\n')
+    assert "SB812" not in ids(command, "job.slurm", "--no-shellcheck")
+
+
 # --- pre-commit ---
 
 
@@ -618,6 +648,11 @@ def test_the_hook_is_one_that_runs(command: Command) -> None:
     assert program == "sbatchgen"
     put("job.slurm")
     assert command(*words, "job.slurm").status == 3
+    put("job.slurm", "#!/bin/bash\n#SBATCH --time=24\nhostname\n")
+    assert "warning SB127" in command(*words, "job.slurm").out
+    assert hook["verbose"], (
+        "the hook passes, and pre-commit shows what a hook prints that passes only if it is verbose"
+    )
 
 
 def test_a_number_of_tasks_may_come_from_the_command_line(command: Command) -> None:
@@ -659,8 +694,8 @@ def test_the_scripts_of_runs_are_left_out_of_a_folder(command: Command) -> None:
     Path("runs/ddp/submit.lock").touch()
     shown = command("lint", ".", "--no-shellcheck", "--select", "SB111").out
     assert [line.split(":")[0] for line in shown.splitlines() if "SB111" in line] == [
-        "./a.slurm",
-        "./other/job.slurm",
+        "a.slurm",
+        "other/job.slurm",
     ]
     assert "SB111" in command("lint", "runs/ddp", "--no-shellcheck").out
 

@@ -8,6 +8,7 @@ import pytest
 
 from sbatchgen.plan import listing
 from sbatchgen.plan.dry_run import SECONDS
+from sbatchgen.plan.missing import missing
 from sbatchgen.plan.planning import may_be_lost
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said
 
@@ -128,6 +129,8 @@ def test_a_plan_that_ends_at_its_limit_says_how_many_steps_it_has(tmp_path: Path
 def test_two_plans_of_a_script_are_the_same(tmp_path: Path) -> None:
     text = "export MASTER_PORT=$((20000 + RANDOM % 20000))\nsrun -n2 python train.py\n"
     text += "srun -n2 bash -c 'python train.py --port $RANDOM'\n"
+    text += "python b.py run-$(date +%Y-%m-%dT%H%M%S.%N) $(openssl rand -hex 8) $(uuidgen) $(uuidgen)\n"
+    text += "align reads | sort_reads | index | pack\n"
     text += "while :; do\n  if [ -f x ]; then break; fi\n  python a.py\n  python b.py\n  sleep 1\ndone\n"
     first, second = (planned(text, tmp_path) for _ in range(2))
     assert listing.as_text(first[0]) == listing.as_text(second[0])
@@ -222,6 +225,18 @@ def test_a_command_in_front_of_head_is_not_ended_by_it(tmp_path: Path) -> None:
     text += "ray status | grep -q node_\nscontrol show job $SLURM_JOB_ID | head -n 1\n"
     done, _ = planned(TWO_NODES + text + "srun python train.py $head\n", tmp_path)
     assert done.steps[0].processes[0].argv[-1] == "node1"
+
+
+def test_a_command_in_front_of_one_that_reads_nothing_is_not_ended_by_it(tmp_path: Path) -> None:
+    """The reader, of which a stand-in may be one, has ended before the writer begins."""
+    done, _ = planned("set -eo pipefail\nalign reads | true\nindex reads\n", tmp_path)
+    assert [step.command[0] for step in done.steps] == ["align", "index"]
+    assert done.ended.status == 0
+
+
+def test_mixed_messages_of_tasks_name_no_file() -> None:
+    err = "tar: tar: a.tar: Cannot open: No such file or directory\ntar: Cannot open: No such file or directory\n"
+    assert {need.name for need in missing(err, ())} <= {"a.tar", "tar"}
 
 
 def test_a_file_that_is_there_is_not_needed(tmp_path: Path) -> None:
@@ -375,6 +390,14 @@ def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) 
     assert done.steps[0].processes[0].argv == ("python", "train.py", "ARG1")
     assert done.runs == 2
     assert -SECONDS < done.left.cpu < SECONDS
+
+
+def test_a_loop_whose_trace_is_too_large_has_no_end_either(tmp_path: Path) -> None:
+    done, findings = planned(
+        f"until test -e ready; do : {'x' * 9999}; done\nsrun python train.py\n", tmp_path
+    )
+    assert done.ended.limit == "time"
+    assert "SB336" in {finding.rule for finding in findings}
 
 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:

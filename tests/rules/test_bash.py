@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import uuid
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +52,74 @@ def test_a_rule_finds_what_bash_does_not_do(rule: str, body: str) -> None:
     )
     is_wrong = bool(done.stderr) or not done.stdout.endswith("end\n")
     assert is_wrong == (rule in {finding.rule for finding in lint(JobScript(file="a", text=text))})
+
+
+STATUSES = [
+    "python train.py\nif [ $? -eq 0 ]; then echo trained; else echo failed; fi",
+    "python train.py\nif [ $? -eq 0 ]; then echo trained; else echo failed; exit 1; fi",
+    "python train.py\nif [ $? -eq 0 ]; then echo trained; elif [ -e log ]; then date; fi",
+    "python train.py\nrc=$?\necho $rc\nif [ $rc -ne 0 ]; then echo failed; fi\necho end",
+    "python train.py\nrc=$?\necho $rc\n[ $rc -eq 0 ] && echo trained",
+    "python train.py\nrc=$?\necho $rc\n[ $rc -eq 0 ] && echo trained || echo failed",
+    "python train.py\nrc=$?\nif [ $rc -ne 0 ]; then echo failed; fi\nexit $rc",
+    "python train.py || echo failed",
+    "python train.py || { echo failed; exit 1; }",
+    "python train.py || { echo failed; date; }",
+    "python train.py && echo trained",
+    "python train.py && echo trained || echo failed",
+    "python train.py && echo trained\necho end",
+    "set -e\npython train.py && echo trained\necho end",
+    "set -e\npython train.py\necho $?",
+    "if python train.py; then echo trained; else echo failed; fi",
+    "if ! python train.py; then echo failed; fi",
+    "if ! python train.py; then echo failed; exit 3; fi",
+    "if python train.py; then echo trained; else exit 4; fi",
+    "set -o pipefail\npython train.py | tee log || echo failed",
+    "set -o pipefail\npython train.py | tee log && echo trained",
+]
+
+
+@pytest.mark.parametrize("body", STATUSES)
+def test_a_hidden_failure_is_one_that_ends_with_0(body: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 5\n")
+    python.chmod(0o755)
+    text = f"#!/bin/bash\n#SBATCH --time=01:00:00\n{body}\n"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc"],
+        input=text,
+        cwd=tmp_path,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    hidden = "SB312" in {finding.rule for finding in lint(JobScript(file="a", text=text))}
+    assert (done.returncode == 0) == hidden
+
+
+KILLS = [
+    "pkill -f NAME; echo end",
+    "pkill -9 -f 'python.*NAME'; echo end",
+    "pkill --full --signal KILL NAME; echo end",
+    "pkill -f '[N]AME'; echo end",
+    "pkill -f '[N]AME'; echo NAME; echo end",
+    "pkill -x -f NAME; echo end",
+    "pkill -P $$ -f NAME; echo end",
+    "pkill -0 -f NAME; echo end",
+    "pkill NAME; echo end",
+]
+
+
+@pytest.mark.skipif(not shutil.which("pkill"), reason="no pkill")
+@pytest.mark.parametrize("string", KILLS)
+def test_a_pkill_that_ends_its_own_shell(string: str) -> None:
+    """By a name that no other process has."""
+    name = f"z{uuid.uuid4().hex[:12]}"
+    string = string.replace("[N]AME", f"[z]{name[1:]}").replace("NAME", name)
+    done = subprocess.run(["bash", "-c", string], capture_output=True, text=True, check=False)
+    quoted = string.replace("'", '"')
+    text = f"#!/bin/bash\n#SBATCH --time=01:00:00 --exclusive\nsrun bash -c '{quoted}'\n"
+    rules = {finding.rule for finding in lint(JobScript(file="a", text=text))}
+    assert (not done.stdout.endswith("end\n")) == ("SB624" in rules)

@@ -1,0 +1,142 @@
+"""Commands that end programs: pkill, killall and kill. SB624 and SB625.
+
+Sources: pgrep(1), killall(1); what TERM to srun does was seen on Slurm 22.05 and 26.05, docs/design/slurm.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.bash import Command
+from sbatchgen.finding import Severity
+from sbatchgen.job.launches import Launch
+from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import visible
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.safety import WHOLE_GPUS
+
+RULES: Rules[JobScript] = Rules()
+
+# Options that choose among the processes, so that only some of those that match are ended.
+_CHOOSES = re.compile(
+    r"-[a-z]*[PgGstFnoOUxAr]|-0$"
+    r"|--(?:parent|p?group|session|pidfile|ns|nslist|cgroup|older|newest|oldest|exact|ignore-ancestors|terminal"
+    r"|uid|runstates)\b"
+)
+_SIGNAL = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")
+_TAKES_VALUE = ("-u", "--signal", "--euid", "--user")
+
+
+@RULES.add("SB624", "warning", "pkill that ends more than it should", source="pgrep(1)")
+def _ends_more(script: JobScript) -> Iterator[Hit]:
+    yield from _ends_itself(script)
+    is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
+    if is_whole or any(each.exclusive for each in script.partitions.values()) or not script.directive_lines:
+        return
+    for command in script.named("pkill", "killall"):
+        pattern = _pattern(command)
+        if pattern and command.source is script.body.source:
+            what = f"{command.name} also ends {visible(pattern)[:40]} of your other jobs on the node"
+            fix = f"kill $! of what the script starts, or pkill -P $$ {pattern}"
+            often: Severity | None = "info" if script.resources.gpu_count > 1 else None
+            yield Hit(script.at_command(command), what, fix, often)
+
+
+def _ends_itself(script: JobScript) -> Iterator[Hit]:
+    """A pkill -f that finds its shell, and srun: the command lines of both have the text of bash -c."""
+    for launch in script.steps:
+        for shell, body in launch.strings:
+            for command in body.commands:
+                pattern = _pattern(command) if _is_full(command) else ""
+                if pattern and _finds(pattern, body.source.text):
+                    what = f"pkill -f finds '{visible(pattern)[:40]}' in the text of this {shell.name} -c: "
+                    what += "it ends the shell that runs it, and srun"
+                    fix = f"srun {shell.name} -s <<'END' instead: the text is then in no command line"
+                    yield Hit(script.at_command(launch.command), what, fix)
+                    return
+
+
+def _is_full(command: Command) -> bool:
+    return command.name == "pkill" and any(
+        word.text == "--full" or re.fullmatch(r"-[a-z]*f[a-z]*", word.text) for word in command.words[1:]
+    )
+
+
+def _pattern(command: Command) -> str:
+    """What a pkill or killall looks for; "" if other options choose, or the text does not say it."""
+    if command.name not in ("pkill", "killall"):
+        return ""
+    words = [word.value for word in command.words[1:]]
+    name = ""
+    for before, word in zip(("", *words), words, strict=False):
+        if word is None or (_CHOOSES.match(word) and not (_SIGNAL.fullmatch(word) and word != "-0")):
+            return ""
+        if before not in _TAKES_VALUE and not word.startswith("-"):
+            name = word
+    return name
+
+
+def _finds(pattern: str, text: str) -> bool:
+    """Whether a plain pattern, with .* and classes of one letter at most, is in a text."""
+    if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
+        return False
+    for choice in pattern.split("|"):
+        at = 0
+        for part in choice.split(".*"):
+            match = re.compile(part).search(text, at)
+            at = match.end() if match else -1
+            if at < 0:
+                break
+        else:
+            return True
+    return False
+
+
+@RULES.add("SB625", "warning", "a TERM that reaches srun and not its tasks", source="docs/design/slurm.md")
+def _ends_srun(script: JobScript) -> Iterator[Hit]:
+    for command in _of_traps(script):
+        if command.name != "kill" or not _is_term(command):
+            continue
+        for word in command.words[1:]:
+            launch = _step_of(script, word.variables)
+            if launch:
+                what = "TERM to srun ends its tasks at once, without a TERM: "
+                what += f"{launch.program.name} in line {launch.command.line} saves nothing"
+                yield Hit(
+                    script.at_command(command), what, "scancel --signal=TERM $SLURM_JOB_ID, to all tasks"
+                )
+                return
+
+
+def _of_traps(script: JobScript) -> Iterator[Command]:
+    """The commands that run at a signal: of a trap's string, and of the functions that it calls."""
+    for trap, body in script.body.traps:
+        names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
+        called = {command.name for command in body.commands}
+        yield from body.commands if names else ()
+        yield from (each for each in script.body.commands if names and each.context.function in called)
+
+
+def _is_term(command: Command) -> bool:
+    """Whether a kill sends TERM: it names it, or no signal."""
+    signals = [word.text for word in command.words[1:] if _SIGNAL.fullmatch(word.text)]
+    named = [word.text.removeprefix("SIG") for word in command.words[1:]]
+    if "-s" in named or "--signal" in named:
+        return "TERM" in named or "15" in named
+    return all(signal.removeprefix("-").removeprefix("SIG") in ("TERM", "15") for signal in signals)
+
+
+def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
+    """The training's step in the background whose process a variable holds: it is set to $! after it."""
+    for name in names:
+        sets = [made for made in script.body.sets if made.name == name and made.word]
+        if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):
+            continue
+        at = sets[-1].at if sets else len(script.text)
+        before = [each for each in script.body.commands if each.background and each.at < at]
+        last = max(before, key=lambda each: each.at, default=None)
+        for launch in script.trainings:
+            if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
+                return launch
+    return None
