@@ -41,11 +41,10 @@ from sbatchgen.units import EnvName
 
 ROUNDS = 12
 MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
-# Twice what nearly all scripts need, as the same takes more time of a processor on a busy machine.
-SECONDS = 3.0  # of processors, for all runs together
-WAITING = 20.0  # seconds that all runs may take
-_EACH = 2.0  # seconds of processors that a run may use, so that another one can follow
-_IDLE = 2.0  # seconds in which nothing computes, after which a run is ended
+SECONDS = 1.5  # of processors, for all runs together
+WAITING = 10.0  # seconds that all runs may take
+_EACH = 1.0  # seconds of processors that a run may use, so that another one can follow
+_IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
 _SPOOL = "/var/spool/slurmd/job1000001/"
 SCRIPT = f"{_SPOOL}slurm_script"
 _BIN = f"{PLACE}/bin"

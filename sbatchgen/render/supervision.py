@@ -26,11 +26,12 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "addresses": [_addresses(program, port) for program, port in zip(programs, ports, strict=True)],
         "job_number": "SLURM_JOB_ID" if resolved.slurm else "$$",
         "any_taken": " || ".join(f"taken {port}" for port in ports),
-        "names": " ".join(sorted((program.name for program in programs), key=lambda name: name != main)),
+        "names": " ".join(sorted((program.name for program in programs), key=lambda name: name == main)),
         "main": main,
         "ending": main or "the last",
         "tables": [f"{name}=({_entries(values)})" for name, values in tables.items() if values],
-        "ends": tuple(_ends(resolved, main, tables)),
+        "ends": tuple(_ends(main, tables)),
+        "fails": "[[ ! $ended && ! -e $RUN_DIR/stop ]]" if resolved.asks_to_stop else "[[ ! $ended ]]",
         "has_ports": any(program.ready.port for program in programs),
         "has_files": any(program.ready.file for program in programs),
         "order": tuple(_order(programs)),
@@ -58,14 +59,12 @@ def _entries(values: Mapping[Any, Any]) -> str:
     return " ".join(f"[{key}]={value}" for key, value in values.items())
 
 
-def _ends(resolved: ResolvedJob, main: str, tables: Mapping[str, Any]) -> Iterator[str]:
+def _ends(main: str, tables: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tests of a program that has ended, with what follows; where none holds, it has failed."""
-    told = 'tell "$name" ended "with $rc"'
-    tests = {f"[[ $name == {main} ]]": f"ended=$name; {told}"} if main else {"((rc == 0))": told}
+    own = "((code)) && [[ $ended ]] || ended=$name rc=$code why=''"  # another may have failed just before it
+    tests = {f"[[ $name == {main} ]]": own} if main else {"((code == 0))": ":"}
     if tables["once"] and main:
-        tests["((rc == 0)) && [[ ${once[$name]-} ]]"] = told
-    if resolved.asks_to_stop:
-        tests["[[ -e $RUN_DIR/stop ]]"] = told
+        tests["((code == 0)) && [[ ${once[$name]-} ]]"] = ":"
     if tables["more"]:
         tests["((more[$name]-- > 0))"] = 'run "$name"'
     for number, (test, then) in enumerate(tests.items()):
