@@ -16,7 +16,7 @@ from sbatchgen.keys import frozen_record, keys_of
 from sbatchgen.modes import COMMAND
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, Share
-from sbatchgen.units import Argument, Count, ProgramName, Resume, Text
+from sbatchgen.units import Count, ProgramName, Resume, Text
 
 MOST = 8  # programs of a job, each with a port of its own
 FACTS = ("host", "hosts", "port", "nodes")  # of each program, which the others may name
@@ -193,7 +193,9 @@ def _layer(each: _Wanted, wanted: Sequence[_Wanted], *, whole: bool, main: bool)
         if value is None or name in own or field.name in _NOT_OF_JOBS:
             continue
         if isinstance(value, Mapping):
-            values |= {f"{name}.{key}": _told(text, each, wanted) for key, text in value.items()}
+            values |= {
+                f"{name}.{key}": text and _told(text, each, wanted, "${{{}}}") for key, text in value.items()
+            }
         elif isinstance(value, tuple):
             values[name] = tuple(_told(text, each, wanted) for text in value)
         else:
@@ -223,20 +225,16 @@ def _share_values(each: _Wanted) -> dict[str, Any]:
     return values
 
 
-def _told(text: str, each: _Wanted, wanted: Sequence[_Wanted]) -> str:
+def _told(text: str, each: _Wanted, wanted: Sequence[_Wanted], variable: str = "{{env:{}}}") -> str:
     """Return a text with variables in place of {port}, {server.host} and their like."""
 
-    def variable(match: re.Match[str]) -> str:
-        name, fact = ProgramName(match[1] or each.name), match[2]
-        if fact == "nodes":
+    def fact(match: re.Match[str]) -> str:
+        name = ProgramName(match[1] or each.name)
+        if match[2] == "nodes":
             return str(next(other.nodes for other in wanted if other.name == name))
-        return f"{{env:{name.variable}_{fact.upper()}}}"
+        return variable.format(f"{name.variable}_{match[2].upper()}")
 
-    return (
-        type(text)(_FACT.sub(variable, text))
-        if isinstance(text, Argument)
-        else _FACT.sub(lambda match: variable(match).replace("{env:", "${"), text)
-    )
+    return type(text)(_FACT.sub(fact, text))
 
 
 def _named(spec: ProgramSpec) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,6 +14,7 @@ import pytest
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import read_request
 from sbatchgen.rules.judge import check
+from tests.cluster.fixtures import CHECKOUT
 from tests.cluster.slurm import Cluster
 from tests.tables import hold
 
@@ -171,6 +173,38 @@ def test_a_cancelled_job_leaves_nothing(cluster: Cluster, in_folder: Path) -> No
     cluster.run(["scancel", str(job)], check=True)
     assert cluster.wait(job)["JobState"] == "CANCELLED"
     cluster.until(lambda: not [*left(cluster)], "nothing of the programs left on any node")
+
+
+EXAMPLES = {
+    "server": "step 3: /PROMPT-3",
+    "evaluator": "evaluated step-",
+    "metrics": "trainer ended with 0",
+    "ray": "CPUs; tasks ran on n",
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_run_as_the_docs_show_them(name: str, cluster: Cluster, in_folder: Path) -> None:
+    text = (CHECKOUT / f"examples/programs/{name}.yaml").read_text()
+    page = (CHECKOUT / "docs/how-to/several-programs.md").read_text()
+    assert f"```yaml\n# {name}.yaml\n{text}```" in page
+    (in_folder / "profile.yaml").write_text(PROFILE)
+    (in_folder / f"{name}.yaml").write_text(
+        f"profile: profile.yaml\nruntime: venv\nvenv: {sys.prefix}\n{text}"
+    )
+    (in_folder / "train_rl.py").touch()
+    cpu = {"resume": "off", "gpu_request": "none"}
+    request = read_request(f"{name}.yaml", (), cpu, environment={}, folder=in_folder, check=check)
+    folder = cluster.home / f"example-{name}"
+    for file in (CHECKOUT / "examples/programs").glob("*.py"):
+        cluster.put(f"{folder.name}/{file.name}", file.read_text())
+    script = render_request(request).replace("--device cuda", "--device cpu")  # there is no GPU
+    job = cluster.sbatch("--output=log", cwd=folder, script=script)
+    record = cluster.wait(job, timeout=300)
+    logs = [folder / "log", *(folder / f"runs/{name}/programs").glob("*.log")]
+    said = "\n".join(text_of(path) for path in logs)
+    assert record["JobState"] == "COMPLETED", said
+    assert EXAMPLES[name] in said
 
 
 def text_of(path: Path) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.rules.judge import check
-from tests.scripts import PUBLIC, SEVERAL, several
+from tests.scripts import PUBLIC, SEVERAL, script, several
 
 HEAD = "programs:\n  a:\n    command: [a]\n    main: true\n"
 
@@ -64,6 +64,16 @@ def test_what_contradicts_itself_is_refused(text: str, what: str, fix: str) -> N
     with pytest.raises(SbatchgenError) as raised:
         several(text)
     assert any(what in problem.what and fix in problem.fix for problem in raised.value.problems)
+
+
+def test_what_one_tells_of_another_is_a_variable_where_bash_reads_it() -> None:
+    text = (
+        HEAD
+        + "    env: {URL: 'http://{b.host}:{b.port}', N: '{b.nodes}'}\n  b: {command: [b, '{port}'], nodes: 3}\n"
+    )
+    script_of_it = script(several(text))
+    assert "export URL=http://${B_HOST}:${B_PORT} N=3" in script_of_it.replace('"', "")
+    assert 'b "$B_PORT"' in script_of_it
 
 
 def test_more_gpus_together_than_a_node_has_is_an_error(tmp_path: Path) -> None:
