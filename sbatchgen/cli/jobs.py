@@ -17,9 +17,11 @@ from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
+    from sbatchgen.inputs.layers import Layer
     from sbatchgen.job.script import JobScript
     from sbatchgen.plan.dry_run import Given
     from sbatchgen.resolved.request import Request
+    from sbatchgen.resolved.resolved_job import ResolvedJob
     from sbatchgen.submit.submission import Submission
 
 
@@ -82,10 +84,23 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
     from sbatchgen.rules.judge import check
 
     refuse_mistaken(job, "job")
-    request = read_request(job, args, job_options, environment=os.environ, folder=here(), check=check)
+    request = read_request(
+        job, args, job_options, environment=os.environ, folder=here(), check=check, read_trainer=_read_trainer
+    )
     if request.profile_by.where == ONLY_PROFILE:
         note(f"profile: {request.profile_file.stem}, {ONLY_PROFILE} ({request.profile_file})")
     return request
+
+
+def _read_trainer(resolved: ResolvedJob) -> Layer | None:
+    from sbatchgen.job.trainer import restarts_of_source
+
+    return restarts_of_source(resolved, files_here(), os.environ)
+
+
+def files_here() -> Path | None:
+    """Return the folder with the job's files; None if they are on another machine."""
+    return None if os.environ.get(ELSEWHERE) else here()
 
 
 def submission_of(
@@ -104,8 +119,7 @@ def submission_of(
     if not is_script(name):
         from sbatchgen.submit.rendered import of_job
 
-        folder = None if os.environ.get(ELSEWHERE) else here()
-        return of_job(request_of(name, args, given), os.environ, folder, snapshot=snapshot, **how)
+        return of_job(request_of(name, args, given), os.environ, files_here(), snapshot=snapshot, **how)
     if snapshot is not None:
         what = f"{name} is a finished script: it can't run a snapshot"
         raise CommandLineError.of(what, fix="leave --snapshot out")

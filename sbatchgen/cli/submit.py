@@ -301,7 +301,8 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         raise CommandLineError.of(what, fix=f"sbatchgen resubmit {resumed.name}")
     if last.command:
         words, old_args = last.typed
-        typed = [*words, "--resume", "auto", *options, *(["--yes"] if yes else [])]
+        auto = [] if last.by_default("resume") else ["--resume", "auto"]
+        typed = [*words, *auto, *options, *(["--yes"] if yes else [])]
         with submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
             submit.invoke(context)
         return
