@@ -32,7 +32,7 @@ def seen_by(
         ["bash", "-s"], input=script(replace(job, sweep=sweep)), text=True, cwd=folder, capture_output=True, check=False,
         env={
             "SLURM_ARRAY_TASK_ID": str(point), "SLURM_SUBMIT_DIR": str(folder), "SLURM_CPUS_PER_TASK": "1",
-            "USER": "alice", "HOME": "/home/alice", "PATH": f"{folder}:/usr/bin:/bin",
+            "SLURM_JOB_ID": "1", "USER": "alice", "HOME": "/home/alice", "PATH": f"{folder}:/usr/bin:/bin",
         },
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
