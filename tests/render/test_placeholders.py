@@ -92,6 +92,13 @@ def test_a_mistyped_parameter_is_reported() -> None:
     ]  # fmt: skip
 
 
+def test_what_torchrun_gets_as_it_is_is_reported() -> None:
+    job = resolved("ddp", trainer="t.py", launcher="torchrun", launcher_args=("--log-dir", "{rundir}/logs"))
+    (said,) = [finding.problem for finding in check(job) if finding.rule == "SB039"]
+    assert said.what == "{rundir} is not a placeholder: torchrun gets it as it is"
+    assert said.fix == "write {run_dir}"
+
+
 @pytest.mark.parametrize("point", range(len(HOSTILE)))
 def test_any_value_arrives_as_it_is(tmp_path: Path, point: int) -> None:
     sweep = Sweep(("lr",), tuple((value,) for value in HOSTILE), chosen=len(HOSTILE))
