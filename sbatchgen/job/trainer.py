@@ -80,19 +80,17 @@ def restarts_of_source(
 ) -> Layer | None:
     """Return values for a job whose own trainer certainly never asks for a restart: no lines for one.
 
-    Slurm still starts it again after a failure of a node, unless it certainly forgets what it has saved. None
-    if the job says how it continues, or the trainer can't be read; `here` is None if its files are elsewhere.
+    Where it may handle a signal, bash has to wait for it. Slurm still starts it again after a failure of a
+    node, unless it certainly forgets what it has saved. None if the job says how it continues, or the trainer
+    can't be read; `here` is None if its files are elsewhere.
     """
     says = any(resolved.origin(key).level > Level.DEFAULT for key in _SAYS)
     if here is None or not resolved.trainer or says or promises_restarts(resolved):
         return None
     source = TrainerJob(resolved, here, environment).source
-    if (
-        source is None
-        or not source.never_asks
-        or resolved.gives_resume_args
-        or "{resume}" in " ".join(resolved.args)
-    ):
+    if source is None or not source.never_asks or not source.lacks_handlers:
+        return None
+    if resolved.gives_resume_args or "{resume}" in " ".join(resolved.args):
         return None
     values: dict[str, Any] = {"resume": Resume("off")}
     places = {"resume": f"{resolved.trainer} never asks for a restart"}

@@ -192,8 +192,10 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
     return ""
 
 
-def _order(failure: Failure) -> tuple[int, int]:
-    return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
+def _order(failure: Failure) -> tuple[int, bool, int]:
+    is_effect = failure.rank == "effect"
+    is_felt = is_effect and failure.cause != "killed"  # the others feel that a process was killed, and say so
+    return RANKS.index(failure.rank), is_felt, failure.line if is_effect else 0
 
 
 def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:

@@ -92,6 +92,8 @@ LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE
             "FAILED 134:0",
             ["abort-at-exit", "crashed"],
         ),
+        (f"{PEER}\nsrun: error: n2: task 0: Killed", "FAILED 1:0", ["killed", "peer-gone"]),
+        (f"{PEER}\nRank 1 of the training ended by SIGKILL", "FAILED 1:0", ["killed", "peer-gone"]),
         ("srun: error: n1: task 0: Out Of Memory", "OUT_OF_MEMORY 0:125", ["host-memory"]),
     ],
 )

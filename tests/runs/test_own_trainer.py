@@ -132,6 +132,13 @@ def test_what_asks_for_a_restart_keeps_its_lines(
     assert "\ntrap " in command(*words, *asks).out
 
 
+@pytest.mark.parametrize("more", ["import signal\nsignal.signal(15, print)\n", "import lightning\n"])
+def test_bash_waits_for_a_trainer_that_may_handle_a_signal(command: Command, folder: Path, more: str) -> None:
+    (folder / "train.py").write_text(f"{SAVES}{more}")
+    words = ("render", "single", "--profile", "torchrun", "--trainer", "train.py")
+    assert "\ntrap " in command(*words).out
+
+
 def test_a_job_file_says_whether_it_is_resumed(command: Command, folder: Path) -> None:
     (folder / "train.py").write_text(SAVES)
     (folder / "job.yaml").write_text("mode: single\ntrainer: train.py\nresume: auto\n")

@@ -16,8 +16,8 @@ _SECONDS = 300
 def installed(named: Path | None, cache: Path | None, note: Callable[[str], object]) -> Path:
     """Return the folder that holds the packages: the one that is named, or one that npm fills.
 
-    npm compares each package with the digest in package-lock.json, and runs no script of a package. `note` is
-    told that it takes long.
+    npm compares each package with the digest in package-lock.json, and runs no script of a package. `note`
+    shows that it takes long.
 
     Raises:
         CommandLineError: A package is not there.
