@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
     """Continue a run that has ended.
 
-    The bundled trainer continues from its last good checkpoint. The job is rendered again, from the folder
-    where it was submitted; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows
-    what differs from the last job. A finished script is submitted again; its program decides where it begins.
-    Of a sweep: what resubmit does; lr/0 is one point.
+    As if it were submitted again with the options that it had, from the folder where it was. The bundled
+    trainer continues from its last good checkpoint. More options change the job, as in: sbatchgen resume ddp
+    --time 8:00:00. The review shows what differs from the last job. A finished script is submitted again; its
+    program decides where it begins. Of a sweep: what resubmit does; lr/0 is one point.
     """
     index = open_index()
     resumed, element = find_point(index, run)
@@ -70,7 +70,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
 def resubmit(
     args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], failed: bool, only: str, yes: bool
 ) -> None:
-    """Submit the unfinished points of a sweep again.
+    """Submit the unfinished points of a sweep again, or some of them.
 
     Points that wait or run are left alone; lr/0 is one point. Options change the job, as in: sbatchgen
     resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.

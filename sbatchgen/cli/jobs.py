@@ -147,7 +147,8 @@ def refuse_mistaken(name: str, wanted: str) -> None:
 def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options: Any) -> None:
     """Print the script.
 
-    Findings go to stderr. Needs neither Slurm nor a network.
+    For keeping it, or for sbatch by hand: submit does that and keeps a record. Findings go to stderr. Needs
+    neither Slurm nor a network.
     """
     from sbatchgen import files
     from sbatchgen.cli.output import print_bytes
@@ -170,8 +171,8 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
     """Show resources, cost, findings and the script.
 
-    JOB may also be a finished script. Submits nothing, and runs nothing of the job: what starts where follows
-    from its options. sbatchgen plan runs the script in a sandbox.
+    What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
+    the job: what starts where follows from its options. sbatchgen plan runs the script in a sandbox.
     """
     from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
@@ -196,7 +197,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job_options: Any) -> None:
     """Show where every value comes from.
 
-    Each option with its value, the place where it was set, and the values that it overrode.
+    Each option with its value, the place where it was set, and the values that it overrode; review shows only
+    those that you may not expect.
     """
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request

@@ -45,7 +45,9 @@ SNAPSHOT_FILE = click.option(
 )
 
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Review what this very command would submit, and stop."
+)
 
 
 @click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
