@@ -145,10 +145,9 @@ def refuse_mistaken(name: str, wanted: str) -> None:
 )
 @click.pass_obj
 def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options: Any) -> None:
-    """Print the script.
+    """Print the script, as for sbatch by hand.
 
-    For keeping it, or for sbatch by hand: submit does that and keeps a record. Findings go to stderr. Needs
-    neither Slurm nor a network.
+    Findings go to stderr. Needs neither Slurm nor a network.
     """
     from sbatchgen import files
     from sbatchgen.cli.output import print_bytes

@@ -21,7 +21,7 @@ from sbatchgen.cli.output import (
     show_brief,
     show_review,
 )
-from sbatchgen.cli.runs import find_run, follow_run
+from sbatchgen.cli.runs import find_run, follow_run, open_index
 from sbatchgen.errors import CommandLineError
 from sbatchgen.quoting import visible
 
@@ -115,6 +115,8 @@ def submit_reviewed(
 
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
+    for name in after if dry_run else ():
+        find_run(open_index(), name)
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes:  # else they are not read
         from sbatchgen.submit.reviewed import with_digest

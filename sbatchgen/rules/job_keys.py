@@ -386,7 +386,9 @@ def _trainer(job: JudgedJob) -> Iterator[Hit]:
     if not trainer or trainer.startswith("-"):
         yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
     elif "/" not in trainer and not trainer.startswith("{env:") and not _MODULE.fullmatch(trainer):
-        yield Hit(at, f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
+        file, _, args = trainer.partition(" ")
+        fix = f"--trainer {file} -- {args}" if file.endswith(".py") else f"write ./{trainer}"
+        yield Hit(at, f"'{trainer}' is neither a file nor a module", fix)
 
 
 @RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")
