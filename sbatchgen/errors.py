@@ -79,6 +79,9 @@ _FIXES = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there",
     errno.EROFS: "use a folder that you can write into",
+    errno.ENOENT: "see what is there: ls {}",
+    errno.EEXIST: "it is a file: name another",
+    errno.ENOTDIR: "a part of it is a file: name another",
 }
 
 
@@ -94,6 +97,16 @@ def of_file(error: OSError) -> Problem | None:
     while not os.path.lexists(there) and there not in (os.sep, "."):
         there = os.path.dirname(there) or "."  # noqa: PTH120 - as in all of this module
     return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(there)))
+
+
+def near_file(name: str) -> str:
+    """Return a fix that names the file most like one that is not in its folder; "" without one."""
+    folder, _, last = name.rpartition("/")
+    try:
+        near = nearest(last, os.listdir(folder or "."))  # noqa: PTH208 - as in all of this module
+    except (OSError, ValueError):
+        return ""
+    return f"did you mean '{folder}/{near}'?".replace("'/", "'") if near else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:

@@ -17,6 +17,9 @@ class Mode:
     flag: str = ""  # the flag of the bundled trainer that chooses it, or ""
     launchers: tuple[str, ...] = ()  # the launchers that can start its processes; none for a single process
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def several_nodes(self) -> bool:
         """Whether a job of it may have several nodes."""

@@ -92,7 +92,7 @@ def test_exit_statuses_and_messages(
         ("status --json", ("no such option --json", "write --format json")),
         ("lint --formt json", ("no such option --formt", "did you mean '--format'?")),
         ("lint --xxxxx", ("no such option --xxxxx", "see sbatchgen lint --help")),
-        ("render", ("missing argument JOB", "write sbatchgen render JOB [OPTIONS] [-- TRAINER ARGS]")),
+        ("render", ("missing argument JOB", "name a mode or a file, as in: sbatchgen render single")),
         ("completion", ("missing argument bash|zsh|fish", "write sbatchgen completion [OPTIONS] bash|zsh|fish")),
         ("data mnist", ("missing option --to", "add --to DIRECTORY")),
         ("completion bash x", ("unexpected extra argument (x)", "write sbatchgen completion [OPTIONS] bash|zsh|fish")),

@@ -169,7 +169,7 @@ def test_a_job_name_names_the_run_folder_or_is_refused(folder: Path, command: Co
     seen = run(folder, "--job-name", name, command=command)
     environment = seen["env"]
     assert isinstance(environment, dict)
-    assert environment["SBATCHGEN_STOP_FILE"] == f"{folder}/runs/{name}/stop"
+    assert environment["RUN_DIR"] == f"{folder}/runs/{name}"
     assert (folder / "runs" / name).is_dir()
 
 

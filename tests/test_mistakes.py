@@ -69,6 +69,18 @@ review ddp -N 2 | write --nodes | review ddp --nodes 2
 review single --device cpu | no such option --device | review single -- --device cpu
 status --follow | write --watch | status
 sweep single --param lr 0.1,0.01 | unexpected extra argument | sweep single --param lr=0.1,0.01 --dry-run
+sweep single lr=0.1,0.01 | write --param lr=0.1,0.01 | sweep single --param lr=0.1,0.01 --dry-run
+sweep single --param lr= | lr has no value | sweep single --param lr=0.1 --dry-run
+review single train.py | write --trainer train.py | review single --trainer train.py
+review single --trainer torchrun train.py | write --trainer train.py | review single --trainer train.py
+review --trainer train.py | as in: sbatchgen review single | review single --trainer train.py
+review single --trainer "train.py --lr 1" | --trainer train.py -- --lr 1 | review single --trainer train.py -- --lr 1
+review single --data-dir train.py | there is no data folder | review single --data-dir data
+gpus single | write --for single | review single
+adopt odl.slurm | did you mean 'old.slurm'? | adopt old.slurm --to .
+adopt old.slurm --to train.py | it is a file: name another | adopt old.slurm --to .
+submit single --dry-run --after x | there is no run 'x' | submit single --dry-run
+sweep single --file points.csv | can't read points.csv | sweep single --param lr=0.1 --dry-run
 sumbit single | did you mean 'submit'? | submit single --dry-run
 review single --profile sit | did you mean 'site'? | review single --profile site
 review single --profile gone.yaml | no profile at | review single --profile site.yaml

@@ -27,8 +27,8 @@ GROUPS = {
         "render": "jobs", "review": "jobs", "explain": "jobs", "plan": "jobs", "adopt": "scripts",
     },
     "Run jobs": {
-        "submit": "submit", "resume": "submit", "cancel": "runs", "exec": "runs",
-        "sweep": "sweeps", "resubmit": "sweeps",
+        "submit": "submit", "resume": "again", "cancel": "runs", "exec": "runs",
+        "sweep": "sweeps", "resubmit": "again",
     },
     "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
     "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "gpus": "gpus"},

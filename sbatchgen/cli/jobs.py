@@ -17,9 +17,11 @@ from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
+    from sbatchgen.inputs.layers import Layer
     from sbatchgen.job.script import JobScript
     from sbatchgen.plan.dry_run import Given
     from sbatchgen.resolved.request import Request
+    from sbatchgen.resolved.resolved_job import ResolvedJob
     from sbatchgen.submit.submission import Submission
 
 
@@ -82,10 +84,23 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
     from sbatchgen.rules.judge import check
 
     refuse_mistaken(job, "job")
-    request = read_request(job, args, job_options, environment=os.environ, folder=here(), check=check)
+    request = read_request(
+        job, args, job_options, environment=os.environ, folder=here(), check=check, read_trainer=_read_trainer
+    )
     if request.profile_by.where == ONLY_PROFILE:
         note(f"profile: {request.profile_file.stem}, {ONLY_PROFILE} ({request.profile_file})")
     return request
+
+
+def _read_trainer(resolved: ResolvedJob) -> Layer | None:
+    from sbatchgen.job.trainer import restarts_of_source
+
+    return restarts_of_source(resolved, files_here(), os.environ)
+
+
+def files_here() -> Path | None:
+    """Return the folder with the job's files; None if they are on another machine."""
+    return None if os.environ.get(ELSEWHERE) else here()
 
 
 def submission_of(
@@ -104,8 +119,7 @@ def submission_of(
     if not is_script(name):
         from sbatchgen.submit.rendered import of_job
 
-        folder = None if os.environ.get(ELSEWHERE) else here()
-        return of_job(request_of(name, args, given), os.environ, folder, snapshot=snapshot, **how)
+        return of_job(request_of(name, args, given), os.environ, files_here(), snapshot=snapshot, **how)
     if snapshot is not None:
         what = f"{name} is a finished script: it can't run a snapshot"
         raise CommandLineError.of(what, fix="leave --snapshot out")
@@ -131,7 +145,7 @@ def refuse_mistaken(name: str, wanted: str) -> None:
 )
 @click.pass_obj
 def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options: Any) -> None:
-    """Print the script.
+    """Print the script, as for sbatch by hand.
 
     Findings go to stderr. Needs neither Slurm nor a network.
     """
@@ -156,8 +170,8 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
     """Show resources, cost, findings and the script.
 
-    JOB may also be a finished script. Submits nothing, and runs nothing of the job: what starts where follows
-    from its options. sbatchgen plan runs the script in a sandbox.
+    What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
+    the job: what starts where follows from its options. sbatchgen plan runs the script in a sandbox.
     """
     from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
@@ -182,7 +196,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job_options: Any) -> None:
     """Show where every value comes from.
 
-    Each option with its value, the place where it was set, and the values that it overrode.
+    Each option with its value, the place where it was set, and the values that it overrode; review shows only
+    those that you may not expect.
     """
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request

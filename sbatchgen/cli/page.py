@@ -51,7 +51,8 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     named = Path(packages) if packages else None
     site_file = Path(site) if site else None
     cache = places.cache if places.cache and make_own(places.cache) else None
-    ready = installed(named, cache)
+    ready = installed(named, cache, note)
+    note("note: packing the page: the first time takes up to two minutes")
     write(
         PageParts(
             profiles=files,

@@ -1,14 +1,11 @@
-"""submit, resume."""
+"""submit."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
 from collections import Counter
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,23 +15,21 @@ from sbatchgen.cli.output import (
     YES,
     completed_runs,
     failure_of,
-    here,
     note,
     put,
     put_log,
     show_brief,
     show_review,
 )
-from sbatchgen.cli.runs import check_folder, find_run, follow_run, open_index
-from sbatchgen.errors import CommandLineError, DocumentError, Problem
+from sbatchgen.cli.runs import find_run, follow_run, open_index
+from sbatchgen.errors import CommandLineError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbatchgen.review.review import Review
-    from sbatchgen.runs.index import Index, Run
-    from sbatchgen.runs.record import Record
+    from sbatchgen.runs.index import Index
     from sbatchgen.submit.sbatch import SubmittedRun
     from sbatchgen.submit.submission import Submission
 
@@ -50,7 +45,9 @@ SNAPSHOT_FILE = click.option(
 )
 
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Review what this very command would submit, and stop."
+)
 
 
 @click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
@@ -118,6 +115,8 @@ def submit_reviewed(
 
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
+    for name in after if dry_run else ():
+        find_run(open_index(), name)
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes:  # else they are not read
         from sbatchgen.submit.reviewed import with_digest
@@ -280,92 +279,3 @@ def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:
         for says in filter(None, (run.accepted.says for run in done)):
             note(says)
         note(done[-1].hint(verbs))
-
-
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("run", metavar="RUN", shell_complete=completed_runs)
-@click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
-@YES
-@click.pass_obj
-def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
-    """Continue a run that has ended.
-
-    The bundled trainer continues from its last good checkpoint. The job is rendered again, from the folder
-    where it was submitted; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows
-    what differs from the last job. A finished script is submitted again; its program decides where it begins.
-    """
-    resumed = find_run(open_index(), run)
-    last = last_record(resumed)
-    if last.command[1:2] == ("sweep",):
-        what = f"run {resumed.name} is a sweep"
-        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {resumed.name}")
-    if last.command:
-        words, old_args = last.typed
-        typed = [*words, "--resume", "auto", *options, *(["--yes"] if yes else [])]
-        with submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
-            submit.invoke(context)
-        return
-    typed = [last.script, *options, *(["--yes"] if yes else [])]
-    with submit.make_context("submit", typed, obj=args) as context:
-        given = context.params
-        how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
-        keep_env = given.pop("keep_sbatch_env")
-        if snapshot_of(given) is not None:
-            raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
-        del given["job"]
-        _resume_script(resumed, last, given, args, keep_env=keep_env, **how)
-
-
-def last_record(run: Run) -> Record:
-    """Return the record of a run's newest job, and enter the folder where that was submitted.
-
-    Raises:
-        DocumentError: The run has no record, or the folder is gone.
-    """
-    from sbatchgen.runs.record import records, submitting
-    from sbatchgen.runs.run_folder import refusal
-
-    if problem := refusal(run.folder):
-        raise DocumentError([problem])
-    kept = records(run.folder) or [record for record in (submitting(run.folder),) if record]
-    if not kept:
-        check_folder(run)
-        what = f"run {run.name} has no record in {run.folder}"
-        raise DocumentError.of(what, fix="submit it again, with --run-dir")
-    last = kept[-1]
-    try:
-        os.chdir(last.folder)
-    except OSError as error:
-        what = f"the run was submitted from {last.folder}: {error.strerror}"
-        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
-    return last
-
-
-def _resume_script(
-    run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
-) -> None:
-    """Submit the script of a run again, as it was, but for options of sbatch."""
-    from sbatchgen.files import read_file, read_own
-    from sbatchgen.finding import Finding
-    from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import folder_check, own_trainer, submitted_scripts
-    from sbatchgen.submit.finished import of_script
-
-    kept, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
-    try:
-        same = read_own(kept, MAX_BYTES) == read_file(script, MAX_BYTES)
-    except OSError:
-        same = False
-    if not same:
-        what = f"{script} has changed since job {last.job} ran it"
-        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
-    submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
-    queued = partial(folder_check.queued, run.folder, os.environ)
-    if problem := queued():
-        raise CommandLineError([problem])
-    findings = submission.review.findings
-    if forgets := own_trainer.forgets(last, run.folder):
-        findings = (*findings, Finding("warning", Problem(forgets, last.script)))
-    review = dataclasses.replace(submission.review, findings=findings)
-    again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)
-    submit_reviewed(again, keep_env=keep_env, **how)

@@ -1,4 +1,4 @@
-"""sweep, resubmit: many trainings that differ in some arguments."""
+"""sweep: many trainings that differ in some arguments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import click
 
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import YES, completed_runs, here, note
-from sbatchgen.cli.runs import states_of
-from sbatchgen.errors import CommandLineError, SlurmError
+from sbatchgen.cli.output import YES, here, note
+from sbatchgen.errors import CommandLineError
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.request import Request
@@ -146,51 +145,3 @@ def _submit(
     finally:
         if runs:
             submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
-
-
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("run", metavar="RUN", shell_complete=completed_runs)
-@click.argument("options", metavar="[OPTIONS OF SWEEP]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--failed", is_flag=True, help="Only points that ran and failed.")
-@click.option("--points", "only", metavar="LIST", default="", help="Only these points, as 3,17-19.")
-@YES
-@click.pass_obj
-def resubmit(
-    args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], failed: bool, only: str, yes: bool
-) -> None:
-    """Submit the unfinished points of a sweep again.
-
-    Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
-    --time 8:00:00. The bundled trainer continues from its last good checkpoint.
-    """
-    from sbatchgen.runs import points
-    from sbatchgen.sbatch.array import indices
-
-    named = {number for numbers in indices(only) or () for number in numbers}
-    if only and not named:
-        raise CommandLineError.of(f"'{only}' is not a list of points", at="--points", fix="write 3,17-19")
-    (state,), problems = states_of([run])
-    name, before = state.run.name, state.sweep
-    if problems:
-        raise SlurmError(problems)
-    if before is None:
-        raise CommandLineError.of(f"run {name} is not a sweep", fix=f"sbatchgen resume {name}")
-    chosen = [
-        point.number
-        for point in before.points
-        if not point.live
-        and (point.number in named if only else point.state != points.DONE)
-        and (not failed or point.state in (points.FAILED, points.STOPPED))
-    ]
-    last = submit.last_record(state.run)
-
-    def choice(now: Sweep) -> list[int]:
-        if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
-            what = f"the points of run {name} have changed since"
-            raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
-        return chosen
-
-    words, trainer_args = last.typed[0], (*last.typed[1], *args)
-    given = [*words, *options, *(["--yes"] if yes else [])]
-    with sweep.make_context("sweep", given, obj=trainer_args) as context:
-        run_sweep(trainer_args, context.params.pop("job"), context.params, choice)

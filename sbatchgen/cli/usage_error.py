@@ -52,34 +52,49 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
     match error:
         case click.NoSuchOption():
             near = _near(error.option_name, context) or f"see {context.command_path} --help."
-            return (
-                f"{near} Arguments of the trainer come after --"
-                if "-- TRAINER ARGS" in usage
-                else near.rstrip(".")
-            )
+            of_trainer = "-- TRAINER ARGS" in usage
+            fix = f"{near} Arguments of the trainer come after --" if of_trainer else near.rstrip(".")
+        case click.MissingParameter(param=click.Parameter() as parameter) if _is_job(parameter, context):
+            fix = f"name a mode or a file, as in: {context.command_path} single"
         case click.MissingParameter(param=click.Option() as option):
-            return f"add {_usage_of(option, context)}"
+            fix = f"add {_usage_of(option, context)}"
         case click.BadParameter(param=click.Option() as option):
-            return f"write {_usage_of(option, context)}"
+            fix = f"write {_usage_of(option, context)}"
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
-            return f"write {_param(error, context) or usage}"
+            fix = f"write {_option_of_extra(error, context) or usage}"
         case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
-            return did_you_mean(error.message.split("'")[1], command.list_commands(context))
-    return f"see {context.command_path} --help"
+            fix = did_you_mean(error.message.split("'")[1], command.list_commands(context))
+        case _:
+            fix = f"see {context.command_path} --help"
+    return fix
 
 
-def _param(error: click.UsageError, context: click.Context) -> str:
-    """Return a parameter of a sweep whose values were written as a word of their own; else ""."""
+def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
+    """Return the option that a single word lacks: a trainer, values of a parameter, or a job; else ""."""
+    word, flags = error.message.partition("(")[2].partition(")")[0], _flags(context)
     name = str((context.params.get("params") or [""])[-1])
-    values = error.message.partition("(")[2].partition(")")[0]
-    return f"--param {name}={values}" if name and values and "=" not in name else ""
+    if "--param" in flags and "=" in word + name:
+        return f"--param {word}" if "=" in word else ""
+    if name and word:
+        return f"--param {name}={word}"
+    if word.endswith(".py") and "--trainer" in flags:
+        return f"--trainer {word}"
+    return f"--for {word}" if word and "--for" in flags else ""
+
+
+def _is_job(parameter: click.Parameter, context: click.Context) -> bool:
+    return parameter.name == "job" and "--trainer" in _flags(context)
+
+
+def _flags(context: click.Context) -> list[str]:
+    return [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
 
 
 def _near(option: str, context: click.Context) -> str:
     """Return a question that names the nearest option of the command, or two that are near; else ""."""
     from difflib import SequenceMatcher
 
-    flags = [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
+    flags = _flags(context)
     if INSTEAD.get(option, "").partition(" ")[0] in flags:
         return f"write {INSTEAD[option]}"
     if not option.startswith("--"):

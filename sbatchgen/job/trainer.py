@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.job.job import JudgedJob
 from sbatchgen.job.saved_files import SavedFile
 from sbatchgen.job.trainer_source import TrainerSource, read_trainer
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.units import ShellPath
+from sbatchgen.units import Resume, ShellPath, Text
 
 
 class TrainerJob(JudgedJob):
@@ -47,7 +49,8 @@ class TrainerJob(JudgedJob):
             return promises_restarts(self.resolved)
         folder, saved = self.working or self.here, self.source.saved
         is_there = not saved or any((folder / file.name).exists() for file in saved)
-        return self.earlier and self.resolved.stoppable and is_there
+        continues = self.resolved.stoppable or self.resolved.never_asks
+        return self.earlier and continues and is_there
 
     @property
     def shared_file(self) -> SavedFile | None:
@@ -68,6 +71,35 @@ def _given(file: SavedFile, args: Sequence[str]) -> str:
     return file.name
 
 
+# By these a user or a profile says how a job continues.
+_SAYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.signal")
+
+
+def restarts_of_source(
+    resolved: ResolvedJob, here: Path | None, environment: Mapping[str, str]
+) -> Layer | None:
+    """Return values for a job whose own trainer certainly never asks for a restart: no lines for one.
+
+    Where it may handle a signal, bash has to wait for it. Slurm still starts it again after a failure of a
+    node, unless it certainly forgets what it has saved. None if the job says how it continues, or the trainer
+    can't be read; `here` is None if its files are elsewhere.
+    """
+    says = any(resolved.origin(key).level > Level.DEFAULT for key in _SAYS)
+    if here is None or not resolved.trainer or says or promises_restarts(resolved):
+        return None
+    source = TrainerJob(resolved, here, environment).source
+    if source is None or not source.never_asks or not source.lacks_handlers:
+        return None
+    if resolved.gives_resume_args or "{resume}" in " ".join(resolved.args):
+        return None
+    values: dict[str, Any] = {"resume": Resume("off")}
+    places = {"resume": f"{resolved.trainer} never asks for a restart"}
+    if resolved.restartable and not forgets_all(resolved.trainer, source):
+        after = {"options.requeue": True, "options.open_mode": Text("append")}
+        values |= {key: after[key] for key in after if resolved.origin(key).level is Level.DEFAULT}
+    return Layer(Level.DEFAULT, values, dict.fromkeys(values, "a node may fail") | places)
+
+
 def promises_restarts(resolved: ResolvedJob) -> bool:
     """Whether it is started again whatever the trainer says: at its time limit, preempted, in a next job."""
     requeues = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
@@ -76,7 +108,7 @@ def promises_restarts(resolved: ResolvedJob) -> bool:
 
 def fate(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     """Say what happens to a training at its time limit where it is not resumed; "" if it may be."""
-    if source is None or not resolved.restartable:
+    if source is None or not (resolved.restartable or resolved.never_asks):
         return ""
     forgets = forgets_all(str(resolved.trainer), source)
     if forgets and promises_restarts(resolved):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.errors import DocumentError, Problem, near_file
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
 from sbatchgen.inputs.wrong_file import mistaken
@@ -159,7 +159,7 @@ def whole(name: str) -> Source:
         data = sys.stdin.buffer.read(limit) if name == STDIN else read_file(Path(name), limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
-        raise DocumentError.of(f"can't read {shown}: {why}") from error
+        raise DocumentError.of(f"can't read {shown}: {why}", fix=near_file(name)) from error
     if len(data) > MAX_BYTES:
         what = f"{shown} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
         raise DocumentError.of(what, fix="keep the data in a file of its own")

@@ -36,14 +36,13 @@ def lines(resolved: ResolvedJob) -> Iterator[str]:
     made, folders = _common(resolved), launch.own_folders(resolved)
     words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
     words += [f"{name}={word}" for name, word in _words(resolved).items()]
-    yield from quoting.packed([*(launch.MEETING if launch.meets(resolved) else ()), *words])
     talk = [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
     # By these files script and trainer talk to each other; the bundled trainer knows where `stop` is.
     files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
     talk += [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
-    yield from quoting.packed(talk)
+    meeting = launch.MEETING if launch.meets(resolved) else ()
+    yield from quoting.packed([*meeting, *words, *talk, *resolved.runtime.own_exports(resolved)])
     yield from _own(resolved)
-    yield from resolved.runtime.own_exports(resolved)
 
 
 def _own(resolved: ResolvedJob) -> Iterator[str]:

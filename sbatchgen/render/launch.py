@@ -19,7 +19,7 @@ FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled t
 
 def command(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
     """The lines of the command, quoted for bash."""
-    runtime = _runtime(resolved, exported, mounted)
+    runtime = quoting.packed(_runtime(resolved, exported, mounted))
     return (*_step(resolved), *runtime, *task_setup(resolved), *program(resolved))
 
 
@@ -66,6 +66,11 @@ def files(resolved: ResolvedJob) -> tuple[str, ...]:
     if not resolved.asks_to_stop:
         return tuple(exit_file)
     return ("stop", *(["again"] if resolved.restartable else []), *exit_file)
+
+
+def hides_rank(resolved: ResolvedJob) -> bool:
+    """Whether the trainer gets no variables of Slurm that would name it one of several processes."""
+    return resolved.slurm and bool(resolved.trainer) and not resolved.mode.several_processes
 
 
 def several_tasks(resolved: ResolvedJob) -> bool:
@@ -141,10 +146,12 @@ def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
     return (*mounted, *(quoting.path(absolute(bind, here))[1:-1] for bind in binds))
 
 
-def sources(mounted: Iterable[str]) -> str:
-    """What of these mounts may be missing, as words of bash; the data folder is looked for by itself."""
+def sources(mounted: Iterable[str], resolved: ResolvedJob, here: str) -> str:
+    """What of these mounts may be missing, as words of bash; the script has looked for the others."""
+    run_dir = quoting.path(absolute(resolved.run_dir, here))[1:-1]
     there = ("$RUN_DIR", "$DATA_DIR")
-    return " ".join(f'"{mount.partition(":")[0]}"' for mount in mounted if mount not in there)
+    folders = [mount.partition(":")[0] for mount in mounted if mount not in there]
+    return " ".join(f'"{folder}"' for folder in folders if not f"{run_dir}/".startswith(f"{folder}/"))
 
 
 def targets(mounted: Iterable[str]) -> str:
@@ -222,7 +229,7 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
     # A trainer that starts its processes on one node meets no other: these would be the image's own.
     alone = contained and resolved.trainer and resolved.launcher == "spawn" and not several_tasks(resolved)
     unset: tuple[str, ...] = MEETING if alone else ()
-    if resolved.slurm and resolved.trainer and not resolved.mode.several_processes:
+    if hides_rank(resolved):
         unset += ONE_OF_MANY
     if resolved.mode.uses_gpus and resolved.slurm:  # which may set several of them (gres.conf(5), Flags)
         unset += MASKS[resolved.gpu_vendor][1:]

@@ -41,7 +41,9 @@ TITLES = {
 _OF_JOB = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
-FOREIGN = ("BASH_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "VIRTUAL_ENV")
+FOREIGN = (
+    *("BASH_ENV", "CONDA_PREFIX", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "VIRTUAL_ENV"),
+)
 # Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
 _MOST = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
@@ -250,7 +252,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "requeues_early": "again" in talk
             and not (resolved.consecutive or resolved.programs)
             and waits_long,
-            "mount_sources": launch.sources(mounted),
+            "mount_sources": launch.sources(mounted, resolved, here),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
             "meets": launch.meets(resolved),
@@ -260,7 +262,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "checkpoints": arguments.checkpoints(resolved),
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
-            "training_title": TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title,
+            "training_title": _title(resolved),
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),
         }
@@ -296,6 +298,11 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
     }
+
+
+def _title(resolved: ResolvedJob) -> str:
+    title = TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title
+    return f"{title}, without variables that name it one of several" * launch.hides_rank(resolved) or title
 
 
 def _modules(resolved: ResolvedJob) -> Iterator[str]:

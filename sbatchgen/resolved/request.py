@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, did_you_mean, nearest
-from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.document import Document, read_document
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
@@ -47,11 +47,13 @@ def read_request(
     environment: Mapping[str, str],
     folder: Path,
     check: Check,
+    read_trainer: Callable[[ResolvedJob], Layer | None] | None = None,
     text: str | None = None,
 ) -> Request:
     """The request of a command line: of a mode or a job YAML, the values of `parameters`, and arguments.
 
-    The rules of `check` choose a partition if the job names none; an editor has `text` as the job YAML.
+    The rules of `check` choose a partition if the job names none. `read_trainer` returns what follows from
+    the trainer's text, as the lowest layer. An editor has `text` as the job YAML.
 
     Raises:
         SbatchgenError: The command line or a file is wrong.
@@ -68,7 +70,7 @@ def read_request(
     profile_file = places.profile(name)
     profile = read_document(profile_file, Profile)
     modes = [each.values["mode"] for each in layers if "mode" in each.values]
-    several = any(key.startswith("programs.") for each in layers for key in each.values)
+    several = _has_programs(layers)
     mode = job if job in MODES else modes[-1] if modes else "single" if several else None
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
@@ -78,19 +80,9 @@ def read_request(
     except ValueError as error:
         raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
-    def resolved_in(partition: str) -> ResolvedJob:
-        if several:
-            from sbatchgen.resolved.programs import resolve_programs
-
-            return resolve_programs(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
-        return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
-
-    if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
-        resolved = resolved_in("")
-    else:
-        from sbatchgen.resolved.choice import chosen
-
-        resolved = chosen(resolved_in, check)
+    resolved = _in_its_partition(profile, layers, mode, name_of_job, check)
+    if resolved.trainer and read_trainer and not several and (seen := read_trainer(resolved)):
+        resolved = _in_its_partition(profile, [seen, *layers], mode, name_of_job, check)
     return Request(
         resolved=resolved,
         places=places.with_templates_of(profile_file),
@@ -98,6 +90,27 @@ def read_request(
         profile_by=profile_by,
         rerun=_rerun(job, name, args, given),
     )
+
+
+def _in_its_partition(
+    profile: Document[Profile], layers: Sequence[Layer], mode: str, name: str, check: Check
+) -> ResolvedJob:
+    def resolved_in(partition: str) -> ResolvedJob:
+        if _has_programs(layers):
+            from sbatchgen.resolved.programs import resolve_programs
+
+            return resolve_programs(profile, layers, mode_name=mode, name=name, chosen=partition)
+        return resolve(profile, layers, mode_name=mode, name=name, chosen=partition)
+
+    if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
+        return resolved_in("")
+    from sbatchgen.resolved.choice import chosen
+
+    return chosen(resolved_in, check)
+
+
+def _has_programs(layers: Sequence[Layer]) -> bool:
+    return any(key.startswith("programs.") for each in layers for key in each.values)
 
 
 def _read(level: Level, path: Path, text: str | None = None) -> Layer:

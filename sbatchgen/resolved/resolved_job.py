@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.finding import Place
 from sbatchgen.inputs.job_file import Ready
-from sbatchgen.inputs.layers import BY_DEFAULT, Origin
+from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import JobSettings
@@ -196,6 +196,11 @@ class ResolvedJob:
     def stoppable(self) -> bool:
         """Whether training may be interrupted and resumed in a later job."""
         return self.resume != "off"
+
+    @property
+    def never_asks(self) -> bool:
+        """Whether it is not resumed because its trainer never asks for that."""
+        return self.slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 
     @property
     def gives_resume_args(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.errors import CommandLineError, DocumentError, near_file
 from sbatchgen.quoting import numbers_as_text
 from sbatchgen.units import Argument
 
@@ -177,6 +177,8 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
         raise CommandLineError.of(f"'{text}' is not a parameter", at="--param", fix="write NAME=VALUE,VALUE")
     if ends := _RANGE.fullmatch(rest.strip()):
         return name, _range(text, ends[1], ends[2], ends[3])
+    if not rest:
+        raise CommandLineError.of(f"{name} has no value", at="--param", fix=f"write {name}=VALUE,VALUE")
     values = [_value(value, "--param") for value in rest.split(",")]
     twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
     if twice is not None:
@@ -228,7 +230,7 @@ def read_points(path: Path) -> Sweep:
     try:
         text = read_file(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise DocumentError.of(f"can't read {path}: {error.strerror}") from error
+        raise DocumentError.of(f"can't read {path}: {error.strerror}", fix=near_file(str(path))) from error
     except UnicodeDecodeError as error:
         raise DocumentError.of("not UTF-8", at=str(path), fix="save it as UTF-8") from error
     return parse_points(text, str(path))

@@ -386,7 +386,9 @@ def _trainer(job: JudgedJob) -> Iterator[Hit]:
     if not trainer or trainer.startswith("-"):
         yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
     elif "/" not in trainer and not trainer.startswith("{env:") and not _MODULE.fullmatch(trainer):
-        yield Hit(at, f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
+        file, _, args = trainer.partition(" ")
+        fix = f"--trainer {file} -- {args}" if file.endswith(".py") else f"write ./{trainer}"
+        yield Hit(at, f"'{trainer}' is neither a file nor a module", fix)
 
 
 @RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")
@@ -419,14 +421,15 @@ def _placeholders(job: JudgedJob) -> Iterator[Hit]:
     from sbatchgen.render import arguments
 
     resolved = job.resolved
-    for key, texts in (
-        ("args", resolved.args),
-        ("resume_args", resolved.resume_args),
-        ("checkpoint", [resolved.checkpoint]),
+    for key, program, texts in (
+        ("args", "the trainer", resolved.args),
+        ("resume_args", "the trainer", resolved.resume_args),
+        ("checkpoint", "the trainer", [resolved.checkpoint]),
+        ("launcher_args", "torchrun", resolved.launcher_args if resolved.launcher == "torchrun" else ()),
     ):
         for text in (text for text in texts if text and "{" in text):
             for word, meant in arguments.mistyped(text, resolved.sweep.names if resolved.sweep else ()):
-                what = f"{word} is not a placeholder: the trainer gets it as it is"
+                what = f"{word} is not a placeholder: {program} gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
             for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
                 if name in arguments.names(text):

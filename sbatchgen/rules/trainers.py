@@ -75,7 +75,7 @@ def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB048", "warning", "a trainer that saves nothing")
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if job.source and job.source.saves_nothing and resolved.restartable:
+    if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
         promised = promises_restarts(resolved)
         off = "leave out --chain" if resolved.chain > 1 else "--max-restarts 0"
         fix = f"save to $RUN_DIR, and load that at the start ({PAGE})" + (f"; or {off}" if promised else "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
@@ -41,6 +41,7 @@ _STILL = (
     "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 )
 _SILENT = "let the script show each command: set -x after its directives"
+_PRINTS_NOTHING = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
@@ -122,12 +123,19 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         run=run,
         failed=failed,
         says=_with_details(says, row),
-        fix=fix,
+        fix=fix or (_of_silence(record, logs, causes) if failed else ""),
         log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
         lines=[LogLine(line=number, says=text) for number, text in bad_lines],
         problems=problems,
     )
+
+
+def _of_silence(record: Record | None, logs: Mapping[str, Any], causes: Sequence[Failure]) -> str:
+    """Return what to do about a trainer of one's own that ended without a word; "" in other cases."""
+    trainer = record.value("trainer") if record else ""
+    is_silent = logs and not any(logs.values()) and not causes
+    return _PRINTS_NOTHING.format(trainer=trainer) if trainer and is_silent else ""
 
 
 def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
@@ -308,7 +316,7 @@ def as_text(diagnosis: Diagnosis) -> str:
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
         lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {run} shows more"
-        lines.append(f"  fix: {shows if diagnosis.lines or not log else _SILENT}")
+        lines.append(f"  fix: {shows if diagnosis.lines or not log else diagnosis.fix or _SILENT}")
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 

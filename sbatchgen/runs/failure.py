@@ -46,6 +46,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
 _RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
+_NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # which has no traceback
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
 # What comes before the traceback of an exception that the program has caught.
 _HANDLED = re.compile(
@@ -179,21 +180,24 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
     start = next((place for place, (line, _) in enumerate(log) if line == number), 0)
     rank = _RANK.match(log[start][1]) if log else None
     before = rank[0] if rank else ""
+    who = f", rank {rank[1] or rank[2]}" if rank else ""
+    is_bare = log and _NOT_RUN.match(log[start][1][len(before) :])
     frame = ""
     for _, line in reversed(log[max(0, start - AT_END) : start]):
         if not line.startswith(before):
             continue
-        if _TRACEBACK in line:
-            who = f", rank {rank[1] or rank[2]}" if rank and frame else ""
-            return f"{frame}{who}"
+        if _TRACEBACK in line or (is_bare and frame):
+            return f"{frame}{who}" if frame else ""
         match = _FRAME.match(line[len(before) :])
         if match and not frame and not _INSTALLED.search(match[1]):
             frame = f"{match[1]}:{match[2]}"
-    return ""
+    return f"{frame}{who}" if is_bare and frame else ""
 
 
-def _order(failure: Failure) -> tuple[int, int]:
-    return RANKS.index(failure.rank), failure.line if failure.rank == "effect" else 0
+def _order(failure: Failure) -> tuple[int, bool, int]:
+    is_effect = failure.rank == "effect"
+    is_felt = is_effect and failure.cause != "killed"  # the others feel that a process was killed, and say so
+    return RANKS.index(failure.rank), is_felt, failure.line if is_effect else 0
 
 
 def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:

@@ -225,7 +225,7 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
     for key, what, fix in resolved.runtime.missing(resolved, lambda path: here(path, folder, environment)):
         yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = here(resolved.data, folder, environment) if launch.uses_data(resolved) else None
-    if data and data.parent.is_dir() and not data.exists() and not resolved.options.dependency:
+    if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
         finding = error(resolved, "data", f"there is no data folder {data}", fix)
         local = resolved.profile.scheduler == "none"

@@ -99,7 +99,7 @@ def read_progress(
         accuracy=number(newest.get("accuracy")),
         best=max(accuracies, default=None),
         samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
-        checkpoint=_text(status, "checkpoint"),
+        checkpoint=_there(run_dir, _text(status, "checkpoint")),
         reason=_text(status, "reason"),
         time=number(status.get("time")),
         metrics=_metrics(last),
@@ -115,6 +115,11 @@ def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for name, value in (event.items() if event["event"] == kind else ())
         if name not in PLACES and (metric := number(value)) is not None
     }
+
+
+def _there(run_dir: Path, name: str) -> str:
+    """Return the name of a file if it is there: a disk that was full may have lost it since."""
+    return name if name and (run_dir / name).exists() else ""
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:

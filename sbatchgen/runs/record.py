@@ -111,6 +111,10 @@ class Record:
         """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""
         return next((each.value for each in reversed(self.values) if each.name == name), "")
 
+    def by_default(self, name: str) -> bool:
+        """Whether a key or an option has the value that it has unless it is set."""
+        return any(each.name == name and each.by == "default" for each in self.values)
+
 
 def run_name(name: str) -> str:
     """Return a job's name as the name of a run: a word of letters that need no quoting."""

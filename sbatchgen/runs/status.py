@@ -27,6 +27,7 @@ from sbatchgen.slurm.submission_key import key_of
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
+_NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
 NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
 AT_END = 200  # lines of a log that are read for them
@@ -224,7 +225,9 @@ def _from_accounting(
         if rows and all(row.state.ended for row in rows):
             yield _of_rows(job, rows, folders[job.run])
         else:
-            yield job._replace(state="", ended=True, says="no longer in the queue")
+            submission = record.read_record(folders[job.run], job.id)
+            began = not submission or any(path.exists() for path in newest_logs(submission))
+            yield job._replace(state="", ended=True, says="no longer in the queue" if began else _NEVER_BEGAN)
 
 
 def _hides_errors(job: RunJob, folder: Path) -> bool:

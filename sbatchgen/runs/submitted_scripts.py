@@ -18,6 +18,7 @@ from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
 from sbatchgen.runs.record import read_record, records
 
+NEWEST = "job.slurm"  # the file of the newest rendered one
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 

@@ -104,6 +104,10 @@ class EnrootRuntime(base.ContainerRuntime):
             exports[CAPABILITIES] = "compute,utility"  # what its image sets is not known before it runs
         return exports
 
+    def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
+        """Let Enroot replace a container that an earlier start has left on the node."""
+        return ("ENROOT_FORCE_OVERRIDE=yes",)
+
     def words(self, job: base.RuntimeJob) -> dict[str, str]:
         """Return GPUs that only the command line of sbatch can ask for: the job itself asks for none."""
         known = (
@@ -121,9 +125,9 @@ class EnrootRuntime(base.ContainerRuntime):
         workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'
         both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
         yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
-        yield f'--container-mounts="{both}"'
         names = exported if folder else (*exported, "PWD")  # else that of the image
         yield f'--container-env="{",".join(names)}"'
+        yield f'--container-mounts="{both}"'
 
     def environment_changes(self, job: base.RuntimeJob) -> list[str]:
         """Return a home for caches: that of the image can't be written."""

@@ -90,7 +90,7 @@ def of_job(
     )
     return Submission(
         script=text.encode(),
-        name="job.slurm",
+        name=submitted_scripts.NEWEST,
         asked=asked_by(resolved),
         log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,

@@ -87,10 +87,14 @@ def reserved(
 
 
 def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
-    """Give the job of a command that was killed its record, if Slurm has accepted the job."""
+    """Give the job of a command that was killed its record and script, if Slurm has accepted the job."""
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
             records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
+            with contextlib.suppress(OSError):
+                script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST)
+                text = files.read_own(script, submitted_scripts.MAX_BYTES)
+                submitted_scripts.keep(run_dir, str(job.job), text)
             return
     records.drop(run_dir)
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The real pyxis and Enroot in place of the stand-in: builds them of their sources into build/pyxis, and runs
-# tests/jobs/test_containers.py with them. As root; installs Debian packages. Two minutes.
+# tests/jobs/test_containers.py with them. As root; installs Debian packages. Two to five minutes.
 # PYXIS and ENROOT name clones of their repositories; more arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (386954cadbce): sbatchgen render cpu
+# sbatchgen 0.2.0 (83f84cfae4f2): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -11,7 +11,7 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-die() { echo "error: $*" >&2; exit 1; }
+die() { echo "error: $*" >&2; exit 1; }; [[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
 [[ $(srun --help) == *--container-env* ]] || die "no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 # --- Paths ---
@@ -19,28 +19,25 @@ RUN_DIR="/scratch/${USER}/runs/cpu"
 DATA_DIR="/scratch/${USER}/datasets/mnist"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR && ! $(namei -m "$RUN_DIR") =~ \ d.{7}w[^tT]\  ]] || die "not only yours: $RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
+! namei -m "$RUN_DIR" | grep '^ d.......w[^tT]' || die "others may replace $RUN_DIR" # drwxrwxrwx: all may write
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 
 # --- Environment ---
-unset PYTHONPATH PYTHONHOME BASH_ENV CONDA_PREFIX SSL_CERT_FILE VIRTUAL_ENV # of the submitting shell
+unset PYTHONPATH PYTHONHOME BASH_ENV CONDA_PREFIX CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE VIRTUAL_ENV # yours
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 [[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
-for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
-    [[ -e $folder ]] || die "can't mount $folder: it does not exist"
-done
+for folder in "$PWD" "$CODE_DIR"; do [[ -e $folder ]] || die "can't mount $folder: it does not exist"; done
 [[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
-for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of the submitting shell
-    case ${!name}/ in "$PWD"/*|"$CODE_DIR"/*|"/scratch/${USER}"/*) ;; *) unset "$name" ;; esac # not mounted
-done
-unset LC_ALL "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
-export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node
+for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of your shell
+    case ${!name}/ in "$PWD"/*|"$CODE_DIR"/*|"/scratch/${USER}"/*) ;; *) unset "$name" ;; esac; done # not mounted
+unset LC_ALL LD_PRELOAD "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=8 NVIDIA_VISIBLE_DEVICES=void
-export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
+export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again ENROOT_FORCE_OVERRIDE=yes
 
 # --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
-restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
+restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10 saved=0
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
 trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
 trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
@@ -48,22 +45,19 @@ trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel an
 # --- Training: one process ---
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
-    --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" \
     --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
-    env HOME="$RUN_DIR" \
+    --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" env HOME="$RUN_DIR" \
     python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cpu \
     --launcher none \
     --dataset mnist --epochs 10 &
-training=$! saved=0 # once saved, the training is not waited for while its containers are removed: a limit may be near
-while kill -0 $training 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
-    sleep 1 & wait $!; [[ ! -e $RUN_DIR/again ]] || ((++saved)) # a signal ends the wait, not the training
+while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do # as long as the process is there
+    sleep 1; [[ ! -e $RUN_DIR/again ]] || ((++saved)) # seconds: a limit may be near while containers are removed
 done
-kill -0 $training 2>/dev/null || wait $training
+kill -0 $! 2>/dev/null || wait $! # its status
 rc=$?
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+[[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
     scontrol requeue "$SLURM_JOB_ID" && exit 0
-fi
 exit "$rc"

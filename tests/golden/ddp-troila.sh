@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (81f31a7c56bb): sbatchgen render ddp
+# sbatchgen 0.2.0 (3439efcb1ed7): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -12,18 +12,19 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-die() { echo "error: $*" >&2; exit 1; }
+die() { echo "error: $*" >&2; exit 1; }; [[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
 
 # --- Paths ---
 RUN_DIR="${SLURM_SUBMIT_DIR}/runs/ddp"
 DATA_DIR="${SLURM_SUBMIT_DIR}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR && ! $(namei -m "$RUN_DIR") =~ \ d.{7}w[^tT]\  ]] || die "not only yours: $RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
+! namei -m "$RUN_DIR" | grep '^ d.......w[^tT]' || die "others may replace $RUN_DIR" # drwxrwxrwx: all may write
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
-unset PYTHONPATH PYTHONHOME # of the submitting shell
+unset PYTHONPATH PYTHONHOME # yours
 eval "$("${HOME}/anaconda3"/bin/conda shell.bash hook)"
 conda activate "pytorch" || die "can't activate the conda environment" "pytorch"
 PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
@@ -44,13 +45,12 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-e
     python3 "$CODE_DIR/training/torchrun.py" --nnodes="$SLURM_NNODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" -- \
     "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends the wait, not the training
+while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends `wait`: repeat it while the process is there
 rc=$?
-[[ -f $RUN_DIR/exit && $(head -c 4 "$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's
+[[ -f $RUN_DIR/exit && $(<"$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's own status
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+[[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
     scontrol requeue "$SLURM_JOB_ID" && exit 0
-fi
 exit "$rc"

@@ -104,11 +104,10 @@ def test_scripts_are_plain(rendered: dict[str, tuple[ResolvedJob, str]]) -> None
 
 def most_lines(of: ResolvedJob) -> int:
     """What a person still reads in a minute."""
-    most = 41 if not of.stoppable else 75 if of.mode.several_processes else 60
-    removes = (
-        of.runtime.wait_s > WAIT_S
-    )  # whose script waits in a loop, and keeps caches of the shell outside
-    return most + 10 * of.runtime.is_container + 6 * removes
+    most = 42 if not of.stoppable else 61 if of.mode.several_processes else 57
+    # One whose script waits in a loop, and keeps caches of the shell outside.
+    removes = of.runtime.wait_s > WAIT_S
+    return most + 4 * of.runtime.is_container + 9 * removes
 
 
 def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:

@@ -32,7 +32,7 @@ def seen_by(
         ["bash", "-s"], input=script(replace(job, sweep=sweep)), text=True, cwd=folder, capture_output=True, check=False,
         env={
             "SLURM_ARRAY_TASK_ID": str(point), "SLURM_SUBMIT_DIR": str(folder), "SLURM_CPUS_PER_TASK": "1",
-            "USER": "alice", "HOME": "/home/alice", "PATH": f"{folder}:/usr/bin:/bin",
+            "SLURM_JOB_ID": "1", "USER": "alice", "HOME": "/home/alice", "PATH": f"{folder}:/usr/bin:/bin",
         },
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -90,6 +90,13 @@ def test_a_mistyped_parameter_is_reported() -> None:
     assert [(problem.what.split()[0], problem.fix) for problem in said] == [
         ("{LR}", "write {lr}"), ("{model_depth}", "write {model.depth}"),
     ]  # fmt: skip
+
+
+def test_what_torchrun_gets_as_it_is_is_reported() -> None:
+    job = resolved("ddp", trainer="t.py", launcher="torchrun", launcher_args=("--log-dir", "{rundir}/logs"))
+    (said,) = [finding.problem for finding in check(job) if finding.rule == "SB039"]
+    assert said.what == "{rundir} is not a placeholder: torchrun gets it as it is"
+    assert said.fix == "write {run_dir}"
 
 
 @pytest.mark.parametrize("point", range(len(HOSTILE)))

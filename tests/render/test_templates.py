@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 from pathlib import Path
 
 import jinja2
@@ -64,6 +65,14 @@ def test_the_variables_of_templates_are_these() -> None:
 def test_every_variable_is_used() -> None:
     used = {name.name for path in TEMPLATES for name in syntax(path).find_all(nodes.Name)}
     assert {*VARIABLES, *of_job(several(), "PWD"), "provenance"} <= used
+
+
+def test_bash_does_not_run_a_job_on_a_login_node(tmp_path: Path) -> None:
+    text = script(resolved("single", "troila"))
+    done = subprocess.run(["bash", "-s"], input=text, text=True, cwd=tmp_path, capture_output=True, check=False, env={"PATH": os.environ["PATH"]})  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: this script is a job: submit it with sbatch\n"
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> None:

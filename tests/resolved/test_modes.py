@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sbatchgen.modes import LAUNCHERS, MODES, Mode
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Command
 from tests.scripts import PROFILES, errors, resolved, script
 from training.config import parse
 
@@ -40,6 +41,13 @@ def test_the_bundled_trainer_has_the_flag_of_each_mode(mode: Mode) -> None:
 )
 def test_single_asks_for_one_gpu_of_a_partitions_default(profile: str, option: str, value: str) -> None:
     assert getattr(resolved("single", profile).options, option) == value
+
+
+def test_a_mode_over_that_of_the_job_file_is_shown(command: Command, folder: Path) -> None:
+    (folder / "job.yaml").write_text("mode: ddp\n")
+    review = command("review", "job.yaml", "--profile", "troila", "--set", "mode=single").out
+    assert "  mode single " in review
+    assert "--set mode, over ddp of job.yaml:1" in review
 
 
 def test_a_type_stays_where_fewer_gpus_are_asked_for(tmp_path_factory: pytest.TempPathFactory) -> None:

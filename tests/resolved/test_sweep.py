@@ -136,6 +136,7 @@ def test_the_script_gives_each_point_its_arguments_and_its_folder(
             "SLURM_ARRAY_TASK_ID": str(point % 5),
             "SLURM_SUBMIT_DIR": str(tmp_path),
             "SLURM_CPUS_PER_TASK": "1",
+            "SLURM_JOB_ID": "1",
             "SEEN": str(seen),
             "USER": "alice",
             "PATH": f"{bin_}:/usr/bin:/bin",

@@ -227,6 +227,15 @@ def test_of_a_job_that_slurm_has_forgotten_the_log_is_read(
     assert "most likely: there is not enough memory on the GPU\n" in command("diagnose", "ddp").out
 
 
+def test_a_job_that_slurm_has_lost_before_it_began_has_no_log(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    run_of(folder, programs, "PENDING", 0, b"")
+    (folder / "runs/ddp/ddp-4711.out").unlink()
+    fakes.squeue(programs, [])
+    assert "it has no log: cancelled while it waited, or lost by Slurm" in command("status", "ddp").out
+
+
 def test_slurm_is_asked_about_a_job_where_it_was_submitted_to(
     folder: Path, programs: Path, command: Command
 ) -> None:

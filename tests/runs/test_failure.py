@@ -92,6 +92,8 @@ LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE
             "FAILED 134:0",
             ["abort-at-exit", "crashed"],
         ),
+        (f"{PEER}\nsrun: error: n2: task 0: Killed", "FAILED 1:0", ["killed", "peer-gone"]),
+        (f"{PEER}\nRank 1 of the training ended by SIGKILL", "FAILED 1:0", ["killed", "peer-gone"]),
         ("srun: error: n1: task 0: Out Of Memory", "OUT_OF_MEMORY 0:125", ["host-memory"]),
     ],
 )
@@ -148,6 +150,11 @@ RAISED = """[rank3]: Traceback (most recent call last):
         (RAISED, "/w/train.py:12, rank 3"),
         (RAISED.replace("[rank3]:", "2:").replace("[rank1]:", "0:"), "/w/train.py:12, rank 2"),
         ('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError', "a.py:1"),
+        (
+            '  File "/w/train.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax',
+            "/w/train.py:1",
+        ),
+        ('1:   File "a.py", line 2\n1:     x\n1: IndentationError: unexpected indent', "a.py:2, rank 1"),
         ("ValueError: 3 is not a number", ""),
         ("", ""),
     ],

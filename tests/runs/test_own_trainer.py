@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,57 @@ def test_the_way_to_resume_follows_from_the_source(
     )
     restarts = review(command, mode="single")["job"]["restarts"]
     assert restarts.startswith(f"train.py asks for none: at the time limit the job ends; {proposed} (docs/")
+
+
+def test_a_trainer_that_never_asks_for_a_restart_has_no_lines_for_one(command: Command, folder: Path) -> None:
+    """Slurm starts it again after a failure of a node, unless it would overwrite what it has saved."""
+    words = ("render", "single", "--profile", "torchrun", "--runtime", "host", "--trainer", "train.py")
+    (folder / "train.py").write_text(SAVES)
+    script = command(*words).out
+    for line in ("trap", "stop", "SBATCHGEN_", "SLURM_RESTART_COUNT", "--signal", "--requeue", "kill -0"):
+        assert line not in script
+    assert len(script.splitlines()) <= 30
+    (folder / "train.py").write_text(SAVES + "model.load_state_dict(torch.load('m.pt'))\n")
+    script = command(*words).out
+    assert "#SBATCH --requeue\n" in script
+    assert "#SBATCH --open-mode=append\n" in script
+    assert "trap" not in script
+    explained = command("explain", *words[1:]).out
+    assert re.search(r"(?m)^resume +off +follows from: train.py never asks for a restart$", explained)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        ("--resume", "auto"),
+        ("--max-restarts", "3"),
+        ("--chain", "2"),
+        ("--requeue-on-timeout",),
+        ("--signal", "B:USR1@9"),
+        ("--", "--from", "{resume}"),
+    ],
+)
+def test_what_asks_for_a_restart_keeps_its_lines(
+    command: Command, folder: Path, asks: tuple[str, ...]
+) -> None:
+    (folder / "train.py").write_text(SAVES)
+    words = ("render", "single", "--profile", "torchrun", "--trainer", "train.py")
+    assert "\ntrap " in command(*words, *asks).out
+
+
+@pytest.mark.parametrize("more", ["import signal\nsignal.signal(15, print)\n", "import lightning\n"])
+def test_bash_waits_for_a_trainer_that_may_handle_a_signal(command: Command, folder: Path, more: str) -> None:
+    (folder / "train.py").write_text(f"{SAVES}{more}")
+    words = ("render", "single", "--profile", "torchrun", "--trainer", "train.py")
+    assert "\ntrap " in command(*words).out
+
+
+def test_a_job_file_says_whether_it_is_resumed(command: Command, folder: Path) -> None:
+    (folder / "train.py").write_text(SAVES)
+    (folder / "job.yaml").write_text("mode: single\ntrainer: train.py\nresume: auto\n")
+    assert "\ntrap " in command("render", "job.yaml", "--profile", "torchrun").out
+    (folder / "job.yaml").write_text("mode: single\ntrainer: train.py\n")
+    assert "\ntrap " not in command("render", "job.yaml", "--profile", "torchrun").out
 
 
 @pytest.mark.parametrize("trainer", ["torchrun", "accelerate", "./job.sh", "torch.distributed.run"])

@@ -14,7 +14,7 @@ from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs.index import Index, Run, place
 from sbatchgen.runs.overview import page
 from sbatchgen.runs.points import POINTS, SweepState, sweep_state
-from sbatchgen.runs.record import Record, keep
+from sbatchgen.runs.record import Record, keep, records
 from sbatchgen.runs.status import RunState
 from tests.conftest import Command
 from tests.slurm import fakes
@@ -155,13 +155,35 @@ def test_a_point_is_cancelled_alone(sweep: Path, programs: Path, command: Comman
     assert (refused.status, "has a task 3" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "array"),
+    [
+        (("resume", "lr/1"), "1"),
+        (("resubmit", "lr/1"), "1"),
+        (("resume", "lr"), "1,3"),
+        (("resubmit", "lr", "--failed"), "1"),
+        (("resubmit", "lr", "--points", "0,3"), "0,3"),
+    ],
+)
+def test_points_are_submitted_again(
+    sweep: Path, programs: Path, command: Command, words: tuple[str, ...], array: str
+) -> None:
+    job = ("sbatchgen", "sweep", "single", "--profile", "troila", "--runtime", "host", "--job-name", "lr")
+    (record,) = records(sweep)
+    keep(sweep, replace(record, command=(*job, "--run-dir", str(sweep), "--param", "lr=0.1,0.2,0.3,0.4")))
+    fakes.saying(programs, "sbatch", "4712")
+    done = command(*words, "--yes")
+    assert done.status == 0, done.err
+    assert f"#SBATCH --array={array}\n" in (sweep / "job-4712.slurm").read_text()
+
+
 def test_a_run_has_no_other_points(sweep: Path, command: Command) -> None:
     missing = command("status", "lr/4")
     assert missing.status == 2
     assert missing.err == "error: run lr has no point 4\n  fix: sbatchgen status lr\n"
     assert "there is no run 'missing'" in command("status", "missing/0").err
     Index(place(os.environ)).begin("ab12", sweep.parent / "plain", "plain", shared=False)
-    for verb in ("status", "logs", "diagnose", "cancel", "plot"):
+    for verb in ("status", "logs", "diagnose", "cancel", "plot", "resume", "resubmit"):
         said = command(verb, "plain/0")
         assert (said.status, said.err) == (
             2,

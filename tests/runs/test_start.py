@@ -374,7 +374,7 @@ def test_review_shows_what_an_own_trainer_is_told_and_nothing_else(command: Comm
     assert "DATA_DIR" not in plain
     review = shown("--data-dir", "d", "--resume", "old.pt")
     assert "\ndata         d\n" in review or "\ndata        d\n" in review
-    assert "export RUN_DIR DATA_DIR RESUME=" in review
+    assert " RUN_DIR DATA_DIR RESUME=" in review
     assert "processes   2 on 1 node\n" in plain
     assert "processes   1 on 1 node; your trainer starts the others\n" in shown("--launcher", "spawn")
 

@@ -285,6 +285,14 @@ def test_a_run_without_slurm_has_the_same_verbs(folder: Path, command: Command) 
     assert len({job["id"] for job in run["jobs"]}) == 2
 
 
+def test_a_checkpoint_that_is_gone_is_not_named(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text("import os, pathlib\npathlib.Path(os.environ['RUN_DIR'], 'b').touch()\n")
+    command("submit", "cpu", "--yes", "--trainer", "train.py")
+    for name, is_named in (("a", False), ("b", True)):
+        (folder / "runs/cpu/status.json").write_text(json.dumps({"state": "failed", "checkpoint": name}))
+        assert ("\n  checkpoint " in command("status", "cpu").out) == is_named
+
+
 def test_a_killed_run_without_slurm_is_not_shown_as_running(folder: Path, command: Command) -> None:
     (folder / "train.py").write_text("import os, signal\nos.killpg(0, signal.SIGKILL)\n")
     command("submit", "cpu", "--yes", "--trainer", "train.py")

@@ -32,7 +32,7 @@ def test_singularity_gets_variables_of_both_names(command: Command, folder: Path
     text = rendered(command, folder, "command: singularity, verb: run, image: /i.sif")
     assert 'singularity run --nv --pwd "$PWD"' in text
     assert 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}" #' in text
-    assert "export SINGULARITY_NO_EVAL=1\n" in text
+    assert " SINGULARITY_NO_EVAL=1\n" in text
     own = rendered(command, folder, "image: /i.sif")
     assert "SINGULARITY" not in own
 
@@ -63,7 +63,7 @@ def test_a_wrapper_without_any_image_ends_the_job(command: Command, folder: Path
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": "/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(folder)},
+        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_SUBMIT_DIR": str(folder)},
     )
     assert done.returncode == 1
     assert "no image in SING_IMAGE" in done.stderr

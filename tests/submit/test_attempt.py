@@ -195,6 +195,7 @@ def test_a_job_of_a_killed_command_is_known_to_the_next_one(
     assert "job 4711 uses this run folder too, and is waiting" in again.err
     (kept,) = records(slurm / "runs/single")
     assert (kept.job, kept.command[:2]) == ("4711", ("sbatchgen", "render"))
+    assert (slurm / "runs/single/job-4711.slurm").read_text().startswith("#!/bin/bash\n# sbatchgen ")
     assert "4711" in command("status").out
     assert int((slurm / "calls").read_text()) == 1
 

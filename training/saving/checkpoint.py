@@ -14,6 +14,9 @@ from typing import IO, Any, cast
 
 import torch
 
+with contextlib.suppress(ImportError):  # torch.save does so late: an image may be unmounted by then
+    import torch.utils.serialization
+
 from training import files
 from training.errors import UserError
 from training.files import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of

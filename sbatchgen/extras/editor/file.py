@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
 from sbatchgen.inputs.wrong_file import kind_of
+from sbatchgen.job.trainer import restarts_of_source
 from sbatchgen.lint import fix, profile_check
 from sbatchgen.lint.blocks import DOCUMENTS
 from sbatchgen.lint.lint_settings import Settings, checked, findings_of, script_of
@@ -142,8 +143,9 @@ class OpenFile:
     def _request(self) -> Any:
         path, folder = str(self.path), self.path.parent
         return read_request(
-            path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text
-        )
+            path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text,
+            read_trainer=partial(restarts_of_source, here=folder, environment=self.environment),
+        )  # fmt: skip
 
     def _placed(self, finding: Finding) -> Finding:
         """Return a finding with its line; one about another file is at the first line, and names the file."""

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError
@@ -12,10 +13,11 @@ NAMES = ("pyodide", "web-tree-sitter", "tree-sitter-bash", "sh-syntax")
 _SECONDS = 300
 
 
-def installed(named: Path | None, cache: Path | None) -> Path:
+def installed(named: Path | None, cache: Path | None, note: Callable[[str], object]) -> Path:
     """Return the folder that holds the packages: the one that is named, or one that npm fills.
 
-    npm compares each package with the digest in package-lock.json, and runs no script of a package.
+    npm compares each package with the digest in package-lock.json, and runs no script of a package. `note`
+    shows that it takes long.
 
     Raises:
         CommandLineError: A package is not there.
@@ -33,6 +35,7 @@ def installed(named: Path | None, cache: Path | None) -> Path:
     lock = (FILES / "package-lock.json").read_bytes()
     folder = cache / f"page-{hashlib.sha256(lock).hexdigest()[:16]}"
     if not (folder / "complete").exists():
+        note("note: loading the packages of the page with npm, once")
         _install(folder)
         (folder / "complete").touch()
     return folder / "node_modules"

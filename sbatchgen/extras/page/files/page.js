@@ -411,7 +411,10 @@ function changed() {
 }
 at("form").addEventListener("input", changed);
 at("form").addEventListener("submit", (event) => event.preventDefault());
-at("profile").addEventListener("input", showProfile);
+at("profile").addEventListener("input", () => {
+  showProfile();
+  at("lint-profile").value = profile().name;
+});
 
 // --- A script of one's own ---
 
@@ -503,6 +506,11 @@ async function adopt() {
     box.append(make("h2", {}, name), make("pre", { tabindex: 0 }, content));
     box.append(button(say("to_clipboard"), (event) => copy(content, event.target)), " ", button(say("download"), () => download(content, name)));
   }
+  const job = Object.keys(report?.files ?? {})[0];
+  if (!refused.length && job) {
+    const command = ["sbatchgen", "review", job, ...profileOfScript()].join(" ");
+    box.append(make("p", {}, say("adopted_next")), make("pre", { tabindex: 0 }, command));
+  }
 }
 at("adopt").addEventListener("click", adopt);
 for (const id of ["source", "lint-profile"]) {
@@ -572,7 +580,7 @@ async function remember() {
   const state = new URLSearchParams();
   if (!at("check").hidden) {
     state.set("tab", "check");
-    if (at("lint-profile").value) state.set("for", at("lint-profile").value);
+    state.set("for", at("lint-profile").value);
     if (at("source").value) state.set("script", await packed(at("source").value));
   } else {
     state.set("profile", profile().name);
@@ -598,7 +606,7 @@ async function restore() {
   if (state.has("mode")) at("args").value = state.get("args") ?? "";
   const more = [...at("more").querySelectorAll("[data-flag]")];
   at("more").open = more.some((node) => node.value);
-  if (model.profiles.length === 1) at("lint-profile").value = model.profiles[0].name;
+  at("lint-profile").value = profile().name;
   if (state.has("for")) named("lint-profile", "for");
   const text = state.has("script") ? await unpacked(state.get("script")).catch(() => "") : null;
   if (text !== null) at("source").value = harmful.test(text) ? "" : text;

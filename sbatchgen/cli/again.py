@@ -1,0 +1,170 @@
+"""resume, resubmit: a run that has ended, or points of a sweep, once more."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sbatchgen.cli import submit
+from sbatchgen.cli.output import YES, completed_runs, here
+from sbatchgen.cli.runs import check_folder, find_point, open_index, states_of
+from sbatchgen.cli.sweeps import run_sweep, sweep
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
+
+if TYPE_CHECKING:
+    from sbatchgen.resolved.sweep import Sweep
+    from sbatchgen.runs.index import Run
+    from sbatchgen.runs.record import Record
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("run", metavar="RUN", shell_complete=completed_runs)
+@click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
+@YES
+@click.pass_obj
+def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
+    """Continue a run that has ended.
+
+    As if it were submitted again with the options that it had, from the folder where it was. The bundled
+    trainer continues from its last good checkpoint. More options change the job, as in: sbatchgen resume ddp
+    --time 8:00:00. The review shows what differs from the last job. A finished script is submitted again; its
+    program decides where it begins. Of a sweep: what resubmit does; lr/0 is one point.
+    """
+    index = open_index()
+    resumed, element = find_point(index, run)
+    last = last_record(resumed)
+    agreed = ["--yes"] if yes else []
+    if last.command[1:2] == ("sweep",):
+        submit_points(args, resumed, (*options, *agreed), only=element)
+        return
+    array = ["--array", element] if element else []
+    if last.command:
+        words, old_args = last.typed
+        auto = [] if last.by_default("resume") else ["--resume", "auto"]
+        typed = [*words, *auto, *array, *options, *agreed]
+        with submit.submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
+            submit.submit.invoke(context)
+        return
+    with submit.submit.make_context("submit", [last.script, *array, *options, *agreed], obj=args) as context:
+        given = context.params
+        how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
+        keep_env = given.pop("keep_sbatch_env")
+        if submit.snapshot_of(given) is not None:
+            raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
+        del given["job"]
+        _resume_script(resumed, last, given, args, keep_env=keep_env, **how)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("run", metavar="RUN", shell_complete=completed_runs)
+@click.argument("options", metavar="[OPTIONS OF SWEEP]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--failed", is_flag=True, help="Only points that ran and failed.")
+@click.option("--points", "only", metavar="LIST", default="", help="Only these points, as 3,17-19.")
+@YES
+@click.pass_obj
+def resubmit(
+    args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], failed: bool, only: str, yes: bool
+) -> None:
+    """Submit the unfinished points of a sweep again, or some of them.
+
+    Points that wait or run are left alone; lr/0 is one point. Options change the job, as in: sbatchgen
+    resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.
+    """
+    named, point = find_point(open_index(), run)
+    submit_points(args, named, (*options, *["--yes"] * yes), only=only or point, failed=failed)
+
+
+def submit_points(
+    args: tuple[str, ...], run: Run, options: tuple[str, ...], *, only: str = "", failed: bool = False
+) -> None:
+    """Submit points of a sweep again: those of a list as 3,17-19, else all that are not done."""
+    from sbatchgen.runs import points
+    from sbatchgen.sbatch.array import indices
+
+    named = {number for numbers in indices(only) or () for number in numbers}
+    if only and not named:
+        raise CommandLineError.of(f"'{only}' is not a list of points", at="--points", fix="write 3,17-19")
+    (state,), problems = states_of([run.name])
+    name, before = state.run.name, state.sweep
+    if problems:
+        raise SlurmError(problems)
+    if before is None:
+        raise CommandLineError.of(f"run {name} is not a sweep", fix=f"sbatchgen resume {name}")
+    chosen = [
+        point.number
+        for point in before.points
+        if not point.live
+        and (point.number in named if only else point.state != points.DONE)
+        and (not failed or point.state in (points.FAILED, points.STOPPED))
+    ]
+    last = last_record(state.run)
+
+    def choice(now: Sweep) -> list[int]:
+        if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
+            what = f"the points of run {name} have changed since"
+            raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
+        return chosen
+
+    words, trainer_args = last.typed[0], (*last.typed[1], *args)
+    with sweep.make_context("sweep", [*words, *options], obj=trainer_args) as context:
+        run_sweep(trainer_args, context.params.pop("job"), context.params, choice)
+
+
+def last_record(run: Run) -> Record:
+    """Return the record of a run's newest job, and enter the folder where that was submitted.
+
+    Raises:
+        DocumentError: The run has no record, or the folder is gone.
+    """
+    from sbatchgen.runs.record import records, submitting
+    from sbatchgen.runs.run_folder import refusal
+
+    if problem := refusal(run.folder):
+        raise DocumentError([problem])
+    kept = records(run.folder) or [record for record in (submitting(run.folder),) if record]
+    if not kept:
+        check_folder(run)
+        what = f"run {run.name} has no record in {run.folder}"
+        raise DocumentError.of(what, fix="submit it again, with --run-dir")
+    last = kept[-1]
+    try:
+        os.chdir(last.folder)
+    except OSError as error:
+        what = f"the run was submitted from {last.folder}: {error.strerror}"
+        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
+    return last
+
+
+def _resume_script(
+    run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
+) -> None:
+    """Submit the script of a run again, as it was, but for options of sbatch."""
+    from sbatchgen.files import read_file, read_own
+    from sbatchgen.finding import Finding
+    from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.runs import folder_check, own_trainer, submitted_scripts
+    from sbatchgen.submit.finished import of_script
+
+    kept, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
+    try:
+        same = read_own(kept, MAX_BYTES) == read_file(script, MAX_BYTES)
+    except OSError:
+        same = False
+    if not same:
+        what = f"{script} has changed since job {last.job} ran it"
+        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+    submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
+    queued = partial(folder_check.queued, run.folder, os.environ)
+    if problem := queued():
+        raise CommandLineError([problem])
+    findings = submission.review.findings
+    if forgets := own_trainer.forgets(last, run.folder):
+        findings = (*findings, Finding("warning", Problem(forgets, last.script)))
+    review = dataclasses.replace(submission.review, findings=findings)
+    again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)
+    submit.submit_reviewed(again, keep_env=keep_env, **how)
