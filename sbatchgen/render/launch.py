@@ -239,10 +239,10 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         return  # its arguments are all
     ours = '"$CODE_DIR/training"'
     trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
-    python = "python3"
+    python = quoting.value(resolved.settings.python or "python3")
     mask = MASKS[resolved.gpu_vendor][0]
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
-        python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
+        python = f"env {mask}= {python}"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
     if resolved.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
