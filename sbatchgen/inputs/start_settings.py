@@ -16,7 +16,7 @@ from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, ShellPath,
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 list_key = partial(described, extended=True)  # `KEY+` adds to what the places below say
 # Keys with lines of shell, in the order in which they run.
-SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
+SETUPS = ("setup_before_modules", "setup", "setup_per_node", "setup_after_runtime", "setup_per_task")
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
 # Keys of `network` that are variables of the training, with the variable's name in lower case.
@@ -97,14 +97,17 @@ class PlaceSettings:
         "Lines of shell to run before the modules are loaded.", ()
     )
     setup: tuple[Text, ...] = list_key("Lines of shell to run before the runtime is set up.", ())
-    setup_after_runtime: tuple[Text, ...] = list_key("Lines of shell to run once the runtime is set up.", ())
     setup_per_node: tuple[Text, ...] = list_key(
-        "Lines of shell that run once on each node, before the training.", ()
+        "Lines of shell that run once on each node, before the runtime is set up.", ()
     )
+    setup_after_runtime: tuple[Text, ...] = list_key("Lines of shell to run once the runtime is set up.", ())
     setup_per_task: tuple[Text, ...] = list_key(
         "Lines of shell that run in each task of the training's step, before its program.", ()
     )
     python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
+    user_packages: bool | None = described(
+        "Whether Python finds what pip install --user has installed. [default: false, without PYTHONUSERBASE]"
+    )
     master_addr: Text | None = described(
         "Command that prints the address of the first node, where it runs. [default: the node's name]"
     )

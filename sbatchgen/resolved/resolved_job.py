@@ -150,6 +150,12 @@ class ResolvedJob:
         return self.settings.gpu_visibility or "node"
 
     @property
+    def hides_user_packages(self) -> bool:
+        """Whether Python does not find what pip install --user has installed."""
+        wanted = self.settings.user_packages
+        return "PYTHONUSERBASE" not in self.env if wanted is None else not wanted
+
+    @property
     def binds_to_gpu_cpus(self) -> bool:
         """Whether each task is bound to the CPUs of its GPU, which the job has only with its whole node."""
         of_all = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)

@@ -1,4 +1,4 @@
-"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB051.
+"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB052.
 
 Nothing of it is imported or run.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.job.trainer_source import PAGE
+from sbatchgen.job.trainer_source import PAGE, WELL_KNOWN
 from sbatchgen.quoting import word
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
@@ -114,20 +114,46 @@ def _one_file(job: TrainerJob) -> Iterator[Hit]:
 def _python(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
     needed = job.source.needs_torch if job.source else resolved.is_bundled
-    changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
-    if not needed or changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
-        return
-    key = {"venv": "venv", "conda": "conda_env"}.get(resolved.runtime.name, "runtime")
-    prefix = _prefix(resolved, resolved.software.get(key), job.here, job.environment)
+    prefix = _prefix(job) if needed else None
     if prefix and _lacks_torch(prefix, job.environment):
+        key = _OF_RUNTIME.get(resolved.runtime.name, "runtime")
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
 
 
-def _prefix(
-    resolved: ResolvedJob, name: str | None, folder: Path, environment: Mapping[str, str]
-) -> Path | None:
+@RULES.add("SB052", "warning", "packages of pip install --user that the job does not find")
+def _user_packages(job: TrainerJob) -> Iterator[Hit]:
+    resolved, environment = job.resolved, job.environment
+    hides = resolved.hides_user_packages and resolved.runtime.finds_user_packages
+    base = environment.get("PYTHONUSERBASE") or f"{environment.get('HOME', '')}/.local"
+    if not job.source or not hides or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
+        return
+    prefix = _prefix(job)
+    # of a module or an image nothing is known: it has what programs with torch usually need
+    known = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    if names := sorted((job.source.packages & {*_packages(Path(base))}) - known):
+        what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
+        what += f"{base} are hidden from it, since they may take the place of those of the environment"
+        fix = "--set user_packages=true (or user_packages: true); or install them into the environment"
+        yield Hit(job.at("trainer"), what, fix)
+
+
+def _packages(prefix: Path) -> Iterator[str]:
+    """Yield the names of the packages and modules in the library folders of a prefix."""
+    for path in prefix.glob("lib/python3*/site-packages/*"):
+        yield path.name.removesuffix(".py")
+
+
+_OF_RUNTIME = {"venv": "venv", "conda": "conda_env"}  # the key that names the environment
+
+
+def _prefix(job: TrainerJob) -> Path | None:
     """Return the environment whose Python the job will run, if that is certain."""
+    resolved, folder, environment = job.resolved, job.here, job.environment
+    changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
+    if changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
+        return None
+    name = resolved.software.get(_OF_RUNTIME.get(resolved.runtime.name, ""))
     if resolved.runtime.name == "conda" and name and "/" not in name:
         root = resolved.facts.root
         known = bool(root) and not root.unset(environment)
