@@ -27,7 +27,9 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.own_folders(resolved),
     )
-    own_way = ["PYTHONPATH"] if resolved.runtime.is_container else []  # see `launch.command`
+    own_way = (
+        ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
+    )  # see `launch.command`
     return tuple(name for name in exported if name not in own_way)
 
 
@@ -56,6 +58,8 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
     """The job's own variables; bash expands a value before it sets the variables of the same `export`."""
     plain: list[str] = []
     for name, value in resolved.env.items():
+        if name in resolved.extended:
+            continue  # see `launch.command`
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
             yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"

@@ -118,8 +118,11 @@ def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
 
     The variable `here` holds the folder of submission.
     """
-    if not resolved.runtime.mounts_own:
-        return ()
+    return needed(resolved, here) if resolved.runtime.mounts_own else ()
+
+
+def needed(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
+    """What a container must see of the cluster, in the words of `mounts`."""
     binds = resolved.software.get("binds") or ()
     bound = [bind for bind in binds if ":" not in bind]
 
@@ -230,7 +233,12 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
     changes += resolved.runtime.environment_changes(resolved)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])
-    if contained and "PYTHONPATH" in resolved.env:  # before the image's, which is known only in there
+    for name, (before, after) in resolved.extended.items():  # of the image, which is known only in there
+        makes = f"{name}=\\$0\\${name}\\$1; export {name}; shift"
+        yield f'sh -c "{makes}; exec \\"\\$@\\"" {quoting.value(before)} {quoting.value(after)}'
+    if (
+        contained and "PYTHONPATH" in resolved.env and "PYTHONPATH" not in resolved.extended
+    ):  # before the image's, which is known only in there
         yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 

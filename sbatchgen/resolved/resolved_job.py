@@ -150,6 +150,13 @@ class ResolvedJob:
         return self.settings.gpu_visibility or "node"
 
     @property
+    def extended(self) -> dict[str, tuple[str, str]]:
+        """The variables whose values extend what the container has: what comes before and after that."""
+        parts = {name: (value or "").split(f"${{{name}}}") for name, value in self.env.items()}
+        inside = self.runtime.is_container
+        return {name: (two[0], two[1]) for name, two in parts.items() if inside and len(two) == 2}
+
+    @property
     def hides_user_packages(self) -> bool:
         """Whether Python does not find what pip install --user has installed."""
         wanted = self.settings.user_packages

@@ -1,4 +1,4 @@
-"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB052.
+"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB053.
 
 Nothing of it is imported or run.
 """
@@ -12,16 +12,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.job.trainer_source import PAGE, WELL_KNOWN
 from sbatchgen.quoting import word
+from sbatchgen.render.launch import needed
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.runtimes import edf
 from sbatchgen.units import ShellPath
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
+_EDF = "https://docs.cscs.ch/software/container-engine/edf/"
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
@@ -136,6 +140,38 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
         what += f"{base} are hidden from it, since they may take the place of those of the environment"
         fix = "--set user_packages=true (or user_packages: true); or install them into the environment"
         yield Hit(job.at("trainer"), what, fix)
+
+
+@RULES.add("SB053", "warning", "a folder that the container does not mount", source=_EDF)
+def _mounted(job: TrainerJob) -> Iterator[Hit]:
+    resolved, environment = job.resolved, job.environment
+    named = str(resolved.software.get("edf") or "")
+    mounts = edf.mounted(named, job.here, environment) if resolved.runtime is edf.RUNTIME and named else None
+    if mounts is None or not job.working:
+        return
+    places = {
+        "$PWD": job.working,
+        "$RUN_DIR": _place(resolved.run_dir, job),
+        "$DATA_DIR": _place(resolved.data, job),
+        "$CODE_DIR": _place(resolved.code or str(bundled("code")), job),
+    }
+    wanted = [path for name in needed(resolved, "") if (path := places.get(name))]
+    seen = [Path(mount) for mount in mounts]
+    lacking: list[Path] = []
+    for path in sorted({*wanted}):
+        both = (path, path.resolve())
+        if not any(each.is_relative_to(mount) for each in both for mount in (*seen, *lacking)):
+            lacking.append(path)
+    if lacking:
+        what = f"the container does not mount {', '.join(map(str, lacking))}, which the job needs in it"
+        lines = ", ".join(f'"{path}:{path}"' for path in lacking)
+        yield Hit(job.at("edf"), what, f"add to mounts in {named}: mounts = [{lines}]")
+
+
+def _place(path: str, job: TrainerJob) -> Path | None:
+    """Return where a path of the job is; None if only the job knows."""
+    written = ShellPath(path)
+    return None if written.unset(job.environment) else job.here / written.filled(job.environment)
 
 
 def _packages(prefix: Path) -> Iterator[str]:

@@ -51,7 +51,11 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
         (folder / "numpy-only" / part).parent.mkdir(parents=True, exist_ok=True)
         (folder / "numpy-only" / part).touch()
     (folder / "user/lib/python3.12/site-packages/einops_own").mkdir(parents=True, exist_ok=True)
-    here = TrainerJob(resolved, folder, {"PYTHONUSERBASE": str(folder / "user")})
+    (folder / "bare.toml").write_text('image = "nvcr.io/x"\n')
+    (folder / "whole.toml").write_text(
+        'base_environment = "./bare.toml"\nmounts = ["/:/:ro", "${TOP}:${TOP}"]\n'
+    )
+    here = TrainerJob(resolved, folder, {"PYTHONUSERBASE": str(folder / "user"), "TOP": "/"})
     return [*check(resolved, log_folders_made=True), *judge.check_trainer(here)]
 
 
