@@ -10,7 +10,7 @@ GPUs, partition and software; everything else is the profile's. sbatchgen's own 
 their items are compared. What the profile does not say but a job can say (a variable, an option) counts as
 kept by the job. docs/about/centres.md has the reason for each difference.
 
-Exit status: 0; 1 if less than 97 % are kept; 2 if CHECKOUTS holds none of the repositories.
+Exit status: 0; 1 if less than 97.5 % are kept; 2 if CHECKOUTS holds none of the repositories.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.documented.examples import Example, examples
 from benchmarks.documented.facts import KINDS, Item, items
 from benchmarks.documented.jobs import job_of, rendered, with_rest
 
-GOAL = 0.97
+GOAL = 0.975
 
 
 @dataclass
@@ -79,7 +79,7 @@ def compared(example: Example, folder: Path, scripts: Path | None) -> Count:
     wanted, job = items(example.script), job_of(example)
     plain = rendered(job, folder)
     missing = lost(wanted, items(plain))
-    whole = rendered(with_rest(job, missing), folder) if missing else plain
+    whole = rendered(with_rest(job, wanted, missing), folder) if missing else plain
     gone = lost(wanted, items(whole))
     if scripts:
         scripts.mkdir(exist_ok=True)
@@ -123,7 +123,7 @@ def report(counts: dict[str, Count]) -> int:
     kinds = {kind: sum(n for item, n in total.lost.items() if item.kind == kind) for kind in KINDS}
     print("lost by kind: " + ", ".join(f"{kind} {number}" for kind, number in kinds.items() if number))
     kept = 1 - total.lost.total() / total.items
-    print(f"kept: {kept:.1%} of {total.items} items in {total.examples} examples (goal {GOAL:.0%})")
+    print(f"kept: {kept:.1%} of {total.items} items in {total.examples} examples (goal {GOAL:.1%})")
     return 0 if kept >= GOAL else 1
 
 

@@ -233,12 +233,11 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
     changes += resolved.runtime.environment_changes(resolved)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])
-    for name, (before, after) in resolved.extended.items():  # of the image, which is known only in there
-        makes = f"{name}=\\$0\\${name}\\$1; export {name}; shift"
-        yield f'sh -c "{makes}; exec \\"\\$@\\"" {quoting.value(before)} {quoting.value(after)}'
-    if (
-        contained and "PYTHONPATH" in resolved.env and "PYTHONPATH" not in resolved.extended
-    ):  # before the image's, which is known only in there
+    for name, ends in resolved.extended.items():  # of the image's own value, which is known only in there
+        for value, made in zip(ends, (rf"\$0\${name}", rf"\${name}\$0"), strict=True):
+            if value:
+                yield rf'sh -c "{name}={made} exec \"\$@\"" {quoting.value(value)}'
+    if contained and "PYTHONPATH" in resolved.env.keys() - resolved.extended.keys():  # before the image's own
         yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 

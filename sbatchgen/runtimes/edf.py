@@ -94,10 +94,10 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str]) -> list[str]
             return None
         found += inherited
     for mount in own:
-        path = ShellPath((f"{mount}:".split(":"))[1])
+        path = ShellPath([*mount.split(":"), ""][mount.count(":") > 0])
         if "${" in mount and (":-" in mount or path.unset(environment)):
             return None
-        found.append(path.filled(environment))
+        found.append(str(folder / path.filled(environment)))
     return found
 
 
