@@ -53,6 +53,21 @@ class NodeFacts:
         return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
+# Whose GPUs the keys of `GpuLimits` count.
+GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
+
+
+@record
+class GpuLimits:
+    """How many GPUs somebody may have at a time; None is "not known"."""
+
+    gpus_max: int | None = described("Most GPUs of a job.")
+    gpus_max_user: int | None = described("Most GPUs of all running jobs of a user (MaxTRESPerUser).")
+    gpus_max_account: int | None = described(
+        "Most GPUs of all running jobs of an account (MaxTRESPerAccount)."
+    )
+
+
 @record
 class NodeShape(NodeFacts):
     """A kind of node of a partition."""
@@ -61,7 +76,7 @@ class NodeShape(NodeFacts):
 
 
 @record
-class Partition(JobSettings, NodeFacts):
+class Partition(JobSettings, NodeFacts, GpuLimits):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
@@ -211,12 +226,11 @@ class Paths:
 
 
 @record
-class Qos:
-    """Limits of a quality of service on one job."""
+class Qos(GpuLimits):
+    """Limits of a quality of service."""
 
     time_max: Duration | None = described("Longest time limit.")
     nodes_max: int | None = described("Most nodes of a job.")
-    gpus_max: int | None = described("Most GPUs of a job.")
     cpus_max: int | None = described("Most CPUs of a job.")
     nodes_min: int | None = described("Fewest nodes of a job (MinTRES).")
     gpus_min: int | None = described("Fewest GPUs of a job (MinTRES).")
@@ -303,6 +317,8 @@ class Profile(JobSettings):
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
     checked: Text = required("Date on which they were last verified, as 2026-01-31.")
+    until: Moment | None = described("When it ended or will end, as 2026-08-31.")
+    successor: Text | None = described("The profile of what takes its place then.")
     site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")

@@ -1,4 +1,4 @@
-"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB053.
+"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB054.
 
 Nothing of it is imported or run.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from sbatchgen.render.launch import needed
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import edf
-from sbatchgen.units import ShellPath
+from sbatchgen.units import Moment, ShellPath
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
+OLD_DAYS = 180
 _EDF = "https://docs.cscs.ch/software/container-engine/edf/"
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
@@ -166,6 +168,19 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
         what = f"the container does not mount {', '.join(map(str, lacking))}, which the job needs in it"
         lines = ", ".join(f'"{path}:{path}"' for path in lacking)
         yield Hit(job.at("edf"), what, f"add to mounts in {named}: mounts = [{lines}]")
+
+
+@RULES.add("SB054", "info", "a profile that was checked long ago")
+def _old(job: TrainerJob) -> Iterator[Hit]:
+    profile = job.resolved.profile
+    try:
+        days = int(time.time() - Moment.parse(profile.checked).epoch) // 86400
+    except ValueError:
+        return
+    if days > OLD_DAYS and job.resolved.slurm:
+        what = f"the facts of profile '{profile.name}' were last verified {days} days ago, on "
+        what += f"{profile.checked}: partitions and limits may have changed"
+        yield Hit(job.at("profile"), what, f"sbatchgen profile check {profile.name} --live, on the cluster")
 
 
 def _place(path: str, job: TrainerJob) -> Path | None:
