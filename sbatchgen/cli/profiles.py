@@ -131,7 +131,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     """Make a profile of the cluster of this machine.
 
     Asks Slurm for partitions, nodes, GPUs and limits. Comments say how to find out what Slurm does not know.
-    Read it, complete it, and check it with profile check. --update writes a copy of a profile that is not yours.
+    Read it, complete it, and check it with profile check. --update copies a profile that is not yours.
     """
     from datetime import datetime
 

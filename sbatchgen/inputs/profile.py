@@ -89,10 +89,15 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    processes_per_gpu: Count = described(
+        "Processes of a job on each GPU, as 2 where each of two tiles is a device.", make=lambda: Count(1)
+    )
     gpu_cpus: tuple[CpuList, ...] = described(
         "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.", ()
     )
-    gpu_type: Text | None = described("Type of the GPUs, as a100.")
+    gpu_type: Text | None = described(
+        "Type of the GPUs, as a100; of several, the one of a job that names none."
+    )
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
@@ -195,7 +200,7 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
                 yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
         if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
             yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
-        if self.gpu_type_required and not (self.gpus_typed and self.only_type()):
+        if self.gpu_type_required and not (self.gpus_typed and (self.only_type() or self.gpu_types)):
             yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
         yield from self._ranges_at_fault()
         time, most = self.options.time, self.time_max
@@ -344,7 +349,9 @@ class Profile(JobSettings):
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
-    gpu_vendor: Literal["nvidia", "amd"] = described("Who made the GPUs.", "nvidia")
+    gpu_vendor: Literal["nvidia", "amd", "intel"] = described(
+        "Who made the GPUs. On Intel's a trainer of your own trains, with xccl or ccl.", "nvidia"
+    )
     paths: Paths = described("Folders.", make=Paths)
     modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
     template: Text | None = described("Template of the script.")

@@ -11,7 +11,17 @@ from sbatchgen.keys import described, record
 from sbatchgen.modes import Launcher
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
-from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, ShellPath, StepOption, Text
+from sbatchgen.units import (
+    Argument,
+    Count,
+    DirectiveLine,
+    EnvName,
+    EnvValue,
+    Port,
+    ShellPath,
+    StepOption,
+    Text,
+)
 
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 list_key = partial(described, extended=True)  # `KEY+` adds to what the places below say
@@ -89,6 +99,9 @@ class PlaceSettings:
     field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
     """
 
+    directives: tuple[DirectiveLine, ...] = list_key(
+        "Lines at the head of the script that other programs read, as '#DW jobdw ...' (burst buffers).", ()
+    )
     modules: tuple[Text, ...] = list_key("Modules to load, in order; use PATH adds a folder of modules.", ())
     module_start: Literal["purge", "reset", "keep"] | None = described(
         "What to do with modules that are loaded already. [default: purge, if modules are given]"

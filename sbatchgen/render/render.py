@@ -239,6 +239,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
             "array": bool(array),
+            "other_directives": resolved.settings.directives if resolved.slurm else (),
             "module_lines": tuple(_modules(resolved)),
             "setup_per_node": launch.node_setup(resolved),
             "node_lines": tuple(exports.for_nodes(resolved)),

@@ -144,7 +144,7 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if partition.gpu_type_required and ":" not in count:
+    if partition.gpu_type_required and partition.only_type() and ":" not in count:
         count = f"{partition.only_type()}:{count}"
     if form == "gpus" and "," not in count:
         kind, _, each = count.rpartition(":")

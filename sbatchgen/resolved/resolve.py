@@ -74,7 +74,7 @@ def resolve(
     values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
     others = take_other_gres(values)
     gpus, shards = gpus_and_shards(values, cluster, partition, mode)
-    nproc = derive_tasks(values, gpus, shards, mode)
+    nproc = derive_tasks(values, partition, gpus, shards, mode)
     derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
     emit_gpus(values, partition, gpus)

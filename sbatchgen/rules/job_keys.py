@@ -88,7 +88,8 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB014", "error", "a number of processes that is not the number of GPUs")
 def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
-    processes, gpus = job.resolved.nproc_per_node, job.resolved.gpus_per_node
+    processes = job.resolved.nproc_per_node
+    gpus = job.resolved.gpus_per_node * job.resolved.partition.processes_per_gpu
     if job.resolved.mode.several_processes and gpus and processes != gpus:
         what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
         fix = f"set --nproc-per-node {gpus}"

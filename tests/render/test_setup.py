@@ -174,3 +174,17 @@ def test_setup_of_a_task_runs_in_its_container(profile: Path, runtime: str, befo
     profile.write_text(f"{facts}runtime: {name}\nruntimes: {{{runtime}}}\nsetup_per_task: [fifth=1]")
     command = script(resolved("ddp", profile)).partition("# --- Training")[2]
     assert command.index(before) < command.index("fifth=1") < command.index("python3")
+
+
+def test_lines_for_other_programs_follow_the_directives(profile: Path) -> None:
+    lines = rendered(profile, "directives: ['#DW jobdw capacity=1TB', '#BB create x']").splitlines()
+    last = max(place for place, line in enumerate(lines) if line.startswith("#SBATCH"))
+    assert lines[last + 1 : last + 4] == ["#DW jobdw capacity=1TB", "#BB create x", ""]
+
+
+@pytest.mark.parametrize("line", ["#SBATCH --time=1", "rm -rf x", "# a comment"])
+def test_a_line_for_other_programs_is_a_comment_in_capitals(
+    profile: Path, command: Command, line: str
+) -> None:
+    profile.write_text(f"{PROFILE}directives: ['{line}']\n")
+    assert "#SBATCH is for options" in command("render", "ddp", "--profile", str(profile)).err
