@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described, record
-from sbatchgen.modes import Launcher
+from sbatchgen.modes import Launcher, StarterName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
 from sbatchgen.units import (
@@ -116,6 +116,9 @@ class PlaceSettings:
     setup_after_runtime: tuple[Text, ...] = list_key("Lines of shell to run once the runtime is set up.", ())
     setup_per_task: tuple[Text, ...] = list_key(
         "Lines of shell that run in each task of the training's step, before its program.", ()
+    )
+    starter: StarterName | None = described(
+        "What starts the tasks of launcher srun; `step` is for srun alone. [default: srun]"
     )
     python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
     user_packages: bool | None = described(

@@ -158,6 +158,9 @@ def targets(mounted: Iterable[str]) -> str:
 def _step(resolved: ResolvedJob) -> Iterator[str]:
     if not resolved.slurm:
         return
+    if resolved.starter.name != "srun":
+        yield resolved.starter.command
+        return
     options = [
         f"--{name}={word}" if word else f"--{name}"
         for name, word in _own_options(resolved)
@@ -262,11 +265,16 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
             [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
         )
     elif trainer and (resolved.launcher or _may_inherit_rank(resolved)):
-        yield f'{python} "$CODE_DIR/training/task.py" --launcher {resolved.launcher or "none"} -- {started}'
+        yield f'{python} "$CODE_DIR/training/task.py" --launcher {_ranks(resolved)} -- {started}'
     elif trainer:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])
+
+
+def _ranks(resolved: ResolvedJob) -> str:
+    """How a process of the training package knows its rank."""
+    return resolved.starter.ranks if resolved.launcher == "srun" else resolved.launcher or "none"
 
 
 def _may_inherit_rank(resolved: ResolvedJob) -> bool:
@@ -295,7 +303,7 @@ def _flags(resolved: ResolvedJob) -> Iterator[str]:
     if resolved.mode.flag:
         yield resolved.mode.flag
     if resolved.launcher != "torchrun":
-        yield f"--launcher {resolved.launcher or 'none'}"
+        yield f"--launcher {_ranks(resolved)}"
     if resolved.launcher == "spawn":
         yield f"--nproc-per-node={arguments.nproc(resolved)}{_nodes(resolved)}"
 

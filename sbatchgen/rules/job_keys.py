@@ -172,6 +172,10 @@ def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
         what = f"launcher 'srun' needs Slurm, which profile '{resolved.profile.name}' does not have"
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
 
+    if resolved.starter.name != "srun" and resolved.runtime.srun_option:
+        what = f"runtime '{resolved.runtime.name}' is started by srun, not by {resolved.starter.name}"
+        yield Hit(job.at("starter"), what, "starter: srun, or another runtime")
+
 
 @RULES.add("SB020", "error", "what the runtime takes for something else")
 def _taken_otherwise(job: JudgedJob) -> Iterator[Hit]:

@@ -188,3 +188,25 @@ def test_a_line_for_other_programs_is_a_comment_in_capitals(
 ) -> None:
     profile.write_text(f"{PROFILE}directives: ['{line}']\n")
     assert "#SBATCH is for options" in command("render", "ddp", "--profile", str(profile)).err
+
+
+@pytest.mark.parametrize(
+    ("starter", "command_line"), [("ibrun", "ibrun"), ("mpirun", 'mpirun -n "$SLURM_NTASKS"')]
+)
+def test_another_command_than_srun_starts_the_tasks(profile: Path, starter: str, command_line: str) -> None:
+    text = rendered(profile, f"starter: {starter}\nlauncher: srun\nstep: {{mpi: pmix}}")
+    training = text.partition("# --- Training")[2]
+    assert training.splitlines()[1] == f"{command_line} \\"
+    assert "--launcher mpi" in training
+    assert "srun" not in training
+
+
+def test_srun_starts_the_tasks_of_torchrun(profile: Path) -> None:
+    assert "\nsrun " in rendered(profile, "starter: ibrun\nlauncher: torchrun")
+
+
+def test_a_container_that_srun_starts_needs_srun(profile: Path) -> None:
+    profile.write_text(f"{PROFILE}starter: ibrun\nlauncher: srun\n")
+    of = resolved("ddp", profile, runtime="enroot", image="/x.sqsh")
+    (finding,) = [each for each in check(of) if each.severity == "error"]
+    assert finding.problem.what == "runtime 'enroot' is started by srun, not by ibrun"
