@@ -157,7 +157,9 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
         what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
         fix = f"add --runtime {names}, or remove {flag}"
         if by.level == origin.level:
+            own = resolved.runtime.requires
             fix = f"keep one of {origin.where} and {by.where}"
+            fix += f"; runtime {resolved.runtime.name} takes {own.flag}" if own and own.key != key else ""
         yield Hit(job.at(key), what, fix)
 
 

@@ -14,6 +14,7 @@ from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 _MOST = 1 << 20  # bytes of a file
+_DEPTH = 8  # of environments that are based on others
 # What is wrong with its option as a directive.
 IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 
@@ -75,30 +76,30 @@ class EdfRuntime(base.Runtime):
         return {"environment": path if "/" in path else f"./{path}"} if path else {}
 
 
-def mounted(edf: str, folder: Path, environment: Mapping[str, str]) -> list[str] | None:
+def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int = 0) -> list[str] | None:
     """Return the folders that an EDF, a file or a name, mounts in the container; None if that is not known.
 
     Its parent environments come first. Nothing is known before Python 3.11, which reads no TOML.
     """
     try:
-        read = import_module("tomllib").loads(
-            files.read_file(_file(edf, folder, environment), _MOST).decode()
-        )
+        text = files.read_file(_file(edf, folder, environment), _MOST).decode()
+        read = import_module("tomllib").loads(text)
     except (ImportError, OSError, ValueError):
         return None
     bases, own = read.get("base_environment", []), read.get("mounts", [])
-    found: list[str] = []
-    for base_edf in [bases] if isinstance(bases, str) else bases:
-        inherited = mounted(str(base_edf), folder, environment) if base_edf != edf else None
+    folders: list[str] = []
+    for parent in [bases] if isinstance(bases, str) else bases:
+        inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _DEPTH else None
         if inherited is None:
             return None
-        found += inherited
-    for mount in own:
-        path = ShellPath([*mount.split(":"), ""][mount.count(":") > 0])
+        folders += inherited
+    for mount in map(str, own if isinstance(own, list) else ()):
+        source, _, rest = mount.partition(":")
+        path = ShellPath(rest.partition(":")[0] or source)
         if "${" in mount and (":-" in mount or path.unset(environment)):
             return None
-        found.append(str(folder / path.filled(environment)))
-    return found
+        folders.append(str(folder / path.filled(environment)))
+    return folders
 
 
 def _file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:

@@ -9,7 +9,7 @@ from training.processes.ranks import MPI, Place, detect
 from training.task import environment_of_task
 
 MEETING = {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}
-# What the batch script has, and each task inherits: it is no rank.
+# What the batch script has, and each task inherits; these are not its rank.
 OF_BATCH = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
 
 
