@@ -3,6 +3,7 @@
 The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
@@ -55,6 +56,9 @@ class NodeFacts:
 
 # Whose GPUs the keys of `GpuLimits` count.
 GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
+
+
+OLD_DAYS = 180  # from here on the facts of a profile are worth a look
 
 
 @record
@@ -359,6 +363,14 @@ class Profile(JobSettings):
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
+
+    @property
+    def age(self) -> int:
+        """Days since its facts were verified; 0 if `checked` is not a date."""
+        try:
+            return int(time.time() - Moment.parse(self.checked).epoch) // 86400
+        except ValueError:
+            return 0
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

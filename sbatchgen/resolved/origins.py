@@ -12,6 +12,8 @@ from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.start_settings import PlaceSettings
+from sbatchgen.keys import keys_of
 from sbatchgen.resolved.choice import in_short
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import FIRST
@@ -19,6 +21,7 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
+_OF_PLACES = frozenset(keys_of(PlaceSettings))
 _NOT_SHOWN = (
     *("profile", "mode", "options", "extra_options", "env", "step", "lint", "programs", "network", "runtimes"),
 )
@@ -159,7 +162,7 @@ def _value(resolved: ResolvedJob, key: str) -> Any:
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")
         return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
-    known = resolved.software.get(head, getattr(resolved, head, None))
+    known = resolved.software.get(head, None if head in _OF_PLACES else getattr(resolved, head, None))
     holder = getattr(resolved.settings, head, None) if known is None else known
     if not dot:
         return holder if holder != () else None

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.inputs.profile import OLD_DAYS
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
@@ -22,11 +22,10 @@ from sbatchgen.render.launch import needed
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import edf
-from sbatchgen.units import Moment, ShellPath
+from sbatchgen.units import ShellPath
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
-OLD_DAYS = 180
 _EDF = "https://docs.cscs.ch/software/container-engine/edf/"
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
@@ -173,12 +172,8 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB054", "info", "a profile that was checked long ago")
 def _old(job: TrainerJob) -> Iterator[Hit]:
     profile = job.resolved.profile
-    try:
-        days = int(time.time() - Moment.parse(profile.checked).epoch) // 86400
-    except ValueError:
-        return
-    if days > OLD_DAYS and job.resolved.slurm:
-        what = f"the facts of profile '{profile.name}' were last verified {days} days ago, on "
+    if profile.age > OLD_DAYS and job.resolved.slurm:
+        what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
         what += f"{profile.checked}: partitions and limits may have changed"
         yield Hit(job.at("profile"), what, f"sbatchgen profile check {profile.name} --live, on the cluster")
 
