@@ -115,7 +115,7 @@ def test_a_job_says_what_a_profile_may_and_adds_to_its_lists(cluster: Path, comm
     assert [each["by"] for each in rows["modules"]["overrode"]] == ["job", "project", "profile"]
     assert rows["network.port_base"]["by"] == "project"
     assert rows["python"]["value"] == "python"
-    assert not {"directives", "starter", "gpu_visibility", "setup_per_node"} & rows.keys()  # nobody said them
+    assert not {"directives", "starter", "gpu_visibility", "setup_per_node"} & rows.keys()  # not said
 
 
 @pytest.mark.parametrize(
