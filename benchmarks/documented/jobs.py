@@ -32,7 +32,7 @@ def job_of(example: Example) -> Job:
     """Return what only the author of a script decides: mode, launcher, nodes, GPUs, partition, software."""
     script, launch = example.script, main(example.script)
     assert launch is not None  # noqa: S101 - an example starts a training
-    profile = read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
+    profile = profile_of(example)
     many = launch.launcher is not None or (launch.tasks or 1) > 1
     partition = Text(script.resources.options.get("partition") or _with_constraint(script, profile))
     options: Job = {name: _OF_USERS[name] for name in profile.required}
@@ -51,6 +51,11 @@ def job_of(example: Example) -> Job:
         else:
             options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{kind}{count}")
     return job | _software(script, launch, profile) | {"options": options}
+
+
+def profile_of(example: Example) -> Profile:
+    """Return the bundled profile of the machine that an example is for."""
+    return read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
 
 
 def _with_constraint(script: JobScript, profile: Profile) -> str:
