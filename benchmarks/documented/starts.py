@@ -45,7 +45,7 @@ def _of_step(step: Step, nodes: int) -> list[Start]:
 
 
 def same(documented: list[Start], made: list[Start]) -> bool:
-    """Whether both start as many ranks with as many GPUs on as many nodes, as far as both say it."""
+    """Whether both start as many ranks, if both say how many, with as many GPUs on as many nodes."""
     pairs = zip(documented, made, strict=False)
     alike = all(a.gpus == b.gpus and (a.ranks == b.ranks or 0 in (a.ranks, b.ranks)) for a, b in pairs)
     return alike and len(documented) == len(made)

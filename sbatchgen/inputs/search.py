@@ -1,8 +1,8 @@
 """Finds profiles, templates and the project's sbatchgen.yaml.
 
-Templates and the `setup` of profiles become part of a script that the user runs. So a file found by
-searching is used only if no one but the user and root can write it, or if the user trusts its folder
-(SBATCHGEN_TRUST). A file that the user names is always used.
+Templates and the `setup` of profiles and of sbatchgen.yaml become part of a script that the user runs. So a
+file found by searching is used only if no one but the user and root can write it, or if the user trusts its
+folder (SBATCHGEN_TRUST). A file that the user names is always used.
 """
 
 from __future__ import annotations
