@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 RESOLVED = ("job_keys", "launch_arguments")
 TRAINERS = ("trainers",)  # jobs that are submitted here
-JOBS = ("limits", "demands", "logs", "option_values", "quotas")  # resolved jobs and scripts
+JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
 STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
 _SCRIPTS_WORDS = """
 directives foreign words misread_values processes command_strings emptiness rendezvous steps environment

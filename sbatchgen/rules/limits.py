@@ -1,4 +1,4 @@
-"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB252.
+"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB254.
 
 A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
 """
@@ -338,6 +338,32 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
         what += f"{job.array_tasks}: Slurm refuses it"
         yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
+
+
+@RULES.add_fit("SB253", "error", "a cluster that has ended", source="docs/reference/profile.md")
+def _ended(job: Job) -> Iterator[Hit]:
+    profile = job.profile
+    has_ended = profile.until is not None and profile.until.epoch < time.time()
+    if not has_ended or not isinstance(job, JudgedJob):
+        return
+    what = f"'{profile.name}' takes no jobs: it ended on {profile.until}"
+    if new := profile.successor:
+        yield Hit(NOWHERE, f"{what}, and '{new}' took its place", f"--profile {new}")
+    else:
+        yield Hit(NOWHERE, what, f"see {profile.url}; choose another profile", "warning")
+
+
+@RULES.add_fit("SB254", "error", "more GPUs than the partition gives", source="sacctmgr(1)")
+def _gpus_of_partition(job: Job) -> Iterator[Hit]:
+    asked = job.resources.nodes * job.resources.gpu_count
+    for name, partition in job.partitions.items():
+        for key, whose in GPUS_MAX.items():
+            most = getattr(partition, key)
+            if most is not None and asked > most:
+                what = f"{asked} GPUs are over the limit of partition '{name}', {most} for {whose}"
+                why_not = f"{most} GPUs at most for {whose}"
+                yield Hit(job.resources.gpu_option, what, f"ask for at most {most}", why_not=why_not)
+                break
 
 
 @RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
