@@ -14,7 +14,8 @@ def described(help_text: str, default: Any = None, *, make: Any = None, **more: 
 
     A key that is also a flag has more: its `group` in the help, `common` if the short help shows it, its
     `metavar`, its `flag` if that has another name, and `values`: the kind of names that a profile has for it,
-    see `completion.names_of`. It has `key` if YAML has another name than Python.
+    see `completion.names_of`. `key`: YAML has another name than Python. `extended`: a list to which `KEY+`
+    adds.
     """
     metadata = {"help": help_text, **more}
     if make:
@@ -76,6 +77,13 @@ def _keys_of(kind: Any) -> dict[str, Field[Any]]:
     inherited = {key.name for base in kind.__mro__[1:] if is_dataclass(base) for key in fields(base)}
     keys = sorted(fields(kind), key=lambda key: key.name in inherited)
     return {key.metadata.get("key", key.name): key for key in keys}
+
+
+def key_of(record: Any, name: str) -> Field[Any] | None:
+    """Return the field of a key; `KEY+` is that of KEY, a list to which it adds."""
+    known = keys_of(record)
+    added = known.get(name[:-1]) if name.endswith("+") else None
+    return added if added and added.metadata.get("extended") else known.get(name)
 
 
 def without_none(kind: Any) -> Any:

@@ -41,6 +41,25 @@ class Mode:
         return self.gpus != 0
 
 
+@frozen_record
+class Starter:
+    """What starts the tasks of launcher srun, one for each process. A new one is one more row here."""
+
+    name: str  # what users write
+    command: str  # as bash has it; its tasks are those of the allocation, in the order of nodes
+    ranks: str  # how tasks know their ranks: the flag --launcher of the training package
+
+
+# ibrun: TACC's, which starts the MPI that is loaded. mpirun of Open MPI, Intel MPI and MPICH takes the tasks
+# of each node from Slurm's variables (mpirun(1), "Slurm").
+STARTERS = {
+    starter.name: starter
+    for starter in (
+        Starter(name="srun", command="srun", ranks="srun"),
+        Starter(name="ibrun", command="ibrun", ranks="mpi"),
+        Starter(name="mpirun", command='mpirun -n "$SLURM_NTASKS"', ranks="mpi"),
+    )
+}
 LAUNCHERS = ("torchrun", "srun", "spawn")
 MODES = {
     mode.name: mode
@@ -56,6 +75,8 @@ COMMAND = Mode(name="command", title="a command", nodes=2)
 if TYPE_CHECKING:
     ModeName = str
     Launcher = str
+    StarterName = str
 else:
     ModeName = Literal[tuple(MODES)]
     Launcher = Literal[LAUNCHERS]
+    StarterName = Literal[tuple(STARTERS)]

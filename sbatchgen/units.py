@@ -412,6 +412,17 @@ class Citation(Text):
         return f"https://{host}{cited['repository']}/blob/{cited['commit']}/{cited['path']}#L{cited['first']}{until}"
 
 
+class DirectiveLine(Text):
+    """A comment of the script that another program than sbatch reads, as `#BB ...` and `#DW ...`."""
+
+    @classmethod
+    def parse(cls, text: str) -> DirectiveLine:
+        """# and a word in capitals, which is not SBATCH."""
+        if re.fullmatch(r"#(?!SBATCH\b)[A-Z]+ .*", Text.parse(text)) is None:
+            raise ValueError(f"'{text}' is not a line as '#DW jobdw capacity=1TB'; #SBATCH is for options")
+        return cls(text)
+
+
 class JobName(Text):
     """A job name that can also name a folder and a log."""
 

@@ -12,7 +12,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Layer, Level, layer
-from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
@@ -61,11 +61,14 @@ def resolved(
 ) -> ResolvedJob:
     """The plan of a mode with job keys and Slurm options as a command line would give them."""
     file = bundled("profiles") / f"{profile}.yaml" if isinstance(profile, str) else profile
-    options = {name: said.pop(name) for name in list(said) if name in NAMES}
-    spec = JobSpec(**said, options=SbatchOptions(**options), args=args or None)  # type: ignore[arg-type]
-    flags = layer(Level.COMMAND_LINE, spec, {})
-    places = {key: f"--{key.removeprefix('options.').replace('_', '-')}" for key in flags.values}
-    layers = [Layer(Level.COMMAND_LINE, flags.values, places)]
+    values: dict[str, Any] = {"args": args} if args else {}
+    for key, value in said.items():
+        if isinstance(value, dict):
+            values |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif value is not None:
+            values[f"options.{key}" if key in NAMES else key] = value
+    places = {key: f"--{key.removeprefix('options.').replace('_', '-')}" for key in values}
+    layers = [Layer(Level.COMMAND_LINE, values, places)]
     return resolve(_profile(file), layers, mode_name=mode, name=mode)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -26,7 +26,7 @@ from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.git import git
 from sbatchgen.inputs.document import Document, read_document
-from sbatchgen.inputs.profile import FactSource, Profile
+from sbatchgen.inputs.profile import OLD_DAYS, FactSource, Profile
 from sbatchgen.inputs.search import Places
 from sbatchgen.quoting import first_names, visible
 from sbatchgen.units import Citation
@@ -60,11 +60,21 @@ def cli(name: str, folder: Path) -> None:
     PROFILE is a name or a file. FOLDER is a git checkout of the documentation, a bare repository, or a folder
     with several; its newest commit counts. Exit status: 3 if cited lines changed, else 0.
     """
-    compared = compare(read_document(Places(here(), os.environ).profile(name), Profile), folder)
+    document = read_document(Places(here(), os.environ).profile(name), Profile)
+    compared = compare(document, folder)
     counts = Counter(each.state for each in compared)
     states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
     put(visible(f"{name}: {states or 'no sources'}"))
-    report(each.finding for each in compared if each.finding)
+    report([*(each.finding for each in compared if each.finding), *_old(name, document.value)])
+
+
+def _old(name: str, profile: Profile) -> Iterator[Finding]:
+    """Yield that somebody has to read the sources: lines that are the same may have been misread."""
+    if profile.age > OLD_DAYS:
+        what = f"{name}: the sources were last read {profile.age} days ago, on {profile.checked}"
+        yield Finding(
+            "warning", Problem(what, fix="compare the facts with them, and write the day as checked")
+        )
 
 
 def digest(lines: Sequence[str]) -> str:

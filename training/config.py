@@ -112,7 +112,7 @@ class Config:
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
     sync_bn: bool = _critical(False, "batch norms use the statistics of all GPUs (torch.nn.SyncBatchNorm)")
     find_unused_parameters: bool = _option(False, "for weights that some losses leave out: slower")
-    launcher: str = _option("auto", "what starts the processes", choices="auto torchrun srun spawn none")
+    launcher: str = _option("auto", "what starts the processes", choices="auto torchrun srun mpi spawn none")
     nproc_per_node: int = _option(0, "launcher spawn: processes on this node (default: one per GPU, else 1)")
     nnodes: int = _option(0, "launcher spawn: number of nodes (default: as Slurm says, else 1)")
     node_rank: int = _option(0, "launcher spawn with --nnodes: the index of this node, from 0")
@@ -210,7 +210,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield "--nproc-per-node needs --launcher spawn", "with torchrun, give torchrun --nproc-per-node"
     if config.nnodes and config.node_rank >= config.nnodes:
         yield f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}", "count from 0"
-    if config.dataparallel and config.launcher in {"torchrun", "srun", "spawn"}:
+    if config.dataparallel and config.launcher in {"torchrun", "srun", "mpi", "spawn"}:
         what = f"--dataparallel is one process, --launcher {config.launcher} is several"
         yield what, "leave one of them out"
 

@@ -29,8 +29,8 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 def main(argv: list[str]) -> int:
     """Run the trainer; returns its exit status, 128 + N if signal N ended it."""
     parser = argparse.ArgumentParser(prog="task.py", usage="%(prog)s [OPTIONS] -- TRAINER ARGS")
-    text = "srun: one rank per task; spawn: the trainer starts its own processes; none: one process"
-    parser.add_argument("--launcher", choices=("srun", "spawn", "none"), default="srun", help=text)
+    text = "srun, mpi: one rank per task; spawn: the trainer starts its own processes; none: one process"
+    parser.add_argument("--launcher", choices=("srun", "mpi", "spawn", "none"), default="srun", help=text)
     parser.add_argument("trainer", nargs="+", metavar="TRAINER")
     asked = parser.parse_args(argv)
     try:
@@ -44,12 +44,12 @@ def main(argv: list[str]) -> int:
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
-    """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers."""
+    """The trainer's environment, for srun and mpirun with their numbers as RANK, LOCAL_RANK, WORLD_SIZE."""
     # without the ranks that pyxis or an image has set
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}
-    if launcher == "srun":
-        place = detect(environ, "srun")
+    if launcher in ("srun", "mpi"):
+        place = detect(environ, launcher)
         environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
         environment.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_size))
     return environment

@@ -32,7 +32,7 @@ def job_of(example: Example) -> Job:
     """Return what only the author of a script decides: mode, launcher, nodes, GPUs, partition, software."""
     script, launch = example.script, main(example.script)
     assert launch is not None  # noqa: S101 - an example starts a training
-    profile = read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
+    profile = profile_of(example)
     many = launch.launcher is not None or (launch.tasks or 1) > 1
     partition = Text(script.resources.options.get("partition") or _with_constraint(script, profile))
     options: Job = {name: _OF_USERS[name] for name in profile.required}
@@ -51,6 +51,11 @@ def job_of(example: Example) -> Job:
         else:
             options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{kind}{count}")
     return job | _software(script, launch, profile) | {"options": options}
+
+
+def profile_of(example: Example) -> Profile:
+    """Return the bundled profile of the machine that an example is for."""
+    return read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
 
 
 def _with_constraint(script: JobScript, profile: Profile) -> str:
@@ -80,10 +85,10 @@ def _software(script: JobScript, launch: Launch, profile: Profile) -> Job:
     return {"runtime": runtime} | own
 
 
-def with_rest(job: Job, missing: list[Item]) -> Job:
+def with_rest(job: Job, wanted: list[Item], missing: list[Item]) -> Job:
     """Return the job with all that it can say of what its profile does not say."""
     said: dict[str, Job] = {key: {} for key in ("extra_options", "env", "step")}
-    options, more, binds = Job(job["options"]), Job(), []
+    options, more, binds = Job(job["options"]), _lists(wanted, missing), []
     for kind, name, value in missing:
         option = name.removeprefix("--")
         if kind == "variable":
@@ -104,6 +109,20 @@ def with_rest(job: Job, missing: list[Item]) -> Job:
         elif name.startswith("gres "):
             options |= {"gres": name.removeprefix("gres ") + value, "gpus": 1}
     return job | more | said | {"options": options, "binds": binds}
+
+
+def _lists(wanted: list[Item], missing: list[Item]) -> Job:
+    """Return the modules, where one is missing, and the arguments of torchrun."""
+    said, start = Job(), "torchrun --"
+    modules = [item for item in wanted if item.kind == "module"]
+    if not {*modules}.isdisjoint(missing):
+        said["modules"] = [
+            f"use {each.value}" * (each.name == "use") or each.value for each in modules if each.value
+        ]
+        said["module_start"] = next((each.name for each in modules if not each.value), "keep")
+    arguments = [item for item in missing if item.name.startswith(start)]
+    said["launcher_args"] = [f"{each.name[9:]}={each.value}".rstrip("=") for each in arguments]
+    return said
 
 
 def rendered(job: Job, folder: Path) -> JobScript:

@@ -131,7 +131,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     """Make a profile of the cluster of this machine.
 
     Asks Slurm for partitions, nodes, GPUs and limits. Comments say how to find out what Slurm does not know.
-    Read it, complete it, and check it with profile check.
+    Read it, complete it, and check it with profile check. --update copies a profile that is not yours.
     """
     from datetime import datetime
 
@@ -174,8 +174,7 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 
     places = Places(here(), os.environ)
     file = places.profile(name)
-    if copies := places.copies(file):
-        raise DocumentError.of(f"{name} is bundled with sbatchgen: make it your own first", fix=copies)
+    own = here() / places.own_copy(file)
     document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = updated(text, differences(document, cluster), today=today)
@@ -185,14 +184,15 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
         note(f"{name}: nothing to change")
         return
     decode(after, Profile, name=f"{file} with the cluster's values")
-    diff = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(file), lineterm="")
+    diff = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(own), lineterm="")
     put(visible("\n".join(diff)))
     if not yes and not sys.stdin.isatty():
         note("nothing was written: add --yes")
         return
     if not yes:
-        click.confirm(f"Write {visible(str(file))}?", abort=True, err=True)
-    files.write(file, after.encode(), before=before)
+        click.confirm(f"Write {visible(str(own))}?", abort=True, err=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    files.write(own, after.encode(), before=before if own.exists() else None)
 
 
 @profile.command("check")
@@ -218,7 +218,8 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
             of_profile = findings(file, places)
             if cluster:
                 stale = comparison.differences(_read(file), cluster)
-                of_profile = [*of_profile, *comparison.findings(stale, str(file), places.copies(file))]
+                fix = f"sbatchgen profile discover --update {name}" if places.own_copy(file) != file else ""
+                of_profile = [*of_profile, *comparison.findings(stale, str(file), fix)]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]
         reported[name] = [*of_profile]

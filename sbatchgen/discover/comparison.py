@@ -179,10 +179,10 @@ def _shown(value: Any) -> str:
     return str(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
-def findings(rows: Sequence[Difference], file: str, copies: str = "") -> Iterator[Finding]:
+def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterator[Finding]:
     """Report each stale value, and all that is new in one finding.
 
-    `copies` makes the user's own file of a bundled one, which is not to be edited.
+    `fix_all` makes the user's own file of one that is not to be edited.
     """
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
@@ -203,10 +203,10 @@ def findings(rows: Sequence[Difference], file: str, copies: str = "") -> Iterato
             what = f"{row.key} is {_cut(row.written)}, but the cluster has {theirs}"
             fix = f"write {key}: {theirs}" if row.severity != "info" else ""
         if row.at or row.live is None:
-            yield Finding(row.severity, Problem(what, row.at, fix and (copies or fix)))
+            yield Finding(row.severity, Problem(what, row.at, fix and (fix_all or fix)))
     if new := [row.key for row in rows if not row.at]:
         what = f"missing from the profile: {first_names(new, 5)}"
-        yield Finding("info", Problem(what, file, copies or f"sbatchgen profile discover --update {file}"))
+        yield Finding("info", Problem(what, file, fix_all or f"sbatchgen profile discover --update {file}"))
 
 
 def _cut(text: str) -> str:

@@ -17,7 +17,7 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, did_you_mean
 from sbatchgen.inputs.nodes import Problems, compose, cut, is_nothing, line_of
-from sbatchgen.keys import keys_of, without_none
+from sbatchgen.keys import key_of, keys_of, without_none
 from sbatchgen.units import whole_number
 
 T = TypeVar("T")
@@ -123,8 +123,13 @@ class _Decoder:
         before = self.problems.count
         where = f" in {path}" if path else ""
         for here, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
-            if key in known:
-                values[known[key].name] = self.decode(value, known[key].type, here)
+            field = key_of(kind, key)
+            if field and field.name in values:
+                self.fail(
+                    key_node, f"both {key.rstrip('+')} and {key.rstrip('+')}+{where}", "keep one of them"
+                )
+            elif field:
+                values[field.name] = self.decode(value, field.type, here)
             else:
                 fix = partial(_other_place, key, value, known)
                 self.fail(key_node, f"unknown key '{key}'{where}", fix)
@@ -208,6 +213,26 @@ def parse_scalar(text: str, kind: Any) -> Any:
         return kind.parse(text) if hasattr(kind, "parse") else whole_number(text) if kind is int else text
     except ValueError as error:
         raise ValueError(cut(str(error))) from error
+
+
+def parse_value(text: str, kind: Any) -> Any:
+    """Return the text as a `kind`; of a list it is [A, B], or one item.
+
+    Raises:
+        ValueError: With one sentence that says what is expected.
+    """
+    if get_origin(kind) is not tuple:
+        return parse_scalar(text, kind)
+    if not text.startswith("["):
+        return (parse_scalar(text, get_args(kind)[0]),)
+    problems = Problems("")
+    try:
+        value = _Decoder(problems).decode(compose(text, problems), kind, "the list")
+    except DocumentError as error:
+        raise ValueError(error.problems[0].what) from error
+    if problems.count:
+        raise ValueError(problems.error().problems[0].what)
+    return value
 
 
 def as_data(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
@@ -13,15 +13,16 @@ from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.options import SbatchOptions
-from sbatchgen.keys import without_none
+from sbatchgen.keys import key_of, without_none
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
     from sbatchgen.inputs.layers import Layer
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
+_NOT_SET = ("profile", "lint")  # by --set
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
-_OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
+_OPTION_TYPES = {key.name for key in fields(SbatchOptions)}
 
 
 class JobOption(click.Option):
@@ -94,7 +95,9 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
             problems.append(Problem(f"{flag} has no '='", flag.split()[0], "write --set NAME=VALUE"))
             continue
         try:
-            values[key], places[key] = _parsed(key, value), flag
+            parsed = _parsed(key, value)
+            several = key.endswith("+") and key in values
+            values[key], places[key] = (*values[key], *parsed) if several else parsed, flag
         except ValueError as error:
             problems.append(Problem(str(error), flag))
     if problems:
@@ -117,39 +120,46 @@ def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple
             flag_value = "true" if option.name == "step" else None
             yield key, rest if equals else flag_value, f"{flag} {name}"
     if args:
-        yield "args", args, "after --"
+        yield "args+", args, "after --"
 
 
 def _parsed(key: str, value: Any) -> Any:
-    from sbatchgen.inputs.document import parse_scalar  # not for completion, which reads no YAML
+    from sbatchgen.inputs.document import parse_scalar, parse_value  # not for completion, which reads no YAML
 
     if isinstance(value, bool):
         return value
-    if isinstance(value, tuple):
-        return tuple(parse_scalar(text, get_args(_JOB_TYPES[key])[0]) for text in value)
     kind = key_type(key)  # also of a value that is None: there may be no such key
-    return None if value is None else parse_scalar(value, kind)
+    if isinstance(value, tuple):
+        return tuple(parse_scalar(text, get_args(kind)[0]) for text in value)
+    return None if value is None else parse_value(value, kind)
 
 
 def key_type(key: str) -> Any:
-    """Return the type of a key as in "options.nodes", "env.NAME" or "resume".
+    """Return the type of a key as in "options.nodes", "env.NAME", "network.port_base" or "setup+".
 
     Raises:
-        ValueError: There is no such key, or it holds several values.
+        ValueError: There is no such key, or it holds keys of its own.
     """
-    head, dot, rest = key.partition(".")
-    if head == "options" and dot:
-        if rest not in _OPTION_TYPES:
-            raise ValueError(f"unknown option '{rest}': {did_you_mean(rest, _OPTION_TYPES)}")
-        return _OPTION_TYPES[rest]
-    if head in ("env", "extra_options", "step") and dot:
-        name_type, value_type = get_args(_JOB_TYPES[head])
-        name_type.parse(rest)
-        return without_none(value_type)
-    single = {field.name for field in fields(JobSpec) if field.default is not MISSING}
-    single -= {"args", "resume_args", "launcher_args", "binds", "profile"}
-    if key not in single and (option := key.replace("-", "_")) in _OPTION_TYPES:
-        raise ValueError(f"unknown key '{key}': write options.{option}=VALUE")
-    if key not in single:
-        raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*single, 'options.nodes', 'env.NAME'])}")
-    return _JOB_TYPES[key]
+    kind: Any = JobSpec
+    names = key.split(".")
+    for place, name in enumerate(names):
+        if get_origin(kind) is Mapping:
+            name_type, kind = get_args(kind)
+            name_type.parse(".".join(names[place:]))
+            return without_none(kind)
+        field = key_of(kind, name) if is_dataclass(kind) and key not in _NOT_SET else None
+        if field is None:
+            raise ValueError(_unknown(key, names))
+        kind = without_none(field.type)
+    if is_dataclass(kind) or get_origin(kind) is Mapping:
+        raise ValueError(f"'{key}' holds several values: write {key}.NAME=VALUE")
+    return kind
+
+
+def _unknown(key: str, names: list[str]) -> str:
+    if names[0] == "options" and len(names) == 2:
+        return f"unknown option '{names[1]}': {did_you_mean(names[1], _OPTION_TYPES)}"
+    if (option := key.replace("-", "_")) in _OPTION_TYPES:
+        return f"unknown key '{key}': write options.{option}=VALUE"
+    known = [name for name in _JOB_TYPES if name not in _NOT_SET]
+    return f"unknown key '{key}': {did_you_mean(key, [*known, 'options.nodes', 'env.NAME'])}"

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.inputs.start_settings import GpuRequest, PlaceSettings, list_key
 from sbatchgen.keys import described, record
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
@@ -24,7 +25,6 @@ from sbatchgen.units import (
 )
 
 launch_key, training_key = partial(described, group="Launch"), partial(described, group="Training")
-GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
 
 @record
@@ -39,7 +39,7 @@ class LintSpec:
 
 @record
 class _CommonKeys:
-    """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
+    """What a job may set in addition to `PlaceSettings`, whatever its runtime is; None is "not set here"."""
 
     profile: Text | None = described(
         "Profile of the cluster.", group="Job", metavar="NAME|FILE", common=True, values="profiles"
@@ -67,9 +67,9 @@ class _CommonKeys:
     trainer: Text | None = training_key(
         "Your own program instead of the bundled trainer.", metavar="FILE|MODULE", common=True
     )
-    args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
+    args: tuple[Argument, ...] | None = list_key("Arguments of the trainer.")
     checkpoint: Argument | None = described("Your trainer's checkpoints: a file, or a pattern with * and ?.")
-    resume_args: tuple[Argument, ...] | None = described(
+    resume_args: tuple[Argument, ...] | None = list_key(
         "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
     )
     metrics: LinePattern | None = training_key(
@@ -89,7 +89,7 @@ class _CommonKeys:
     step: Mapping[StepOption, Text] = launch_key(
         "Option of srun for the training; without =VALUE, a flag.", make=dict, metavar="NAME[=VALUE]"
     )
-    launcher_args: tuple[Argument, ...] | None = described(
+    launcher_args: tuple[Argument, ...] | None = list_key(
         "Arguments of torchrun, as --tee=3; {env:NAME} as in args."
     )
     requeue_on_timeout: bool | None = training_key(
@@ -167,7 +167,7 @@ RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtim
 
 def _all_keys() -> list[tuple[str, Any, Any]]:
     """Return name, type and field of each key, those of the runtimes after the keys that they name."""
-    keys = [(key.name, key.type, key) for key in fields(_CommonKeys)]
+    keys = [(key.name, key.type, key) for kind in (_CommonKeys, PlaceSettings) for key in fields(kind)]
     for key in reversed(RUNTIME_KEYS.values()):
         names = [name for name, _, _ in keys]
         keys.insert(names.index(key.field.metadata["after"]) + 1, (key.name, key.kind, key.field))
@@ -198,7 +198,7 @@ if TYPE_CHECKING:
     class ProgramSpec(_ProgramKeys, _CommonKeys):
         """One of several programs of a job."""
 
-    class JobSpec(_CommonKeys):
+    class JobSpec(_CommonKeys, PlaceSettings):
         """Everything a job may set."""
 
         programs: Mapping[ProgramName, ProgramSpec]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
 from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.options import NAMES, SbatchOptions
-from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import keys_of, without_none
 
 
@@ -50,47 +48,29 @@ class Layer(NamedTuple):
 
 
 def layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
-    """The values of a job spec under flat keys."""
-    values: dict[str, Any] = {}
-    for field in fields(JobSpec):
-        value = getattr(spec, field.name)
-        if field.name == "options":
-            values |= option_values(value)
-        elif field.name == "lint":
-            continue  # about scripts, not about the job
-        elif isinstance(value, Mapping):
-            values |= {f"{field.name}.{key}": item for key, item in value.items()}
-        elif value is not None:
-            values[field.name] = value
+    """The values of a job spec under flat keys; none of `lint`, which is about scripts, not about the job."""
+    made = settings_layer(level, spec, places)
+    values = {key: value for key, value in made.values.items() if not key.startswith(("lint.", "programs."))}
+    values |= {f"programs.{name}": program for name, program in spec.programs.items()}
     return Layer(level, values, places)
 
 
-def option_values(options: SbatchOptions) -> dict[str, Any]:
-    """The options that are set: "options.nodes" -> 4."""
-    return {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
-
-
-_KEYS = {name: f"options.{name}" for name in NAMES}
-
-
 def settings_layer(
-    level: Level, record: JobSettings, places: Mapping[str, str], below: str = "", *, defaults: bool = False
+    level: Level, record: Any, places: Mapping[str, str], below: str = "", *, kind: Any = None
 ) -> Layer:
-    """Return the settings of a profile or a partition under flat keys: "network.port_base" -> 20000.
+    """Return what is written of a record under flat keys: "network.port_base" -> 20000, "setup+" -> (...).
 
-    `below` is the key that holds the record, with a dot at its end; `defaults`: values that are not written
-    count.
+    `below` is the key that holds the record, with a dot at its end; `kind` has the keys that count, if not
+    the record itself.
     """
     values: dict[str, Any] = {}
     where: dict[str, str] = {}
     written = {place.removeprefix(below).partition(".")[0] for place in places if place.startswith(below)}
-    for name, field in keys_of(JobSettings).items():
-        for key, value in _leaves(getattr(record, field.name), name) if defaults or name in written else ():
-            place = places.get(f"{below}{key}")
-            if defaults or place:
-                values[key] = value
-            if place:
-                where[key] = place
+    for name, field in keys_of(kind or record).items():
+        for key in (name, f"{name}+"):
+            for leaf, value in _leaves(getattr(record, field.name), key) if key in written else ():
+                if place := places.get(f"{below}{leaf}"):
+                    values[leaf], where[leaf] = value, place
     return Layer(level, values, where)
 
 
@@ -107,7 +87,9 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, value
         return
     for name, item in items:
-        yield from _leaves(item, f"{key}.{name}") if item is not None else ()
+        if item is None and isinstance(value, Mapping):
+            yield f"{key}.{name}", None  # of the shell that submits
+        yield from _leaves(item, f"{key}.{name}")
 
 
 def record_of(kind: Any, values: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
@@ -53,6 +54,24 @@ class NodeFacts:
         return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
+# Whose GPUs the keys of `GpuLimits` count.
+GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
+
+
+OLD_DAYS = 180  # from here on the facts of a profile are worth a look
+
+
+@record
+class GpuLimits:
+    """How many GPUs somebody may have at a time; None is "not known"."""
+
+    gpus_max: int | None = described("Most GPUs of a job.")
+    gpus_max_user: int | None = described("Most GPUs of all running jobs of a user (MaxTRESPerUser).")
+    gpus_max_account: int | None = described(
+        "Most GPUs of all running jobs of an account (MaxTRESPerAccount)."
+    )
+
+
 @record
 class NodeShape(NodeFacts):
     """A kind of node of a partition."""
@@ -61,7 +80,7 @@ class NodeShape(NodeFacts):
 
 
 @record
-class Partition(JobSettings, NodeFacts):
+class Partition(JobSettings, NodeFacts, GpuLimits):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
@@ -74,10 +93,15 @@ class Partition(JobSettings, NodeFacts):
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    processes_per_gpu: Count = described(
+        "Processes of a job on each GPU, as 2 where each of two tiles is a device.", make=lambda: Count(1)
+    )
     gpu_cpus: tuple[CpuList, ...] = described(
         "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.", ()
     )
-    gpu_type: Text | None = described("Type of the GPUs, as a100.")
+    gpu_type: Text | None = described(
+        "Type of the GPUs, as a100; of several, the one of a job that names none."
+    )
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
@@ -180,7 +204,7 @@ class Partition(JobSettings, NodeFacts):
                 yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
         if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
             yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
-        if self.gpu_type_required and not (self.gpus_typed and self.only_type()):
+        if self.gpu_type_required and not (self.gpus_typed and (self.only_type() or self.gpu_types)):
             yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
         yield from self._ranges_at_fault()
         time, most = self.options.time, self.time_max
@@ -211,12 +235,11 @@ class Paths:
 
 
 @record
-class Qos:
-    """Limits of a quality of service on one job."""
+class Qos(GpuLimits):
+    """Limits of a quality of service."""
 
     time_max: Duration | None = described("Longest time limit.")
     nodes_max: int | None = described("Most nodes of a job.")
-    gpus_max: int | None = described("Most GPUs of a job.")
     cpus_max: int | None = described("Most CPUs of a job.")
     nodes_min: int | None = described("Fewest nodes of a job (MinTRES).")
     gpus_min: int | None = described("Fewest GPUs of a job (MinTRES).")
@@ -303,6 +326,8 @@ class Profile(JobSettings):
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
     checked: Text = required("Date on which they were last verified, as 2026-01-31.")
+    until: Moment | None = described("When it ended or will end, as 2026-08-31.")
+    successor: Text | None = described("The profile of what takes its place then.")
     site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")
@@ -328,7 +353,9 @@ class Profile(JobSettings):
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
-    gpu_vendor: Literal["nvidia", "amd"] = described("Who made the GPUs.", "nvidia")
+    gpu_vendor: Literal["nvidia", "amd", "intel"] = described(
+        "Who made the GPUs. On Intel's a trainer of your own trains, with xccl or ccl.", "nvidia"
+    )
     paths: Paths = described("Folders.", make=Paths)
     modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
     template: Text | None = described("Template of the script.")
@@ -336,6 +363,14 @@ class Profile(JobSettings):
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
+
+    @property
+    def age(self) -> int:
+        """Days since its facts were verified; 0 if `checked` is not a date."""
+        try:
+            return int(time.time() - Moment.parse(self.checked).epoch) // 86400
+        except ValueError:
+            return 0
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

@@ -1,8 +1,8 @@
 """Finds profiles, templates and the project's sbatchgen.yaml.
 
-Templates and the `setup` of profiles become part of a script that the user runs. So a file found by
-searching is used only if no one but the user and root can write it, or if the user trusts its folder
-(SBATCHGEN_TRUST). A file that the user names is always used.
+Templates and the `setup` of profiles and of sbatchgen.yaml become part of a script that the user runs. So a
+file found by searching is used only if no one but the user and root can write it, or if the user trusts its
+folder (SBATCHGEN_TRUST). A file that the user names is always used.
 """
 
 from __future__ import annotations
@@ -146,7 +146,6 @@ class Places:
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
         from sbatchgen.inputs.trust import doubt  # most people have no files of their own
-        from sbatchgen.quoting import word
 
         start = self._starts.get(trust)
         for subject, part in parts:
@@ -197,12 +196,11 @@ class Places:
         """The file of a new profile of the user."""
         return f"{self._of_user('XDG_CONFIG_HOME', '.config') or '.'}/sbatchgen/profiles/mycluster.yaml"
 
-    def copies(self, file: Path) -> str:
-        """Return the command that makes a profile of the user of a bundled one; "" for another's file."""
-        if file.parent.resolve() != bundled("profiles").resolve():
-            return ""
-        folder = word(self.new_profile.rpartition("/")[0])
-        return f"mkdir -p {folder}; sbatchgen profile show {file.stem} > {folder}/{file.name}"
+    def own_copy(self, file: Path) -> Path:
+        """Return the user's own file of a profile: itself, or a copy if it is bundled, or others' file."""
+        is_bundled = file.parent.resolve() == bundled("profiles").resolve()
+        is_foreign = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
+        return Path(self.new_profile).with_name(file.name) if is_bundled or is_foreign else file
 
     def _is_profile(self, file: Path) -> bool:
         root = file.parents[1]

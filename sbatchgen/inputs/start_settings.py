@@ -1,20 +1,32 @@
-"""How jobs start: the keys that a profile and each of its partitions may have."""
+"""How jobs start: the keys that a profile, each of its partitions and modes, and a job may have."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import make_dataclass
+from functools import partial
 from typing import Any, Literal
 
-from sbatchgen.inputs.job_file import GpuRequest
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described, record
-from sbatchgen.modes import Launcher
+from sbatchgen.modes import Launcher, StarterName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
-from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, StepOption, Text
+from sbatchgen.units import (
+    Argument,
+    Count,
+    DirectiveLine,
+    EnvName,
+    EnvValue,
+    Port,
+    ShellPath,
+    StepOption,
+    Text,
+)
 
+GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
+list_key = partial(described, extended=True)  # `KEY+` adds to what the places below say
 # Keys with lines of shell, in the order in which they run.
-SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
+SETUPS = ("setup_before_modules", "setup", "setup_per_node", "setup_after_runtime", "setup_per_task")
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
 # Keys of `network` that are variables of the training, with the variable's name in lower case.
@@ -58,10 +70,15 @@ Runtimes: Any = make_dataclass(
     repr=False,
 )
 
+_Visibility = Literal["node", "task"]
+_VISIBILITY = described(
+    "The GPUs that a task sees: those of the node, or its own alone, as device 0. [default: node]"
+)
+
 
 @record
 class StartSettings:
-    """What may also differ by launcher. A new key is a field here, and `resolved.settings.KEY` its value."""
+    """What may also differ by launcher."""
 
     env: Mapping[EnvName, EnvValue] = described(
         "Variables of the job, in order; the job expands ${NAME} in their values.", make=dict
@@ -71,13 +88,56 @@ class StartSettings:
         "Options of srun, by their long names: true for one without a value, false to leave one out.",
         make=dict,
     )
-    gpu_visibility: Literal["node", "task"] | None = described(
-        "The GPUs that a task sees: those of the node, or its own alone, as device 0. [default: node]"
-    )
+    gpu_visibility: _Visibility | None = _VISIBILITY
 
 
 @record
-class ModeSettings(SbatchOptions):
+class PlaceSettings:
+    """What each place may say: profile, partition, mode, sbatchgen.yaml, job and command line, the last wins.
+
+    Mappings are laid over each other key by key, lists as a whole; `KEY+` adds to a list. A new key is a
+    field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
+    """
+
+    directives: tuple[DirectiveLine, ...] = list_key(
+        "Lines at the head of the script that other programs read, as '#DW jobdw ...' (burst buffers).", ()
+    )
+    modules: tuple[Text, ...] = list_key("Modules to load, in order; use PATH adds a folder of modules.", ())
+    module_start: Literal["purge", "reset", "keep"] | None = described(
+        "What to do with modules that are loaded already. [default: purge, if modules are given]"
+    )
+    setup_before_modules: tuple[Text, ...] = list_key(
+        "Lines of shell to run before the modules are loaded.", ()
+    )
+    setup: tuple[Text, ...] = list_key("Lines of shell to run before the runtime is set up.", ())
+    setup_per_node: tuple[Text, ...] = list_key(
+        "Lines of shell that run once on each node, before the runtime is set up.", ()
+    )
+    setup_after_runtime: tuple[Text, ...] = list_key("Lines of shell to run once the runtime is set up.", ())
+    setup_per_task: tuple[Text, ...] = list_key(
+        "Lines of shell that run in each task of the training's step, before its program.", ()
+    )
+    starter: StarterName | None = described(
+        "What starts the tasks of launcher srun; `step` is for srun alone. [default: srun]"
+    )
+    python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
+    user_packages: bool | None = described(
+        "Whether Python finds what pip install --user has installed. [default: false, without PYTHONUSERBASE]"
+    )
+    master_addr: Text | None = described(
+        "Command that prints the address of the first node, where it runs. [default: the node's name]"
+    )
+    network: Network = described("How processes on several nodes find each other.", make=Network)
+    gpu_visibility: _Visibility | None = _VISIBILITY
+    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
+
+    def facts(self, runtime: Runtime) -> Any:
+        """Return what is written of a runtime, as its `Facts`."""
+        return getattr(self.runtimes, runtime.attribute, None)
+
+
+@record
+class ModeSettings(SbatchOptions, PlaceSettings):
     """What holds for one mode."""
 
     step: Mapping[StepOption, Text] = described("Options of srun, by their long names.", make=dict)
@@ -100,45 +160,18 @@ def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, st
 
 
 @record
-class JobSettings(StartSettings):
-    """How jobs start. What a partition writes wins over the profile, mappings key by key, lists as a whole.
-
-    A new key is a field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
-    """
+class JobSettings(StartSettings, PlaceSettings):
+    """How jobs start, as a profile and a partition say it."""
 
     gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
-    modules: tuple[Text, ...] = described("Modules to load, in order; use PATH adds a folder of modules.", ())
-    module_start: Literal["purge", "reset", "keep"] | None = described(
-        "What to do with modules that are loaded already. [default: purge, if modules are given]"
-    )
-    setup_before_modules: tuple[Text, ...] = described(
-        "Lines of shell to run before the modules are loaded.", ()
-    )
-    setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
-    setup_after_runtime: tuple[Text, ...] = described("Lines of shell to run once the runtime is set up.", ())
-    setup_per_node: tuple[Text, ...] = described(
-        "Lines of shell that run once on each node, before the training.", ()
-    )
-    setup_per_task: tuple[Text, ...] = described(
-        "Lines of shell that run in each task of the training's step, before its program.", ()
-    )
-    master_addr: Text | None = described(
-        "Command that prints the address of the first node, where it runs. [default: the node's name]"
-    )
-    network: Network = described("How processes on several nodes find each other.", make=Network)
     runtime: RuntimeName | None = described(
         "Where Python comes from, unless the job says otherwise. [default: host]"
     )
     launcher: Launcher | None = described(
         "How processes start, unless the job says otherwise. [default: torchrun]"
     )
-    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
     gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
     launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
-
-    def facts(self, runtime: Runtime) -> Any:
-        """Return what is written of a runtime, as its `Facts`."""
-        return getattr(self.runtimes, runtime.attribute, None)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

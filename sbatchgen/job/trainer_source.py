@@ -22,6 +22,7 @@ MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files
 
 _PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
+WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
 _STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
 _DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
 _GROUP = re.compile(

@@ -17,7 +17,7 @@ from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.inputs.start_settings import SETUPS, JobSettings
+from sbatchgen.inputs.start_settings import SETUPS, PlaceSettings
 from sbatchgen.lint.lint_settings import checked
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
@@ -65,15 +65,23 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of shell that bash can't parse; they are not run."""
-    records: dict[str, JobSettings] = {"": profile.value}
-    records |= {f"partitions.{name}.": each for name, each in profile.value.partitions.items()}
+    records: dict[str, PlaceSettings] = {"": profile.value}
+    for kind in ("partitions", "modes"):
+        records |= {f"{kind}.{name}.": each for name, each in getattr(profile.value, kind).items()}
     keys = [(below, settings, key) for below, settings in records.items() for key in (*SETUPS, "master_addr")]
     for below, settings, name in keys:
         key, value = f"{below}{name}", getattr(settings, name)
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
             what = f"{key}: bash can't read it: line {line}: {message}"
-            yield Finding("error", Problem(what, profile.places[key], "write whole commands, one a line"))
+            yield Finding(
+                "error",
+                Problem(
+                    what,
+                    profile.places.get(key) or profile.places[f"{key}+"],
+                    "write whole commands, one a line",
+                ),
+            )
 
 
 def _sources(profile: Document[Profile]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from sbatchgen.executables.command_options import Given, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.plan.batch_job import Grant
-from sbatchgen.plan.step import number_of
+from sbatchgen.plan.step import GPU_VARIABLES, number_of
 from sbatchgen.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
@@ -213,7 +213,8 @@ def _process(
     start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
 ) -> StartedProcess:
     environment = start.environment
-    gpus = [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    mask = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
+    gpus = [part for part in mask.split(",") if part.isdecimal()]
     given = options_of_srun((step.name, *step.words)) if step else ()
     images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
     cpus = held.cpus[0]

@@ -9,8 +9,8 @@ from sbatchgen.render import arguments, launch
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import VARIABLE
 
-# For every job: print lines at once, and ignore packages in ~/.local.
-COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
+COMMON_ENV = {"PYTHONUNBUFFERED": "1"}  # print lines at once
+NO_USER_PACKAGES = {"PYTHONNOUSERSITE": "1"}  # ignore packages in ~/.local
 
 
 def variables(resolved: ResolvedJob) -> dict[str, str]:
@@ -27,7 +27,9 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.own_folders(resolved),
     )
-    own_way = ["PYTHONPATH"] if resolved.runtime.is_container else []  # see `launch.command`
+    own_way = (
+        ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
+    )  # see `launch.command`
     return tuple(name for name in exported if name not in own_way)
 
 
@@ -45,10 +47,18 @@ def lines(resolved: ResolvedJob) -> Iterator[str]:
     yield from _own(resolved)
 
 
+def for_nodes(resolved: ResolvedJob) -> Iterator[str]:
+    """The words of each `export` before the setup of nodes: the run folder, and the job's own variables."""
+    yield "RUN_DIR"
+    yield from _own(resolved)
+
+
 def _own(resolved: ResolvedJob) -> Iterator[str]:
     """The job's own variables; bash expands a value before it sets the variables of the same `export`."""
     plain: list[str] = []
     for name, value in resolved.env.items():
+        if name in resolved.extended:
+            continue  # see `launch.command`
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
             yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"
@@ -59,7 +69,7 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _common(resolved: ResolvedJob) -> dict[str, str]:
-    exports = dict(COMMON_ENV)
+    exports = COMMON_ENV | (NO_USER_PACKAGES if resolved.hides_user_packages else {})
     if resolved.programs:  # each has its own CPUs
         return exports | resolved.runtime.exports(resolved)
     if resolved.profile.scheduler != "none" and not _shares_whole_nodes(resolved):

@@ -123,8 +123,11 @@ def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
 
     The variable `here` holds the folder of submission.
     """
-    if not resolved.runtime.mounts_own:
-        return ()
+    return needed(resolved, here) if resolved.runtime.mounts_own else ()
+
+
+def needed(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
+    """What a container must see of the cluster, in the words of `mounts`."""
     binds = resolved.software.get("binds") or ()
     bound = [bind for bind in binds if ":" not in bind]
 
@@ -161,6 +164,9 @@ def targets(mounted: Iterable[str]) -> str:
 
 def _step(resolved: ResolvedJob) -> Iterator[str]:
     if not resolved.slurm:
+        return
+    if resolved.starter.name != "srun":
+        yield resolved.starter.command
         return
     options = [
         f"--{name}={word}" if word else f"--{name}"
@@ -237,7 +243,11 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
     changes += resolved.runtime.environment_changes(resolved)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])
-    if contained and "PYTHONPATH" in resolved.env:  # before the image's, which is known only in there
+    for name, ends in resolved.extended.items():  # of the image's own value, which is known only in there
+        for value, made in zip(ends, (rf"\$0\${name}", rf"\${name}\$0"), strict=True):
+            if value:
+                yield rf'sh -c "{name}={made} exec \"\$@\"" {quoting.value(value)}'
+    if contained and "PYTHONPATH" in resolved.env.keys() - resolved.extended.keys():  # before the image's own
         yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 
@@ -246,10 +256,10 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         return  # its arguments are all
     ours = '"$CODE_DIR/training"'
     trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
-    python = "python3"
+    python = quoting.value(resolved.settings.python or "python3")
     mask = MASKS[resolved.gpu_vendor][0]
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
-        python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
+        python = f"env {mask}= {python}"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
     if resolved.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
@@ -262,11 +272,16 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
             [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
         )
     elif trainer and (resolved.launcher or _may_inherit_rank(resolved)):
-        yield f'{python} "$CODE_DIR/training/task.py" --launcher {resolved.launcher or "none"} -- {started}'
+        yield f'{python} "$CODE_DIR/training/task.py" --launcher {_ranks(resolved)} -- {started}'
     elif trainer:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])
+
+
+def _ranks(resolved: ResolvedJob) -> str:
+    """How a process of the training package knows its rank."""
+    return resolved.starter.ranks if resolved.launcher == "srun" else resolved.launcher or "none"
 
 
 def _may_inherit_rank(resolved: ResolvedJob) -> bool:
@@ -295,7 +310,7 @@ def _flags(resolved: ResolvedJob) -> Iterator[str]:
     if resolved.mode.flag:
         yield resolved.mode.flag
     if resolved.launcher != "torchrun":
-        yield f"--launcher {resolved.launcher or 'none'}"
+        yield f"--launcher {_ranks(resolved)}"
     if resolved.launcher == "spawn":
         yield f"--nproc-per-node={arguments.nproc(resolved)}{_nodes(resolved)}"
 

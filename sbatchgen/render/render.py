@@ -228,7 +228,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
         | {
             "directives": directives if resolved.slurm else [],
             **{name: getattr(resolved, name) for name in _OF_JOB},
-            **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS[:3]},
+            **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS if "_per_" not in name},
             "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
             "requeue_on_node_fail": waits_for_requeue,
@@ -241,8 +241,10 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "points_carried": sweep is not None and sweep.carried,
             "array_element": bool(array) and sweep is None and not one_at_a_time(array),
             "array": bool(array),
+            "other_directives": resolved.settings.directives if resolved.slurm else (),
             "module_lines": tuple(_modules(resolved)),
             "setup_per_node": launch.node_setup(resolved),
+            "node_lines": tuple(exports.for_nodes(resolved)),
             "master_addr": resolved.settings.master_addr or "",
             # of a module or of setup: a virtual environment may use their packages
             "keeps_pythonpath": resolved.runtime.may_use_modules

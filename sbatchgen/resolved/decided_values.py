@@ -19,11 +19,13 @@ class DecidedValues:
         self.ranks: dict[str, int] = {}  # of the layer of each value
 
     def lay(self, over: Layer) -> None:
-        """Lay a layer over all that are there."""
+        """Lay a layer over all that are there; `KEY+` adds to the list that is there."""
         rank = max(self.ranks.values(), default=0) + 1
-        for key, value in over.values.items():
-            place = over.places.get(key)  # none for a default of the profile's own
-            self.set(key, value, Origin(over.level, place) if place else BY_DEFAULT)
+        for written, value in over.values.items():
+            key = written.removesuffix("+")
+            whole = value if key == written else (*self.values.get(key, ()), *value)
+            place = over.places.get(written)  # none for a default of the profile's own
+            self.set(key, whole, Origin(over.level, place) if place else BY_DEFAULT)
             self.ranks[key] = rank
 
     def set(self, key: str, value: Any, origin: Origin) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition, Profile
+from sbatchgen.inputs.profile import GPUS_MAX, GpuLimits, NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.modes import Mode
 from sbatchgen.resolved.decided_values import DecidedValues
 from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
@@ -84,13 +84,17 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     elif any(kind.gpu_types for kind in kinds):
         best, why = 1, "a slice of a GPU: NCCL uses no others"
     names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
+    limiting: list[tuple[str, GpuLimits]] = [
+        (f"qos {name}", profile.qos[name]) for name in names if name in profile.qos
+    ]
     limits = [
         (limit, name)
-        for name in names
-        if name in profile.qos and (limit := profile.qos[name].gpus_max) is not None
+        for name, holder in [("the partition", partition), *limiting]
+        for key in GPUS_MAX
+        if (limit := getattr(holder, key)) is not None
     ]
     if limits and nodes * best > min(limits)[0] >= nodes:
-        best, why = min(limits)[0] // nodes, f"qos {min(limits)[1]} allows {min(limits)[0]} GPUs"
+        best, why = min(limits)[0] // nodes, f"{min(limits)[1]} allows {min(limits)[0]} GPUs"
     slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
     types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= best and kind}
     if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
@@ -140,7 +144,7 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if partition.gpu_type_required and ":" not in count:
+    if partition.gpu_type_required and partition.only_type() and ":" not in count:
         count = f"{partition.only_type()}:{count}"
     if form == "gpus" and "," not in count:
         kind, _, each = count.rpartition(":")

@@ -12,6 +12,8 @@ from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.inputs.start_settings import PlaceSettings
+from sbatchgen.keys import keys_of
 from sbatchgen.resolved.choice import in_short
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import FIRST
@@ -19,8 +21,21 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
-_JOB_KEYS = {field.name for field in fields(JobSpec)}
-_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint", "programs")
+_OF_PLACES = frozenset(keys_of(PlaceSettings))
+_NOT_SHOWN = (
+    *(
+        "profile",
+        "mode",
+        "options",
+        "extra_options",
+        "env",
+        "step",
+        "lint",
+        "programs",
+        "network",
+        "runtimes",
+    ),
+)
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (
@@ -52,7 +67,7 @@ def settings(request: Request) -> Iterator[Setting]:
     yield Setting(name="profile", value=name, by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
-    keys += [key for key in resolved.origins if _of_settings(resolved, key)]
+    keys += [key for key in resolved.origins if _is_inner(resolved, key)]
     keys += [f"step.{name}" for name in resolved.step]
     keys += [f"env.{name}" for name in resolved.env]
     keys += [f"extra_options.{name}" for name in resolved.extra_options]
@@ -97,7 +112,7 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
         overrode = [
             (other, by)
             for other, by in resolved.overridden.get(key, ())
-            if _text(other) != _text(value) and _was_meant(key, by, instead=origin)
+            if not _has(value, other) and _was_meant(key, by, instead=origin)
         ]
         if overrode or _untyped(key, origin, _text(value)):
             yield _setting(key, value, origin, overrode)
@@ -116,6 +131,12 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
     return origin.level is Level.PROJECT
+
+
+def _has(value: Any, other: Any) -> bool:
+    """Whether a value is another one, or a list that adds to it."""
+    added = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
+    return (added and bool(other)) or _text(value) == _text(other)
 
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
@@ -139,12 +160,11 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
     )
 
 
-def _of_settings(resolved: ResolvedJob, key: str) -> bool:
-    """Whether somebody has set how jobs start, by a key that no job has."""
-    head, _, rest = key.partition(".")
+def _is_inner(resolved: ResolvedJob, key: str) -> bool:
+    """Whether it is a key of `network`, or of this job's runtime that no key of the job stands for."""
     runtime = resolved.runtime
-    of_job = head in _JOB_KEYS or rest in {f"{runtime.name}.{each.fact}" for each in runtime.keys}
-    return not of_job and hasattr(resolved.settings, head) and resolved.origin(key).level > Level.DEFAULT
+    of_job = {f"runtimes.{runtime.name}.{each.fact}" for each in runtime.keys}
+    return key not in of_job and key.startswith(("network.", f"runtimes.{runtime.name}."))
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
@@ -153,7 +173,7 @@ def _value(resolved: ResolvedJob, key: str) -> Any:
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")
         return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
-    known = resolved.software.get(head, getattr(resolved, head, None))
+    known = resolved.software.get(head, None if head in _OF_PLACES else getattr(resolved, head, None))
     holder = getattr(resolved.settings, head, None) if known is None else known
     if not dot:
         return holder if holder != () else None

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
-from sbatchgen.inputs.layers import Layer, Level, option_values, settings_layer
+from sbatchgen.inputs.layers import Layer, Level, settings_layer
+from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.modes import Mode
 from sbatchgen.units import Text
 
@@ -54,16 +56,14 @@ def profile_layers(
     parts = [("gpu_options.", "options.")] * uses_gpus + [(f"launchers.{launcher}.", "")] * bool(
         mode.launchers
     )
-    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, defaults=True), parts)
-    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
+    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
+    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings)
     yield from _with_parts(here, parts)
     if mode.name in cluster.modes:
-        of_mode, start = cluster.modes[mode.name], f"modes.{mode.name}"
-        values = option_values(of_mode)
-        written = {key: key.replace("options", start, 1) for key in values}
-        written |= {f"step.{name}": f"{start}.step.{name}" for name in of_mode.step}
-        values |= {f"step.{name}": value for name, value in of_mode.step.items()}
-        yield Layer(Level.PARTITION, values, {key: places.get(name, name) for key, name in written.items()})
+        of_mode = settings_layer(Level.PARTITION, cluster.modes[mode.name], places, f"modes.{mode.name}.")
+        keys = {key: f"options.{key}" if key in NAMES else key for key in of_mode.values}
+        values = {name: of_mode.values[key] for key, name in keys.items()}
+        yield Layer(Level.PARTITION, values, {name: of_mode.places[key] for key, name in keys.items()})
 
 
 def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:

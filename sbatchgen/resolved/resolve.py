@@ -64,7 +64,7 @@ def resolve(
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
-    _join_args(values, layers)
+    _join_args(values)
     _choose_runtime(values, layers)
     for key, value in _DEFAULTS.items():
         values.derive(key, value, "default")
@@ -74,7 +74,7 @@ def resolve(
     values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
     others = take_other_gres(values)
     gpus, shards = gpus_and_shards(values, cluster, partition, mode)
-    nproc = derive_tasks(values, gpus, shards, mode)
+    nproc = derive_tasks(values, partition, gpus, shards, mode)
     derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
     emit_gpus(values, partition, gpus)
@@ -82,11 +82,8 @@ def resolve(
     return _resolved_job(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
-def _join_args(values: DecidedValues, layers: Sequence[Layer]) -> None:
-    """Append the job's arguments to those of the profile: the trainer takes the last of two."""
-    given = [each for each in layers if "args" in each.values]
-    if len(given) > 1 and given[-1].level is Level.COMMAND_LINE:
-        values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
+def _join_args(values: DecidedValues) -> None:
+    """Arguments of the launcher that come after others, where they win: the job's after the profile's."""
     if here := values.get(LAUNCHER_ARGS):
         by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
         values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
@@ -121,7 +118,7 @@ def _derive_runtime(values: DecidedValues) -> None:
         value, origin = values.get(written), values.origins.get(written, BY_DEFAULT)
         if isinstance(value, tuple) and value:
             values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
-        elif value and key.name not in values.values:
+        elif value and values.ranks.get(written, 0) > values.ranks.get(key.name, 0):
             values.set(key.name, value, origin)
             values.overridden[key.name] = values.overridden.get(written, ())
 

@@ -14,7 +14,7 @@ from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import frozen_record
-from sbatchgen.modes import COMMAND, Mode
+from sbatchgen.modes import COMMAND, STARTERS, Mode, Starter
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runtimes.base import Runtime
 from sbatchgen.sbatch.gres import requested, requested_gpus
@@ -148,6 +148,24 @@ class ResolvedJob:
     def gpu_visibility(self) -> str:
         """Which GPUs a task sees: all GPUs of its node ("node"), or only the GPUs of the task ("task")."""
         return self.settings.gpu_visibility or "node"
+
+    @property
+    def starter(self) -> Starter:
+        """What starts the tasks of the training."""
+        return STARTERS[(self.launcher == "srun" and self.settings.starter) or "srun"]
+
+    @property
+    def extended(self) -> dict[str, tuple[str, str]]:
+        """The variables whose values extend what the container has: what comes before and after that."""
+        parts = {name: (value or "").split(f"${{{name}}}") for name, value in self.env.items()}
+        inside = self.runtime.is_container
+        return {name: (two[0], two[1]) for name, two in parts.items() if inside and len(two) == 2}
+
+    @property
+    def hides_user_packages(self) -> bool:
+        """Whether Python does not find what pip install --user has installed."""
+        wanted = self.settings.user_packages
+        return "PYTHONUSERBASE" not in self.env if wanted is None else not wanted
 
     @property
     def binds_to_gpu_cpus(self) -> bool:

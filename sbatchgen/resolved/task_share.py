@@ -17,18 +17,23 @@ DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
 
 
-def derive_tasks(values: DecidedValues, gpus: int, shards: int, mode: Mode) -> int:
+def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> int:
     """Processes and tasks on each node; returns the processes."""
     by_srun = bool(mode.launchers) and values.get("launcher") == "srun"
     nproc = 1
     if mode.several_processes:
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
         each = max(1, gpus_asked(values, "gpus_per_task")) if by_srun else 1
-        nproc = given or gpus // each or (1 if shards else 2)
-        values.derive("nproc_per_node", nproc, "one process per GPU" if gpus else "no whole GPUs")
+        nproc = given or gpus * partition.processes_per_gpu // each or (1 if shards else 2)
+        values.derive("nproc_per_node", nproc, _why(partition) if gpus else "no whole GPUs")
     why = "one task per process" if by_srun else "one task per node"
     values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
     return int(nproc)
+
+
+def _why(partition: Partition) -> str:
+    several = partition.processes_per_gpu
+    return f"{several} processes per GPU" if several > 1 else "one process per GPU"
 
 
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
@@ -37,6 +42,7 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
     maximum = min(filter(None, limits), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
+    share = share and max(1, share // partition.processes_per_gpu)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
     if not share and not maximum and (values.get("options.exclusive") or partition.exclusive):

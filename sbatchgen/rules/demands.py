@@ -148,11 +148,13 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition, job.resources.gpus_on_node)
         if len(here) > 1 and any(not kind for kind, _ in job.resources.gpus_on_node):
-            what = f"partition '{name}' has GPUs of types {', '.join(here)}: the job gets whichever is free"
+            what = f"partition '{name}' has GPUs of types {', '.join(here)}: "
+            refuses = "a request must name one" if partition.gpu_type_required else ""
+            what += refuses or "the job gets whichever is free"
             wanted = max(1, job.resources.gpu_count)
             enough = [kind for kind in here if partition.kinds([(kind, wanted)])]
             fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
-            yield Hit(job.resources.gpu_option, what, fix)
+            yield Hit(job.resources.gpu_option, what, fix, "error" if refuses else None)
         elif partition.gpu_type_required and any(not kind for kind, _ in job.resources.gpus_on_node):
             what = f"a request for GPUs of partition '{name}' must name their type"
             fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"

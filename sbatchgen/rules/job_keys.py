@@ -88,7 +88,8 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB014", "error", "a number of processes that is not the number of GPUs")
 def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
-    processes, gpus = job.resolved.nproc_per_node, job.resolved.gpus_per_node
+    processes = job.resolved.nproc_per_node
+    gpus = job.resolved.gpus_per_node * job.resolved.partition.processes_per_gpu
     if job.resolved.mode.several_processes and gpus and processes != gpus:
         what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
         fix = f"set --nproc-per-node {gpus}"
@@ -156,7 +157,9 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
         what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
         fix = f"add --runtime {names}, or remove {flag}"
         if by.level == origin.level:
+            own = resolved.runtime.requires
             fix = f"keep one of {origin.where} and {by.where}"
+            fix += f"; runtime {resolved.runtime.name} takes {own.flag}" if own and own.key != key else ""
         yield Hit(job.at(key), what, fix)
 
 
@@ -170,6 +173,10 @@ def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
     if resolved.launcher == "srun" and not resolved.slurm:
         what = f"launcher 'srun' needs Slurm, which profile '{resolved.profile.name}' does not have"
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
+
+    if resolved.starter.name != "srun" and resolved.runtime.srun_option:
+        what = f"runtime '{resolved.runtime.name}' is started by srun, not by {resolved.starter.name}"
+        yield Hit(job.at("starter"), what, "starter: srun, or another runtime")
 
 
 @RULES.add("SB020", "error", "what the runtime takes for something else")

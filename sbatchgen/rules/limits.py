@@ -1,4 +1,4 @@
-"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB252.
+"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB254.
 
 A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.inputs.profile import Partition, Qos
+from sbatchgen.inputs.profile import GPUS_MAX, Partition, Qos
 from sbatchgen.job.job import Job, JudgedJob
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.resolved.resource_request import UNLIMITED
@@ -88,7 +88,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
             if asked is not None and limit and asked > limit:
                 what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
                 why_not = f"time limit {limit} is less than {time_limit(asked)}"
-                fix = f"set --{option} {limit} or less"
+                fix = f"set --{option} {limit} or less{_lifting(job, asked)}"
                 yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
 
 
@@ -104,6 +104,13 @@ def _limit(job: Job, partition: Partition, key: str) -> tuple[int | None, str]:
     lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
     limit: int | None = None if lifting.intersection(asked) else getattr(partition, key)
     return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
+
+
+def _lifting(job: Job, asked: int) -> str:
+    """Return the QOS with which a job may run so long, as the rest of a fix."""
+    names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
+    fitting = [name for name in names if asked <= (job.profile.qos[name].time_max or asked)]
+    return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
 
 
 def _in(doubt: str) -> Severity | None:
@@ -293,7 +300,7 @@ def _beyond_qos(job: Job, partition: Partition) -> Iterator[tuple[str, Hit]]:
         seen |= {key for key in _LIMITS if getattr(known[name], key) is not None}
 
 
-_LIMITS = ("time_max", "nodes_max", "gpus_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max")
+_LIMITS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
 
 
 def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
@@ -320,10 +327,43 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
             what = f"{asked} {unit} are fewer than the {least} that qos '{name}' wants: {fate}"
             why_not = f"its qos '{name}' is for {least} {unit} or more"
             yield f"{unit.lower()}_min", Hit(option, what, f"ask for at least {least}", why_not=why_not)
+    asked = resources.nodes * resources.gpu_count
+    for key in ("gpus_max_user", "gpus_max_account"):
+        most = getattr(limits, key)
+        if most is not None and asked > most:
+            what = f"{asked} GPUs are over the limit of qos '{name}', {most} for {GPUS_MAX[key]}: {fate}"
+            why_not = f"its qos '{name}' allows {most} GPUs for {GPUS_MAX[key]}"
+            yield key, Hit(resources.gpu_option, what, f"ask for at most {most}", why_not=why_not)
     if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
         what += f"{job.array_tasks}: Slurm refuses it"
         yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
+
+
+@RULES.add_fit("SB253", "error", "a cluster that has ended", source="docs/reference/profile.md")
+def _ended(job: Job) -> Iterator[Hit]:
+    profile = job.profile
+    has_ended = profile.until is not None and profile.until.epoch < time.time()
+    if not has_ended or not isinstance(job, JudgedJob):
+        return
+    what = f"'{profile.name}' takes no jobs: it ended on {profile.until}"
+    if new := profile.successor:
+        yield Hit(NOWHERE, f"{what}, and '{new}' took its place", f"--profile {new}")
+    else:
+        yield Hit(NOWHERE, what, f"see {profile.url}; choose another profile", "warning")
+
+
+@RULES.add_fit("SB254", "error", "more GPUs than the partition gives", source="sacctmgr(1)")
+def _gpus_of_partition(job: Job) -> Iterator[Hit]:
+    asked = job.resources.nodes * job.resources.gpu_count
+    for name, partition in job.partitions.items():
+        for key, whose in GPUS_MAX.items():
+            most = getattr(partition, key)
+            if most is not None and asked > most:
+                what = f"{asked} GPUs are over the limit of partition '{name}', {most} for {whose}"
+                why_not = f"{most} GPUs at most for {whose}"
+                yield Hit(job.resources.gpu_option, what, f"ask for at most {most}", why_not=why_not)
+                break
 
 
 @RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")

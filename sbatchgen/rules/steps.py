@@ -484,12 +484,20 @@ def _in_each_task(script: JobScript) -> Iterator[Hit]:
             continue
         commands = (command for _, body in launch.strings for command in body.commands)
         for command in commands:
-            is_its_own = _OF_TASKS.search(command.source.text) or _NODE_DISK.search(command.text)
+            text = command.text + "".join(_values(script, command.text))
+            is_its_own = _OF_TASKS.search(command.source.text) or _NODE_DISK.search(text)
             if command.context.top and not is_its_own and _ONCE.match(command.text):
                 what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
                 what += "place, while others already use it"
                 yield Hit(script.at_command(launch.command), what, "run it once, on a line before srun")
                 return
+
+
+def _values(script: JobScript, text: str) -> Iterator[str]:
+    """Yield the values that the script gives the variables in a text of bash."""
+    for made in script.body.sets:
+        if made.word and re.search(rf"\$\{{?{made.name}\b", text):
+            yield " " + script.body.text_of(made.word).strip('"')
 
 
 # What is done once for all tasks, and what tells tasks apart.

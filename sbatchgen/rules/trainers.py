@@ -1,4 +1,4 @@
-"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB051.
+"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB054.
 
 Nothing of it is imported or run.
 """
@@ -12,16 +12,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.inputs.profile import OLD_DAYS
+from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.job.trainer_source import PAGE
+from sbatchgen.job.trainer_source import PAGE, WELL_KNOWN
 from sbatchgen.quoting import word
+from sbatchgen.render.launch import needed
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.runtimes import edf
 from sbatchgen.units import ShellPath
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
+_EDF = "https://docs.cscs.ch/software/container-engine/edf/"
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
@@ -114,20 +119,87 @@ def _one_file(job: TrainerJob) -> Iterator[Hit]:
 def _python(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
     needed = job.source.needs_torch if job.source else resolved.is_bundled
-    changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
-    if not needed or changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
-        return
-    key = {"venv": "venv", "conda": "conda_env"}.get(resolved.runtime.name, "runtime")
-    prefix = _prefix(resolved, resolved.software.get(key), job.here, job.environment)
+    prefix = _prefix(job) if needed else None
     if prefix and _lacks_torch(prefix, job.environment):
+        key = _OF_RUNTIME.get(resolved.runtime.name, "runtime")
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
 
 
-def _prefix(
-    resolved: ResolvedJob, name: str | None, folder: Path, environment: Mapping[str, str]
-) -> Path | None:
+@RULES.add("SB052", "warning", "packages of pip install --user that the job does not find")
+def _user_packages(job: TrainerJob) -> Iterator[Hit]:
+    resolved, environment = job.resolved, job.environment
+    hides = resolved.hides_user_packages and resolved.runtime.finds_user_packages
+    base = environment.get("PYTHONUSERBASE") or f"{environment.get('HOME', '')}/.local"
+    if not job.source or not hides or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
+        return
+    prefix = _prefix(job)
+    # of a module or an image nothing is known: it has what programs with torch usually need
+    known = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    if names := sorted((job.source.packages & {*_packages(Path(base))}) - known):
+        what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
+        what += f"{base} are hidden from it, since they may take the place of those of the environment"
+        fix = "--set user_packages=true (or user_packages: true); or install them into the environment"
+        yield Hit(job.at("trainer"), what, fix)
+
+
+@RULES.add("SB053", "warning", "a folder that the container does not mount", source=_EDF)
+def _mounted(job: TrainerJob) -> Iterator[Hit]:
+    resolved, environment = job.resolved, job.environment
+    named = str(resolved.software.get("edf") or "")
+    mounts = edf.mounted(named, job.here, environment) if resolved.runtime is edf.RUNTIME and named else None
+    if mounts is None or not job.working:
+        return
+    places = {
+        "$PWD": job.working,
+        "$RUN_DIR": _place(resolved.run_dir, job),
+        "$DATA_DIR": _place(resolved.data, job),
+        "$CODE_DIR": _place(resolved.code or str(bundled("code")), job),
+    }
+    wanted = [path for name in needed(resolved, "") if (path := places.get(name))]
+    seen = [Path(mount) for mount in mounts]
+    lacking: list[Path] = []
+    for path in sorted({*wanted}):
+        both = (path, path.resolve())
+        if not any(each.is_relative_to(mount) for each in both for mount in (*seen, *lacking)):
+            lacking.append(path)
+    if lacking:
+        what = f"the container does not mount {', '.join(map(str, lacking))}, which the job needs in it"
+        lines = ", ".join(f'"{path}:{path}"' for path in lacking)
+        yield Hit(job.at("edf"), what, f"add to mounts in {named}: mounts = [{lines}]")
+
+
+@RULES.add("SB054", "info", "a profile that was checked long ago")
+def _old(job: TrainerJob) -> Iterator[Hit]:
+    profile = job.resolved.profile
+    if profile.age > OLD_DAYS and job.resolved.slurm:
+        what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
+        what += f"{profile.checked}: partitions and limits may have changed"
+        yield Hit(job.at("profile"), what, f"sbatchgen profile check {profile.name} --live, on the cluster")
+
+
+def _place(path: str, job: TrainerJob) -> Path | None:
+    """Return where a path of the job is; None if only the job knows."""
+    written = ShellPath(path)
+    return None if written.unset(job.environment) else job.here / written.filled(job.environment)
+
+
+def _packages(prefix: Path) -> Iterator[str]:
+    """Yield the names of the packages and modules in the library folders of a prefix."""
+    for path in prefix.glob("lib/python3*/site-packages/*"):
+        yield path.name.removesuffix(".py")
+
+
+_OF_RUNTIME = {"venv": "venv", "conda": "conda_env"}  # the key that names the environment
+
+
+def _prefix(job: TrainerJob) -> Path | None:
     """Return the environment whose Python the job will run, if that is certain."""
+    resolved, folder, environment = job.resolved, job.here, job.environment
+    changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
+    if changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
+        return None
+    name = resolved.software.get(_OF_RUNTIME.get(resolved.runtime.name, ""))
     if resolved.runtime.name == "conda" and name and "/" not in name:
         root = resolved.facts.root
         known = bool(root) and not root.unset(environment)

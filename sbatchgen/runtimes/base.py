@@ -28,6 +28,7 @@ Here = Callable[[ShellPath], Path | None]
 # the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
 MASKS = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "intel": ("ZE_AFFINITY_MASK",),
     "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
 }
 

@@ -3,13 +3,18 @@
 Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from sbatchgen import files
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
+_MOST = 1 << 20  # bytes of a file
+_DEPTH = 8  # of environments that are based on others
 # What is wrong with its option as a directive.
 IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 
@@ -69,6 +74,44 @@ class EdfRuntime(base.Runtime):
             return {"environment": option.value}
         path = draft.option_path(tool, option, file=True) if option else None
         return {"environment": path if "/" in path else f"./{path}"} if path else {}
+
+
+def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int = 0) -> list[str] | None:
+    """Return the folders that an EDF, a file or a name, mounts in the container; None if that is not known.
+
+    Its parent environments come first. Nothing is known before Python 3.11, which reads no TOML.
+    """
+    try:
+        text = files.read_file(_file(edf, folder, environment), _MOST).decode()
+        read = import_module("tomllib").loads(text)
+    except (ImportError, OSError, ValueError):
+        return None
+    bases, own = read.get("base_environment", []), read.get("mounts", [])
+    folders: list[str] = []
+    for parent in [bases] if isinstance(bases, str) else bases:
+        inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _DEPTH else None
+        if inherited is None:
+            return None
+        folders += inherited
+    for mount in map(str, own if isinstance(own, list) else ()):
+        source, _, rest = mount.partition(":")
+        path = ShellPath(rest.partition(":")[0] or source)
+        if "${" in mount and (":-" in mount or path.unset(environment)):
+            return None
+        folders.append(str(folder / path.filled(environment)))
+    return folders
+
+
+def _file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:
+    """Return the file of an EDF, of a name the first in the search path."""
+    if "/" in edf:
+        path = ShellPath(edf)
+        if path.unset(environment):
+            raise OSError(f"{edf} is known only in the job")
+        return folder / path.filled(environment)
+    places = (environment.get("EDF_PATH") or f"{environment.get('HOME', '')}/.edf").split(":")
+    there = (Path(place, f"{edf}.toml") for place in places)
+    return next((file for file in there if file.is_file()), folder / edf)
 
 
 RUNTIME = EdfRuntime()

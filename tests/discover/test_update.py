@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from sbatchgen.discover.slurm_answers import LiveCluster
 from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile, Qos
+from sbatchgen.inputs.search import bundled
 from sbatchgen.slurm.accounts import Account
 from sbatchgen.slurm.config import settings_in
 from sbatchgen.slurm.node import nodes_in
@@ -158,23 +158,22 @@ def test_a_stale_value_is_reported_with_its_line(
     assert "error: the cluster shows no partition 'gone'" in done.err
 
 
-def test_a_bundled_profile_is_copied_first(
+def test_of_a_bundled_profile_the_user_gets_a_copy(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file is in site-packages, or in a checkout, and not the user's to edit."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     monkeypatch.setattr("sbatchgen.discover.slurm_answers.ask", lambda _: CLUSTER)
+    bundled_file = bundled("profiles") / "msu.yaml"
+    before = bundled_file.read_bytes()
     checked = command("profile", "check", "msu", "--live")
-    updated = command("profile", "discover", "--update", "msu", "--yes")
     fixes = {line.strip() for line in checked.err.splitlines() if line.startswith("  fix: ")}
-    copies = f"mkdir -p {folder}/config/sbatchgen/profiles; sbatchgen profile show msu > "
-    assert fixes == {f"fix: {copies}{folder}/config/sbatchgen/profiles/msu.yaml"}
-    assert (updated.status, copies in updated.err) == (3, True)
-    assert (
-        subprocess.run(["bash", "-c", f"sbatchgen() {{ echo; }}\n{fixes.pop()[5:]}"], check=False).returncode
-        == 0
-    )
-    assert (folder / "config/sbatchgen/profiles/msu.yaml").exists()
+    assert fixes == {"fix: sbatchgen profile discover --update msu"}
+    assert command("profile", "discover", "--update", "msu", "--yes").status == 0
+    own = folder / "config/sbatchgen/profiles/msu.yaml"
+    assert (bundled_file.read_bytes(), own.read_bytes() == before) == (before, False)
+    again = command("profile", "discover", "--update", "msu", "--yes")
+    assert "nothing to change" in again.err
 
 
 @pytest.mark.parametrize("key", ["time_max: 0-00:30:00", "nodes_max: 1", "mem_per_node_max: 1G"])

@@ -150,6 +150,7 @@ def _job(defaults: Mapping[str, str]) -> Iterator[str]:
     yield ""
     yield "Both files have the same keys. `sbatchgen.yaml` in this folder or a parent holds for all jobs below it; a job file"
     yield "wins over it, and an option of the command line over both. `sbatchgen explain JOB` shows who said what."
+    yield "`KEY+` adds to a list that others wrote, as `modules+: [nccl]`; lines of `setup` are shell and run as they are."
     yield "Defaults are those of mode `ddp` on a cluster of which nothing is known but four GPUs a node; a profile may have"
     yield "others. The examples are from [job-example.yaml](job-example.yaml)."
     yield from _how_values_are_written()

@@ -39,6 +39,8 @@ def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
             "description": key.metadata["help"],
             **({"allOf": [value]} if "$ref" in value else value),
         }
+        if key.metadata.get("extended"):
+            keys[f"{name}+"] = {"description": f"Added to {name}: {key.metadata['help']}", **value}
     required = [name for name, key in keys_of(kind).items() if is_required(key)]
     made = {"type": "object", "additionalProperties": False, "properties": keys}
     return made | ({"required": required} if required else {})

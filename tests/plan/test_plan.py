@@ -82,6 +82,12 @@ def test_the_path_of_a_program_does_not_hide_the_gpus_of_a_step(tmp_path: Path) 
     assert [step.processes[0].gpus for step in steps] == [(0,), (1,)]
 
 
+def test_a_task_without_the_variable_of_cuda_has_the_gpus_of_the_others(tmp_path: Path) -> None:
+    text = f"{TWO_NODES}srun env -u CUDA_VISIBLE_DEVICES -u GPU_DEVICE_ORDINAL python train.py\n"
+    (step,) = planned(text, tmp_path)[0].steps
+    assert [process.gpus for process in step.processes] == [(0, 1, 2, 3)] * 2
+
+
 def test_steps_of_a_loop_are_shown_as_one(tmp_path: Path) -> None:
     text = "for seed in {1..9}; do srun python train.py --seed=$seed $seed; done\nsrun python test.py\n"
     shown = listing.as_text(planned(text, tmp_path)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,34 @@ def test_lines_of_setup_have_their_places(profile: Path) -> None:
         "modules: [a]\nsetup_before_modules: [first=1]\nsetup: [second=1]\nsetup_after_runtime: [third=1]\n"
         "setup_per_node: [fourth=1, fourth=2]\nsetup_per_task: [fifth=1]",
     )
-    parts = ["first=1", "module load", "second=1", "VIRTUAL_ENV=", "third=1", "export MASTER_ADDR"]
-    parts += ["bash -c '\nfourth=1\nfourth=2' || die", "bash -c '\nfifth=1\nexec \"$@\"' task"]
+    parts = ["first=1", "module load", "second=1", "bash -c '\nfourth=1\nfourth=2'\n) || die"]
+    parts += ["VIRTUAL_ENV=", "third=1", "export MASTER_ADDR", "bash -c '\nfifth=1\nexec \"$@\"' task"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
+
+
+def test_the_setup_of_a_node_may_make_the_environment_and_has_the_variables_of_the_job(
+    profile: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "make.sh").write_text(
+        'mkdir -p "$WHERE/bin"\nprintf "#!/bin/sh\\necho made\\n" >"$WHERE/bin/python3"\nchmod +x "$WHERE/bin/python3"\n'
+    )
+    text = rendered(
+        profile,
+        f"setup_per_node: [bash {tmp_path}/make.sh]\nenv: {{WHERE: {tmp_path}/venv}}\n",
+    ).replace('"${HOME}/venv"', f"{tmp_path}/venv")
+    stubs = 'srun() { while [[ $1 == -* ]]; do shift; done; "$@"; }\nscontrol() { echo n1; }\n'
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "SLURM_JOB_ID": "1",
+        "SLURM_NNODES": "1",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        ["bash"], input=stubs + text, env=variables, capture_output=True, text=True, check=False
+    )
+    assert "no virtual environment" not in done.stderr
+    assert "made" in done.stdout
 
 
 def test_a_value_may_hold_variables_of_earlier_ones(profile: Path) -> None:
@@ -149,3 +174,39 @@ def test_setup_of_a_task_runs_in_its_container(profile: Path, runtime: str, befo
     profile.write_text(f"{facts}runtime: {name}\nruntimes: {{{runtime}}}\nsetup_per_task: [fifth=1]")
     command = script(resolved("ddp", profile)).partition("# --- Training")[2]
     assert command.index(before) < command.index("fifth=1") < command.index("python3")
+
+
+def test_lines_for_other_programs_follow_the_directives(profile: Path) -> None:
+    lines = rendered(profile, "directives: ['#DW jobdw capacity=1TB', '#BB create x']").splitlines()
+    last = max(place for place, line in enumerate(lines) if line.startswith("#SBATCH"))
+    assert lines[last + 1 : last + 4] == ["#DW jobdw capacity=1TB", "#BB create x", ""]
+
+
+@pytest.mark.parametrize("line", ["#SBATCH --time=1", "rm -rf x", "# a comment"])
+def test_a_line_for_other_programs_is_a_comment_in_capitals(
+    profile: Path, command: Command, line: str
+) -> None:
+    profile.write_text(f"{PROFILE}directives: ['{line}']\n")
+    assert "#SBATCH is for options" in command("render", "ddp", "--profile", str(profile)).err
+
+
+@pytest.mark.parametrize(
+    ("starter", "command_line"), [("ibrun", "ibrun"), ("mpirun", 'mpirun -n "$SLURM_NTASKS"')]
+)
+def test_another_command_than_srun_starts_the_tasks(profile: Path, starter: str, command_line: str) -> None:
+    text = rendered(profile, f"starter: {starter}\nlauncher: srun\nstep: {{mpi: pmix}}")
+    training = text.partition("# --- Training")[2]
+    assert training.splitlines()[1] == f"{command_line} \\"
+    assert "--launcher mpi" in training
+    assert "srun" not in training
+
+
+def test_srun_starts_the_tasks_of_torchrun(profile: Path) -> None:
+    assert "\nsrun " in rendered(profile, "starter: ibrun\nlauncher: torchrun")
+
+
+def test_a_container_that_srun_starts_needs_srun(profile: Path) -> None:
+    profile.write_text(f"{PROFILE}starter: ibrun\nlauncher: srun\n")
+    of = resolved("ddp", profile, runtime="enroot", image="/x.sqsh")
+    (finding,) = [each for each in check(of) if each.severity == "error"]
+    assert finding.problem.what == "runtime 'enroot' is started by srun, not by ibrun"

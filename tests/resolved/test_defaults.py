@@ -275,3 +275,54 @@ def test_gpus_that_slurm_does_not_know_come_with_the_node() -> None:
     made = resolved(f"{facts}gpu_request: none\n")
     assert (made.gpus_per_node, errors(made)) == (8, [])
     assert "gpus-per-node" not in made.directives
+
+
+@pytest.mark.parametrize("key", ["gpus_max", "gpus_max_user", "gpus_max_account"])
+def test_a_job_asks_for_no_more_gpus_than_the_partition_gives(key: str) -> None:
+    facts = f"default_partition: a\npartitions: {{a: {{gpus_per_node: 8, {key}: 6}}}}\n"
+    assert resolved(facts).options.gpus_per_node == "3"
+    asked = check(resolved(facts, gpus_per_node=4))
+    assert [finding.rule for finding in asked if finding.severity == "error"] == ["SB254"]
+
+
+def test_a_cluster_that_has_ended_names_its_successor() -> None:
+    ended = check(resolved("until: 2026-08-31\nsuccessor: msu\n"))
+    (finding,) = [each for each in ended if each.rule == "SB253"]
+    assert (finding.severity, finding.problem.fix) == ("error", "--profile msu")
+    assert "SB253" not in {each.rule for each in check(resolved("until: 2199-08-31\n"))}
+
+
+@pytest.mark.parametrize(("whose", "most"), [("user", 2), ("account", 3)])
+def test_the_gpus_of_a_qos_are_those_of_all_running_jobs(whose: str, most: int) -> None:
+    facts = (
+        f"default_partition: a\nqos: {{q: {{gpus_max_{whose}: {most}}}}}\n"
+        "partitions: {a: {gpus_per_node: 8, partition_qos: q}}\n"
+    )
+    assert resolved(facts).options.gpus_per_node == "1"
+    (finding,) = [each for each in check(resolved(facts, gpus_per_node=4)) if each.severity == "error"]
+    assert finding.problem.what.startswith(f"8 GPUs are over the limit of qos 'q', {most} for a")
+
+
+@pytest.mark.parametrize(("launcher", "tasks", "cpus"), [("srun", 8, 12), ("torchrun", 1, 96)])
+def test_several_processes_share_a_gpu_of_tiles(launcher: str, tasks: int, cpus: int) -> None:
+    facts = (
+        "default_partition: a\ngpu_vendor: intel\n"
+        f"launcher: {launcher}\npartitions: {{a: {{gpus_per_node: 4, cpus_per_node: 96, processes_per_gpu: 2}}}}\n"
+    )
+    job = resolved(facts)
+    assert (job.nproc_per_node, job.options.ntasks_per_node, job.options.cpus_per_task) == (8, tasks, cpus)
+    assert job.options.gpus_per_node == "4"
+    assert not [finding for finding in check(job) if finding.severity == "error"]
+
+
+def test_where_a_type_must_be_named_one_may_be_the_default() -> None:
+    types = "partitions: {a: {gpu_types: {a40: 4, a100: 4}, gpu_type_required: true%s}}\n"
+    (missing,) = [
+        each
+        for each in check(resolved(f"default_partition: a\n{types % ''}", gpus_per_node=2))
+        if each.severity == "error"
+    ]
+    assert missing.problem.what == "partition 'a' has GPUs of types a40, a100: a request must name one"
+    chosen_type = resolved(f"default_partition: a\n{types % ', gpu_type: a40'}", gpus_per_node=2)
+    assert chosen_type.options.gpus_per_node == "a40:2"
+    assert not [finding for finding in check(chosen_type) if finding.severity == "error"]

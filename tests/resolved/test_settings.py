@@ -93,3 +93,45 @@ def test_broken_setup_of_a_partition_is_found(cluster: Path, command: Command) -
     done = command("profile", "check", "./here.yaml")
     assert "partitions.arm.setup: bash can't read it" in done.err
     assert "at:  here.yaml:12" in done.err
+
+
+def test_a_job_says_what_a_profile_may_and_adds_to_its_lists(cluster: Path, command: Command) -> None:
+    (cluster.parent / "sbatchgen.yaml").write_text("modules+: [nccl]\nnetwork: {port_base: 31000}\n")
+    job = cluster.parent / "job.yaml"
+    job.write_text(
+        "profile: ./here.yaml\nmode: ddp\nsetup: [echo a]\nmodules+: [job]\npython: python\n"
+        "runtimes: {apptainer: {verb: run}}\nnetwork: {port_count: 5}\nruntime: apptainer\n"
+    )
+    flags = ("--set", "setup+=echo b", "--set", "setup+=[echo c, echo d]", "--set", "modules+=last")
+    text = command("render", str(job), *flags).out
+    assert "module load python cuda nccl job last ||" in text
+    assert "echo a\necho b\necho c\necho d\n" in text
+    assert "MASTER_PORT=$((31000 + SLURM_JOB_ID % 5))" in text
+    assert "apptainer run" in text
+    assert "\n    python " in text
+    out = command("explain", str(job), *flags, "--format", "json").out
+    rows = {row["name"]: row for row in json.loads(out)["settings"]}
+    assert (rows["modules"]["by"], rows["modules"]["at"]) == ("command line", "--set modules+")
+    assert [each["by"] for each in rows["modules"]["overrode"]] == ["job", "project", "profile"]
+    assert rows["network.port_base"]["by"] == "project"
+    assert rows["python"]["value"] == "python"
+    assert not {"directives", "starter", "gpu_visibility", "setup_per_node"} & rows.keys()  # not said
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("setup: [a]\nsetup+: [b]\n", "both setup and setup+"),
+        ("trainer+: x.py\n", "unknown key 'trainer+'"),
+    ],
+)
+def test_what_adds_to_no_list_is_refused(cluster: Path, command: Command, text: str, what: str) -> None:
+    (cluster.parent / "job.yaml").write_text(f"profile: ./here.yaml\nmode: ddp\n{text}")
+    assert what in command("render", "job.yaml").err
+
+
+def test_a_mode_has_settings_of_its_own(cluster: Path) -> None:
+    cluster.write_text(PROFILE + "modes: {cpu: {time: 5, modules: [cpu], setup+: [echo cpu]}}\n")
+    of = resolved("cpu", cluster)
+    assert (of.settings.modules, of.settings.setup) == (("cpu",), ("ulimit -l unlimited", "echo cpu"))
+    assert of.options.time == 300

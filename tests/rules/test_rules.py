@@ -50,7 +50,13 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     for part in ("bin/python3", "lib/python3.12/site-packages/numpy.py"):  # an environment without torch
         (folder / "numpy-only" / part).parent.mkdir(parents=True, exist_ok=True)
         (folder / "numpy-only" / part).touch()
-    return [*check(resolved, log_folders_made=True), *judge.check_trainer(TrainerJob(resolved, folder, {}))]
+    (folder / "user/lib/python3.12/site-packages/einops_own").mkdir(parents=True, exist_ok=True)
+    (folder / "bare.toml").write_text('image = "nvcr.io/x"\n')
+    (folder / "whole.toml").write_text(
+        'base_environment = "./bare.toml"\nmounts = ["/:/:ro", "${TOP}:${TOP}"]\n'
+    )
+    here = TrainerJob(resolved, folder, {"PYTHONUSERBASE": str(folder / "user"), "TOP": "/"})
+    return [*check(resolved, log_folders_made=True), *judge.check_trainer(here)]
 
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:

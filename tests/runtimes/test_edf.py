@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from sbatchgen.runtimes.edf import mounted
 from tests.conftest import Command
 
 FLAGS = ("--profile", "msu", "--runtime", "edf")
@@ -69,3 +71,31 @@ def test_folders_that_are_not_mounted_may_have_any_name(command: Command, runtim
         ).status
         == 0
     )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="it reads no TOML")
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ('mounts = ["/a:/b:ro", "/c", "${TOP}/d:${TOP}/e"]', ["/b", "/c", "/top/e"]),
+        ('base_environment = "other"\nmounts = ["./x:./y"]', ["/of-other", "HERE/y"]),
+        ('mounts = ["${UNKNOWN}:${UNKNOWN}"]', None),
+        ('mounts = ["${TOP:-}:/x"]', None),
+        ('base_environment = "itself"', None),
+        ('base_environment = "nowhere"', None),
+        ("mounts = 3", []),
+        ("mounts = [", None),
+    ],
+)
+def test_what_an_edf_mounts(text: str, seen: list[str] | None, tmp_path: Path) -> None:
+    (tmp_path / "itself.toml").write_text(text)
+    (tmp_path / "other.toml").write_text('mounts = ["/z:/of-other"]')
+    environment = {"EDF_PATH": str(tmp_path), "TOP": "/top"}
+    wanted = seen and [each.replace("HERE", str(tmp_path)) for each in seen]
+    assert mounted("itself", tmp_path, environment) == wanted
+    assert mounted("./itself.toml", tmp_path, environment) == wanted
+
+
+def test_an_image_is_no_environment_and_the_fix_names_the_flag_that_is(command: Command) -> None:
+    done = command("render", "ddp", *FLAGS, "--image", "./a.toml")
+    assert "fix: keep one of --image and --runtime; runtime edf takes --edf ./FILE.toml" in done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,11 @@ def commit(repository: Path, lines: list[str]) -> str:
     return git(repository, "rev-parse", "HEAD") or ""
 
 
-def profile(at: str, keys: str = "[partitions.gpu.time_max]") -> None:
+def profile(at: str, keys: str = "[partitions.gpu.time_max]", checked: str = "") -> None:
+    day = checked or f"{datetime.now().astimezone():%Y-%m-%d}"
     Path("lab.yaml").write_text(
-        "name: lab\nurl: https://example.org\nchecked: 2026-01-31\npartitions: {gpu: {time_max: 2-00:00:00}}\n"
+        f"name: lab\nurl: https://example.org\nchecked: {day}\n"
+        "partitions: {gpu: {time_max: 2-00:00:00}}\n"
         f"default_partition: gpu\nsources:\n  - {{at: {at}, keys: {keys}}}\n"
     )
 
@@ -76,6 +79,14 @@ def test_a_shallow_checkout_is_enough(command: Command) -> None:
     done = command("./lab.yaml", "shallow", program=cli)
     assert done.status == 3
     assert "gpu.md:3 changed; line 3 is now '| gpu | 1 day | 16 nodes |'" in done.err
+
+
+def test_sources_that_were_read_long_ago_are_to_be_read_again(command: Command) -> None:
+    profile(cited(Path("docs")), checked="2020-01-31")
+    done = command("./lab.yaml", "docs", program=cli)
+    assert done.status == 0
+    assert "warning: ./lab.yaml: the sources were last read " in done.err
+    assert "on 2020-01-31\n  fix: compare the facts with them" in done.err
 
 
 def test_a_source_without_a_digest_gets_one_to_write(command: Command) -> None:

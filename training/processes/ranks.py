@@ -1,4 +1,4 @@
-"""Rank and world size, from the variables that torchrun or srun sets, and for spawned processes."""
+"""Rank and world size, from the variables of torchrun, srun or mpirun, and for spawned processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from training.errors import UserError
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
+# Of Open MPI, of Intel MPI and MPICH (Hydra), and of MVAPICH2, which mpirun or a site's ibrun starts: rank,
+# local rank, size and processes of the node. Sources: mpirun(1) of Open MPI 5; Intel MPI's and MVAPICH2's
+# guides.
+MPI = (
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+)
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free port) before srun"
 
@@ -32,6 +45,13 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
         return _place("torchrun", environ, TORCHRUN, _number(environ, "LOCAL_WORLD_SIZE", default=1))
+    if launcher == "mpi":
+        names = next((names for names in MPI if environ.get(names[0])), MPI[0])
+        require(environ, names, fix="start with: mpirun python -m training --launcher mpi")
+        place = _place("mpi", environ, names, _number(environ, names[3]))
+        if place.size > 1:
+            require(environ, MEETING, fix=MEETING_FIX)
+        return place
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
         require(environ, SRUN, fix="start with: srun python -m training")
         is_step = environ.get("SLURM_STEP_ID", "").isdecimal()  # negative in a batch script

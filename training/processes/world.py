@@ -195,7 +195,7 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     index = place.local_rank
     if index >= count:
         # Slurm may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared.
-        if not (count == 1 and place.launcher == "srun") and backend != "gloo":
+        if not (count == 1 and place.launcher in ("srun", "mpi")) and backend != "gloo":
             what = f"local rank {index} has no GPU: {count} visible"
             fix = f"start at most {count} processes per node, or --device cpu"
             raise UserError(what, at=socket.gethostname(), fix=fix)

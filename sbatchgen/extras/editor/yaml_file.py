@@ -13,7 +13,7 @@ from sbatchgen.extras.editor.option_meanings import meanings
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.start_settings import ModeSettings
-from sbatchgen.keys import keys_of, without_none
+from sbatchgen.keys import key_of, keys_of, without_none
 from sbatchgen.lint.linter import rules
 from sbatchgen.resolved.origins import Setting
 from sbatchgen.sbatch.option_table import specs
@@ -93,7 +93,7 @@ def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
     for name in path:
         kind = without_none(kind)
         if is_dataclass(kind):
-            key = keys_of(kind).get(name)
+            key = key_of(kind, name)
             kind = key.type if key else None
         elif get_origin(kind) is Mapping:
             kind, key = get_args(kind)[1], None
