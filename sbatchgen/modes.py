@@ -70,7 +70,7 @@ MODES = {
         Mode(name="ddp", processes=None, nodes=2, launchers=LAUNCHERS),
     )
 }
-# A program of a job that is no trainer: one task on each of its nodes, with all GPUs that it has there.
+# A program of a job that is not a trainer: one task on each of its nodes, with all GPUs that it has there.
 COMMAND = Mode(name="command", title="a command", nodes=2)
 if TYPE_CHECKING:
     ModeName = str

@@ -9,8 +9,15 @@ import time
 
 import ray
 
+
+def cpus() -> float:
+    """Return the CPUs of the cluster."""
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get("CPU", 0)
+
+
 ray.init()
-while ray.cluster_resources().get("CPU", 0) <= int(sys.argv[1]):  # a CPU of the head, and more of each worker
+while cpus() <= int(sys.argv[1]):  # a CPU of the head, and more of each worker
     time.sleep(0.5)
 
 
@@ -22,4 +29,4 @@ def place() -> str:
 
 
 hosts = ray.get([place.remote() for _ in range(4)])
-print(f"{ray.cluster_resources()['CPU']:.0f} CPUs; tasks ran on {', '.join(sorted({*hosts}))}")
+print(f"{cpus():.0f} CPUs; tasks ran on {', '.join(sorted({*hosts}))}")

@@ -1,4 +1,4 @@
-"""Evaluates each checkpoint of a run folder once, until it is told to end; one in flight is finished.
+"""Evaluates each checkpoint of a run folder once, until TERM; one in flight is finished.
 
 python evaluate.py RUN_DIR
 """

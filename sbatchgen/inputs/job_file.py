@@ -131,7 +131,7 @@ class Ready:
 class _ProgramKeys:
     """What a program has beside the keys that a job has too."""
 
-    command: tuple[Argument, ...] | None = described("The program and its arguments, if it is no trainer.")
+    command: tuple[Argument, ...] | None = described("The program and its arguments, if not a trainer.")
     nodes: Count | None = described(
         "Nodes of its own; without, it shares the first node of the main program."
     )
@@ -142,9 +142,7 @@ class _ProgramKeys:
     main: bool = described("Whether the job ends when it does, with its exit status.", False)
     once: bool = described("Whether it may end with 0 before the others.", False)
     restarts: int = described("How often it is started again after it has ended.", 0)
-    grace: Period = described(
-        "How long it may go on after the TERM that it gets at the end.", make=lambda: Period(60)
-    )
+    grace: Period = described("Time to finish after TERM, before KILL.", make=lambda: Period(60))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

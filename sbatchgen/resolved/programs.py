@@ -26,7 +26,7 @@ _HEAD = "programs."
 
 @frozen_record
 class _Wanted:
-    """A program as it is written, and its share as far as that is written."""
+    """A program as it is written, and its nodes."""
 
     name: ProgramName
     spec: ProgramSpec
@@ -119,12 +119,12 @@ def _main(wanted: Sequence[_Wanted]) -> _Wanted:
 def _refuse(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> None:
     """Raise CommandLineError with all that programs can't have."""
     places = {key: place for layer in layers for key, place in layer.places.items()}
-    found = [*_of_all(wanted, layers), *(fault for each in wanted for fault in _of_one(each, wanted))]
-    if found:
+    faults = [*_of_all(wanted, layers), *(fault for each in wanted for fault in _of_one(each, wanted))]
+    if faults:
         raise CommandLineError(
             [
                 Problem(what, places.get(key) or places.get(key.rpartition(".")[0], "programs"), fix)
-                for key, what, fix in found
+                for key, what, fix in faults
             ]
         )
 
@@ -158,7 +158,7 @@ def _of_one(each: _Wanted, wanted: Sequence[_Wanted]) -> Iterator[tuple[str, str
         if other not in names:
             yield (
                 f"{key}.needs",
-                f"{each.name} needs '{other}', which is no program",
+                f"{each.name} needs '{other}', which is not a program",
                 did_you_mean(other, names),
             )
     for named, fact in _named(each.spec):

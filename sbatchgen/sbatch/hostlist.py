@@ -17,7 +17,7 @@ _RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
 
 
 def expanded(text: str) -> list[str]:
-    """Return the hosts of a list, none for more than 65,536; raises ValueError for what is no list."""
+    """Return the hosts of a list, none for more than 65,536; raises ValueError for what is not a list."""
     parts = [_part(item) for item in _ITEM.findall(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
     return [name for part in parts for name in _names(*part)] if count <= _MOST else []

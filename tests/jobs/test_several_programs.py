@@ -129,8 +129,8 @@ def submitted(cluster: Cluster, name: str, script: str) -> int:
 def left(cluster: Cluster) -> Iterator[str]:
     """Processes of the user, whatever their session, and what they left in memory."""
     for node in cluster.nodes:
-        found = cluster.root(["pgrep", "-a", "-u", cluster.user], on=node, check=False).stdout
-        yield from (f"{node}: {line}" for line in found.splitlines())
+        running = cluster.root(["pgrep", "-a", "-u", cluster.user], on=node, check=False).stdout
+        yield from (f"{node}: {line}" for line in running.splitlines())
         yield from cluster.root(["find", SHARED_MEMORY, "-type", "f"], on=node).stdout.splitlines()
 
 
@@ -139,8 +139,8 @@ def ends_as_it_should(case: Case, cluster: Cluster, job: int) -> None:
     folder = Path(record["WorkDir"])
     log = (folder / "log").read_text(errors="replace").splitlines()
     assert record["ExitCode"].partition(":")[0] == str(case.status), log[-5:]
-    told = [line for line in log if not line.startswith(("srun:", "slurmstepd", "["))]
-    assert case.last in told[-1], told[-3:]
+    lines = [line for line in log if not line.startswith(("srun:", "slurmstepd", "["))]
+    assert case.last in lines[-1], lines[-3:]
     states = (folder / "runs/job/programs/state").read_text().splitlines()
     decided = next(line for line in states if " client ended" in line or " failed" in line)
     since = datetime.strptime(decided[:19], "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007 - as Slurm says it

@@ -90,9 +90,9 @@ def test_jobs_side_by_side_have_ports_of_their_own_below_those_of_the_kernel(low
         {lines[at + 1]}
         echo "$port"; done
     """)
-    found = subprocess.check_output(["bash", "-c", ports], text=True).split()
-    numbers = [int(port) + more for port in found for more in range(8)]
-    assert len(found) == 50
+    printed = subprocess.check_output(["bash", "-c", ports], text=True).split()
+    numbers = [int(port) + more for port in printed for more in range(8)]
+    assert len(printed) == 50
     assert Counter(numbers).most_common(1)[0][1] == 1
     assert min(numbers) >= 1024
     assert max(numbers) < (low if low > 3000 else 30000)

@@ -45,7 +45,7 @@ def test_without_nodes_all_share_one() -> None:
 @pytest.mark.parametrize(
     ("text", "what", "fix"),
     [
-        (HEAD + "    needs: [b]\n", "a needs 'b', which is no program", ""),
+        (HEAD + "    needs: [b]\n", "a needs 'b', which is not a program", ""),
         (HEAD + "    needs: [b]\n  b: {command: [b], needs: [a]}\n", "a needs b needs a", "remove one need"),
         (HEAD + "  b: {command: [b], main: true}\n", "a and b are both main", "keep one"),
         (HEAD + "  b: {command: [x, '{aa.port}']}\n", "{aa.port} names no program", "write {a.port}"),
@@ -79,7 +79,9 @@ def test_what_one_tells_of_another_is_a_variable_where_bash_reads_it() -> None:
 def test_more_gpus_together_than_a_node_has_is_an_error(tmp_path: Path) -> None:
     profile = tmp_path / "public.yaml"
     profile.write_text(PUBLIC)
-    one = HEAD + "    gpus: 1\n    cpus: 7\n  b:\n    command: [b]\n    cpus: 1\n"
-    assert not [each for each in check(several(one, profile)) if each.severity == "error"]
-    two = one + "    gpus: 1\n"
-    assert any("the job asks for 2 a node" in each.problem.what for each in check(several(two, profile)))
+    fitting = HEAD + "    gpus: 1\n    cpus: 7\n  b:\n    command: [b]\n    cpus: 1\n"
+    assert not [each for each in check(several(fitting, profile)) if each.severity == "error"]
+    asking_more = fitting + "    gpus: 1\n"
+    assert any(
+        "the job asks for 2 a node" in each.problem.what for each in check(several(asking_more, profile))
+    )

@@ -197,7 +197,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     )
     assert data["cost"] == {"gpu_hours": 32.0, "cpu_hours": 512.0, "billing_hours": None}
     assert sorted(data["job"]) == sorted(
-        "name mode launcher runtime trainer args run_dir data resume snapshot restarts".split()
+        "name mode launcher runtime trainer args run_dir data resume snapshot restarts programs".split()
     )
     assert sorted(data["cluster"]) == sorted(
         "profile scheduler url checked partition account qos preemption preemption_grace_s".split()
