@@ -42,13 +42,15 @@ class Network:
     )
     gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
     nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
-    port_base: Port = described("First port for jobs.", make=lambda: Port(20000))
-    port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
+    port_base: Port | None = described(
+        "First port for jobs. [default: 7000 ports below those that the kernel gives to anybody]"
+    )
+    port_count: Count = described("How many ports jobs share, from port_base on.", make=lambda: Count(10000))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        room = Port.LAST - self.port_base + 1
-        if self.port_count > room:
+        room = Port.LAST - (self.port_base or 0) + 1
+        if self.port_base and self.port_count > room:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
             yield "port_count", what, f"write port_count: {room}, or less"
         for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =

@@ -13,6 +13,7 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.runtimes.base import of_submission
 
 NODE_RANK = "@node_rank@"  # in the script: each task puts the number of its node there
+ALONE = 20000  # the port of a job on this machine alone
 OF_CHECKPOINT = {"checkpoint": '"$checkpoint"', "checkpoint_dir": '"${checkpoint%/*}"'}
 _GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # what bash replaces by names of files
 
@@ -63,7 +64,9 @@ PLACEHOLDERS: dict[str, Callable[[ResolvedJob], str]] = {
     "nnodes": nnodes,
     "nproc": nproc,
     "master_addr": _meeting("MASTER_ADDR", lambda _: "localhost"),
-    "master_port": _meeting("MASTER_PORT", lambda resolved: str(resolved.settings.network.port_base)),
+    "master_port": _meeting(
+        "MASTER_PORT", lambda resolved: str(resolved.settings.network.port_base or ALONE)
+    ),
 }
 _KNOWN = (*PLACEHOLDERS, *OF_CHECKPOINT)
 _NAMES = "|".join([*_KNOWN, r"env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?"])  # [@]: each word of an array

@@ -86,6 +86,21 @@ def meets(resolved: ResolvedJob) -> bool:
     return resolved.slurm and (named or (resolved.mode.several_processes and several_tasks(resolved)))
 
 
+def first_port(resolved: ResolvedJob) -> str:
+    """Return the first of eight ports that a job has for itself on its nodes, as a word of bash.
+
+    They lie below the ports that the kernel gives to any program (ip(7), ip_local_port_range), which begin at
+    32768, but on nodes with GPUs also at 9000 or 1024.
+    """
+    network, number = resolved.settings.network, "$SLURM_JOB_ID" if resolved.slurm else "$$"
+    if network.port_base and network.port_count < 8:
+        return f"$(({network.port_base} + {number} % {network.port_count}))"
+    if network.port_base:
+        return f"$(({network.port_base} + {number} % {network.port_count // 8} * 8))"
+    port = rf"{{ print (\$1 > 8200 ? \$1 : 30000) - 8 - {number} % 875 * 8 }}"
+    return f'$(awk "{port}" /proc/sys/net/ipv4/ip_local_port_range)'
+
+
 def uses_code(resolved: ResolvedJob) -> bool:
     """Whether a program of the training package is started."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart

@@ -24,7 +24,6 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
     return {
         "programs": ["\n".join(_start(program, here)) for program in programs],
         "addresses": [_addresses(program, port) for program, port in zip(programs, ports, strict=True)],
-        "job_number": "SLURM_JOB_ID" if resolved.slurm else "$$",
         "any_taken": " || ".join(f"taken {port}" for port in ports),
         "names": " ".join(sorted((program.name for program in programs), key=lambda name: name == main)),
         "main": main,

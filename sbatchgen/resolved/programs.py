@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean, nearest
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job_file import ProgramSpec, Ready
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.keys import frozen_record, keys_of
+from sbatchgen.keys import keys_of
 from sbatchgen.modes import COMMAND
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, Share
+from sbatchgen.resolved.task_share import DEFAULT_CPUS
 from sbatchgen.units import Count, ProgramName, Resume, Text
 
 MOST = 8  # programs of a job, each with a port of its own
@@ -24,8 +25,7 @@ _FACT = re.compile(rf"(?<![{{$])\{{(?:([A-Za-z][\w-]*)\.)?({'|'.join(FACTS)})\}}
 _HEAD = "programs."
 
 
-@frozen_record
-class _Wanted:
+class _Wanted(NamedTuple):
     """A program as it is written, and its nodes."""
 
     name: ProgramName
@@ -59,6 +59,10 @@ def resolve_programs(
         return resolve(profile, [*layers, *more], mode_name=mode, name=name, chosen=chosen)
 
     main = _main(wanted)
+    if main.shared:
+        alone = resolved(main, _layer(main, wanted, whole=False, main=True))
+        wanted = [_with_the_rest(each, alone, wanted) if each is main else each for each in wanted]
+        main = _main(wanted)
     jobs = [resolved(each, _layer(each, wanted, whole=False, main=each is main)) for each in wanted]
     whole = resolved(main, _layer(main, wanted, whole=True, main=True), _allocation(wanted, jobs))
     option = "gres" if "gpu" in (whole.options.gres or "") else "gpus-per-node"
@@ -67,6 +71,20 @@ def resolve_programs(
         for each, job in zip(wanted, jobs, strict=True)
     ]
     return replace(whole, programs=tuple(programs))
+
+
+def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted]) -> _Wanted:
+    """Return the main program with the GPUs and CPUs that the others leave it, if it names none."""
+    others = [each.spec for each in wanted if each.shared and each.name != main.name]
+    gpus, cpus = main.spec.gpus, main.spec.cpus
+    taken = sum(spec.gpus or 0 for spec in others)
+    if gpus is None and taken and not alone.mode.gpus:
+        gpus = max(0, alone.gpus_per_node - taken)
+    if known := alone.partition.cpus_per_node:
+        share = (alone.options.cpus_per_task or 0) * (alone.options.ntasks_per_node or 1)
+        left = known - sum(spec.cpus or DEFAULT_CPUS for spec in others)
+        cpus = cpus or (Count(max(1, min(share, left))) if share else None)
+    return main._replace(spec=replace(main.spec, gpus=gpus, cpus=cpus))
 
 
 def _share(each: _Wanted, job: ResolvedJob, option: Any) -> Share:

@@ -79,8 +79,9 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     asked = {**vars(resolved.options), "gres": parted(resolved.options.gres or "")[0] or None}
     given = [name for name in GPU_OPTIONS if asked[name] is not None]
-    if resolved.mode.gpus == 1 and resolved.gpus_per_node > 1:
-        what = f"mode '{resolved.mode.name}' uses one GPU, but {resolved.gpus_per_node} were asked for"
+    main = next((each.job for each in resolved.programs if each.share.main), resolved)
+    if resolved.mode.gpus == 1 and main.gpus_per_node > 1:
+        what = f"mode '{resolved.mode.name}' uses one GPU, but {main.gpus_per_node} were asked for"
         yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
     for name in () if resolved.mode.uses_gpus else given:
         yield Hit(job.at(f"options.{name}"), f"mode '{resolved.mode.name}' uses no GPU", f"remove {name}")

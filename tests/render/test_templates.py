@@ -27,9 +27,9 @@ ALLOWED = (
 # Sites' own templates use these: a name that goes or changes its meaning breaks them.
 VARIABLES = """
 array array_element asks_again checkpoints code command_lines conda_env conda_root consecutive data
-directives export_lines first_checkpoint foreign has_outcome image image_is_file inherited job_id
+directives export_lines first_checkpoint first_port foreign has_outcome image image_is_file inherited job_id
 keeps_pythonpath leftovers master_addr max_restarts meets module_lines mount_sources mount_targets
-mounted_text needed node_lines other_directives placed point_says points points_carried programs port_base port_count pyxis reads_exit
+mounted_text needed node_lines other_directives placed point_says points points_carried programs pyxis reads_exit
 requeue_on_node_fail requeue_on_timeout requeues_early restartable resume_args run_dir runtime_part setup
 setup_after_runtime setup_before_modules setup_per_node slurm snapshot stoppable training_title twin_lines
 uses_code uses_data venv
@@ -145,8 +145,8 @@ def test_a_template_that_can_not_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
-    (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ port_count }}")
-    assert render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10000"
+    (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ max_restarts }}")
+    assert render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10"
 
 
 @pytest.mark.parametrize(

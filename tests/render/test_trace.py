@@ -79,14 +79,14 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
         "module load site/1\n"
         "{{ super() }}\n"
         "{% for line in setup %}{{ line }}{% endfor %}\n"
-        "echo{% if slurm %} on {{ port_count }}{% endif %} nodes\n"
+        "echo{% if slurm %} on {{ max_restarts }}{% endif %} nodes\n"
         "{% endblock %}\n"
         "{% block nothing required %}{% endblock %}\n"
     )
     of = resolved("ddp", "torchrun")
     places = dict(traced(of, tmp_path))
     assert places["module load site/1"] == TemplateLine(own, 3, "modules")
-    assert places["echo on 10000 nodes"] == TemplateLine(own, 6, "modules", value=True)
+    assert places["echo on 10 nodes"] == TemplateLine(own, 6, "modules", value=True)
     assert places["module purge"].file == BUNDLED / "job.sh.j2"
     assert places["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
     assert places["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
