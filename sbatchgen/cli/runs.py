@@ -208,7 +208,7 @@ def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str)
     from sbatchgen.runs import program_states
 
     with contextlib.suppress(SbatchgenError, OSError):
-        run, _point = find_point(open_index(), ctx.params.get("run") or "")
+        run, _point = find_point(open_index(), ctx.params.get("run") or next(iter(ctx.args), ""))
         return [name for name in program_states.logs(run.folder) if name.startswith(incomplete)]
     return []
 

@@ -25,7 +25,7 @@ _NODES = re.compile(r"on (\S+) (.+)")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramState:
-    """A program as the script of its job has last told of it."""
+    """A program in the last state that the script of its job has reported."""
 
     name: str
     state: str  # "starts", "ready", "ended" or "failed"
@@ -43,7 +43,7 @@ class ProgramState:
 def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
     """Return the programs of the last start of a job, in the order of their starts.
 
-    None of a job with one program, or where nothing was told after `since`, in seconds since 1970.
+    None of a job with one program, or where nothing was reported after `since`, in seconds since 1970.
     """
     with contextlib.suppress(OSError):
         data = files.read_of_run(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
