@@ -17,7 +17,14 @@ import click
 
 from sbatchgen.cli import output
 from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
-from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError, did_you_mean
+from sbatchgen.errors import (
+    CommandLineError,
+    DocumentError,
+    Problem,
+    SbatchgenError,
+    SlurmError,
+    did_you_mean,
+)
 from sbatchgen.quoting import counted, numbers_as_text, visible
 
 if TYPE_CHECKING:
@@ -196,6 +203,31 @@ def _hint(state: RunState) -> None:
         note(f"note: sbatchgen diagnose {state.run.name} says why it failed")
 
 
+def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the programs of RUN that have logs."""
+    from sbatchgen.runs import program_states
+
+    with contextlib.suppress(SbatchgenError, OSError):
+        run, _point = find_point(open_index(), ctx.params.get("run") or next(iter(ctx.args), ""))
+        return [name for name in program_states.logs(run.folder) if name.startswith(incomplete)]
+    return []
+
+
+def _check_program(run: Run, program: str) -> None:
+    """Raise CommandLineError if a run has no log of a program."""
+    from sbatchgen.runs import program_states
+
+    names = [*program_states.logs(run.folder)]
+    if program in names:
+        return
+    without, at = f"sbatchgen logs {run.name}", "--program"
+    if any(program == each.name for each in program_states.read_programs(run.folder, 0.0)):
+        what = f"program {program} has no log of its own: the main one prints to that of the job"
+        raise CommandLineError.of(what, at=at, fix=without)
+    fix = f"one of: {', '.join(names)}" if names else without
+    raise CommandLineError.of(f"run {run.name} has no log of a program '{program}'", at=at, fix=fix)
+
+
 @click.command()
 @RUN
 @click.option(
@@ -210,7 +242,14 @@ def _hint(state: RunState) -> None:
     help="Start with the last N lines. [default: all; 20 with -f]",
 )
 @_task("Task of an array or a sweep.")
-def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
+@click.option(
+    "--program",
+    metavar="NAME",
+    default="",
+    shell_complete=_completed_programs,
+    help="The log of one of several programs. [default: that of the job, and so of the main program]",
+)
+def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) -> None:
     """Show the log of a run.
 
     RUN may also be a log or a script of the run. All jobs and requeues of the run count as one log.
@@ -220,10 +259,12 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     index = open_index()
     chosen, point = find_point(index, run)
     task = task or point
+    if program:
+        _check_program(chosen, program)
     if follow:
-        follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
+        follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task, program=program)
         return
-    shown = RunLogs(chosen.folder, lines, task)
+    shown = RunLogs(chosen.folder, lines, task, program=program)
     if not shown.show(output.put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
@@ -233,17 +274,23 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
 
 
 def follow_run(
-    index: Index, name: str, *, lines: int | None = None, task: str = "", since: float = 0.0
+    index: Index,
+    name: str,
+    *,
+    lines: int | None = None,
+    task: str = "",
+    since: float = 0.0,
+    program: str = "",
 ) -> int:
     """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3.
 
-    `since` leaves out the logs of jobs that were submitted before.
+    `since` leaves out the logs of jobs that were submitted before; of several programs one may be shown.
     """
     from sbatchgen.runs import cost, overview, status
     from sbatchgen.runs.job_log import RunLogs
 
     run = find_run(index, name)
-    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since), "", 0.0, False
+    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since, program), "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:

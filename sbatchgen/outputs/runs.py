@@ -7,6 +7,7 @@ from typing import TypedDict
 from sbatchgen.errors import Problem
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import Point, SweepState
+from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress
 from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import SlurmJob
@@ -43,6 +44,7 @@ class _Run(TypedDict):
     jobs: Sequence[RunJob]
     queue: Sequence[_Queued]
     training: Progress | None
+    programs: Sequence[ProgramState]
     points: Sequence[_Point] | None
 
 
@@ -66,6 +68,7 @@ def _run(state: RunState) -> _Run:
         "jobs": state.jobs,
         "queue": [_queued(row) for row in state.now],
         "training": state.progress,
+        "programs": state.programs,
         "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
     }
 

@@ -17,7 +17,7 @@ from sbatchgen.keys import keys_of
 from sbatchgen.resolved.choice import in_short
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import FIRST
-from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
@@ -76,6 +76,8 @@ def settings(request: Request) -> Iterator[Setting]:
         if value is not None:
             setting = _setting(key, value, resolved.origin(key), resolved.overridden.get(key, ()))
             yield replace(setting, documented=tuple(documented.get(setting.at, ())))
+    for program in resolved.programs:
+        yield from _of_program(program, resolved.origin(f"programs.{program.name}"))
     if resolved.passed_over and not resolved.fits_nowhere:
         yield _partition(resolved, FIRST)
     for name, why_not in resolved.passed_over.items():
@@ -83,6 +85,21 @@ def settings(request: Request) -> Iterator[Setting]:
     if resolved.is_bundled:
         folder = str(resolved.code or bundled("code"))
         yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
+
+
+def _of_program(program: JobProgram, origin: Origin) -> Iterator[Setting]:
+    """Yield what one of several programs has alone; all of it is from where the program is written."""
+    job, share, ready = program.job, program.share, program.ready
+    keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
+    values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
+    values |= {f"env.{name}": job.env.get(name) for name in program.env}
+    values |= {f"ready.{sign}": getattr(ready, sign) for sign in ready.signs}
+    values |= {"needs": program.needs, "main": share.main, "once": program.once, "restarts": program.restarts}
+    values |= {"options.nodes": share.nodes, "options.gpus_per_node": share.gpus}
+    for key, value in values.items():
+        if value not in (None, False, (), 0):
+            setting = _setting(key, value, origin)
+            yield replace(setting, name=f"{program.name}: {setting.name}")
 
 
 def _documented(request: Request) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sbatchgen.quoting import counted, visible
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runs.points import DONE
+from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import run_usage
 from sbatchgen.text_table import table
@@ -63,6 +64,7 @@ class Report:
     processes: int | None  # processes of the last training
     samples_per_s: float | None  # samples of the training, over all of its time
     waiting: float | None  # the share of the time that went into waiting for data
+    programs: tuple[ProgramState, ...] = ()  # of a job with several: those of its last start
     advice: tuple[Advice, ...] = ()  # what to ask for next time
     problems: tuple[str, ...] = ()  # why something is not known
 
@@ -103,6 +105,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         processes=_whole(trained[-1].get("processes")) if trained else None,
         samples_per_s=sum(_all(trained, "samples")) / seconds if seconds else None,
         waiting=min(sum(_all(trained, "data_s")) / seconds, 1.0) if seconds else None,
+        programs=tuple(state.programs),
         problems=tuple(known.problems),
     )
     killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
@@ -193,6 +196,7 @@ def as_text(report: Report) -> str:
     parts = [
         [f"{report.name}: {report.state}; {', '.join(cost)}"],
         [table([("", had, "USED", "NEXT TIME"), *_rows(report)]).removesuffix("\n")],
+        [f"program {each.name}: {each.state} {each.why}".rstrip() for each in report.programs],
         [f"{advice.about}: {advice.why}" for advice in report.advice],
         [f"{UNKNOWN} {text}" for text in _missing(report)],
     ]

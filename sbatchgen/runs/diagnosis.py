@@ -12,7 +12,7 @@ from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import word
-from sbatchgen.runs import life, own_trainer, process
+from sbatchgen.runs import life, own_trainer, process, program_states
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged, raised_at
 from sbatchgen.runs.index import LOST, Run, RunJob
@@ -20,6 +20,7 @@ from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.life import Quiet
 from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
+from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local
@@ -91,7 +92,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     in_turn = bool(record and record.one_training)
     row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
-    logs = {str(path): last_start(path, LINES) for path in (newest_logs(record, task) if record else ())}
+    logs = _logs(state, record, task)
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
@@ -103,6 +104,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         if row and record and row.start and row.end and any(cause.rank == "limit" for cause in causes):
             times = (row.start.timestamp(), row.end.timestamp())
             causes = _stood_still(causes, life.quiet_at_end(record, folder, *times, task), run)
+        causes = [*_of_program(state.failed_program, causes, logs, run)]
         causes = [_to_type(cause, record, state.run.folder, row) for cause in causes] if record else causes
         failed = failed or bool(hidden or causes)
     if task:
@@ -212,6 +214,42 @@ def _placed(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str
         fix = "the lines above it in the log show how the program came there"
         about = {"means": f"{says} ({place})", "fix": fix, "says": says, "file": path}
         yield Failure(cause="exception", rank="cause", line=number, **about)
+
+
+def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
+    """Return the ends of the newest logs; of the program that failed, as the others complain of its end."""
+    program = state.failed_program
+    paths = program_states.logs(state.run.folder).get(program.name) if program else None
+    paths = paths or (newest_logs(record, task) if record else [])
+    return {str(path): last_start(path, LINES) for path in paths}
+
+
+def _of_program(
+    program: ProgramState | None,
+    causes: Sequence[Failure],
+    logs: Mapping[str, Sequence[tuple[int, str]]],
+    run: str,
+) -> Iterator[Failure]:
+    """Yield the causes that the logs of the program that failed show; without any, how it ended."""
+    if program is None or program.state != "failed":
+        yield from causes
+        return
+    its_end = f"{program.name} on "  # as the script says it in the log of the job
+    known = [
+        cause
+        for cause in causes
+        if cause.rank not in ("effect", "limit") and not cause.means.startswith(its_end)
+    ]
+    for cause in known:
+        yield replace(cause, means=f"{program.says}: {cause.means}")
+    if not known:
+        fix = f"sbatchgen logs {run} --program {program.name} shows what it did"
+        if program.why.startswith("was not ready"):
+            fix += f"; if it needs more time: within: under programs.{program.name}.ready"
+        path = next((path for path, lines in logs.items() if lines), "")
+        line, says = next(iter(look_bad(logs[path])[-1:]), (0, "")) if path else (0, "")
+        about = {"means": program.says, "fix": fix, "says": says, "file": path}
+        yield Failure(cause="program", rank="own", line=line, **about)
 
 
 def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None) -> Failure:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.inputs.trust import user_name
+from sbatchgen.runs import program_states
 from sbatchgen.runs.record import Record, records
 
 PIECE = 1 << 20  # bytes that are read at a time
@@ -147,13 +148,15 @@ class Tail:
 class RunLogs:
     """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
 
-    def __init__(self, folder: Path, lines: int | None, task: str, since: float = 0.0) -> None:
-        """Read the logs of jobs that were submitted since a time."""
-        self._folder, self._task, self._since = folder, task, since
+    def __init__(
+        self, folder: Path, lines: int | None, task: str, since: float = 0.0, program: str = ""
+    ) -> None:
+        """Read the logs of jobs that were submitted since a time; or those of one program of several."""
+        self._folder, self._task, self._since, self._program = folder, task, since, program
         self.refresh()
         # Of the newest job that has any; that of its stderr comes last
         each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
-        newest: list[Path] = next(filter(None, each), [])
+        newest = self._paths() if program else next(filter(None, each), [])
         self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
 
@@ -169,6 +172,8 @@ class RunLogs:
         self._records = [record for record in records(self._folder) if record.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
+        if self._program:
+            return program_states.logs(self._folder).get(self._program, [])
         return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
 
     def show(self, put: Callable[[bytes], None]) -> bool:

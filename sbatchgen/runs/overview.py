@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from sbatchgen.quoting import numbers_as_text
@@ -23,10 +23,29 @@ def overview(states: Sequence[RunState]) -> str:
     """Return a line for each run, the newest last."""
     rows = [HEADINGS]
     for state in states:
-        of_job = (state.last.id, _state(state.last, state.now)) if state.last else ("", "")
+        of_job = (state.last.id, _last(state)) if state.last else ("", "")
         says = (state.progress.says if state.progress else "", state.quiet)
         rows.append((state.run.name, *of_job, "; ".join(filter(None, says))))
     return table(tuple(map(one_line, row)) for row in rows)
+
+
+def _last(state: RunState) -> str:
+    """Return the state of the last job, if there is one; where a program of several failed, that is why."""
+    job, program = state.last, state.failed_program
+    if job is None:
+        return ""
+    return _state(job._replace(says=program.says) if program else job, state.now)
+
+
+def _programs(state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield each program of a job with several, and what it does."""
+    over = state.last is not None and state.last.ended
+    words = {"starts": "started", "ready": "ready"}
+    for each in state.programs:
+        says = f"{words.get(each.state, each.state)} {_clock(_local(each.since))}"
+        says += f" on {each.nodes}" if each.nodes else ""
+        says += f": {each.why}" if each.state == "failed" else f" {each.why}" if each.why else ""
+        yield each.name, says + ", ended with the job" * (over and each.state in words)
 
 
 def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
@@ -46,7 +65,7 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
 def headline(state: RunState) -> str:
     """Return what its last job does, in a line."""
     job = state.last
-    return one_line(f"job {job.id} {_state(job, state.now)}") if job else "no job yet"
+    return one_line(f"job {job.id} {_last(state)}") if job else "no job yet"
 
 
 def page(
@@ -56,8 +75,9 @@ def page(
     progress = state.progress
     facts = [("folder", str(state.run.folder / state.point))]
     for job in state.jobs:
-        says = _state(job, state.now if job is state.last else ())
+        says = _last(state) if job is state.last else _state(job, ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
+    facts += [(f"program {name}", says) for name, says in _programs(state)]
     if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))
         facts += [("", progress.costs)] if progress.costs else []

@@ -16,6 +16,7 @@ from sbatchgen.runs.failure import Failure, crash, failures
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.job_log import last_start, last_starts, newest_logs
 from sbatchgen.runs.points import SweepState
+from sbatchgen.runs.program_states import ProgramState, failed, read_programs
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import REQUEUED, accounting
@@ -49,6 +50,7 @@ class RunState:
     quiet: str = ""  # how long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not
     sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
     restarted: str = ""  # how the start before its newest one ended, where only this run was asked for
+    programs: Sequence[ProgramState] = ()  # of a job with several: those of its last start
     point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
 
     @property
@@ -57,6 +59,12 @@ class RunState:
         live = [job for job in self.jobs if not job.ended]
         started = [job for job in self.jobs if job.says != NEVER_STARTED]
         return next(iter([*live, *started[-1:], *self.jobs[-1:]]), None)
+
+    @property
+    def failed_program(self) -> ProgramState | None:
+        """The program that has ended the last job, which failed; None of a job with one program."""
+        is_failed = self.last is not None and self.last.state == "FAILED" and self.last.says != SAVED
+        return failed(self.programs) if is_failed else None
 
 
 def run_states(
@@ -79,7 +87,9 @@ def run_states(
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
         state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
-        states.append(replace(state, quiet=_quiet(state)))
+        since = state.last.submitted - life.CLOCKS_S if state.last else 0.0
+        programs = read_programs(run.folder, since)
+        states.append(replace(state, quiet=_quiet(state), programs=programs))
     if len(states) == 1:
         states = [replace(states[0], restarted=_restarted(states[0], environment))]
     try:
