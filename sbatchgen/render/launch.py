@@ -97,7 +97,7 @@ def first_port(resolved: ResolvedJob) -> str:
         return f"$(({network.port_base} + {number} % {network.port_count}))"
     if network.port_base:
         return f"$(({network.port_base} + {number} % {network.port_count // 8} * 8))"
-    port = rf"{{ print (\$1 > 8200 ? \$1 : 30000) - 8 - {number} % 875 * 8 }}"
+    port = rf"{{print (\$1 > 8200 ? \$1 : 30000) - 8 - {number}%875*8}}"
     return f'$(awk "{port}" /proc/sys/net/ipv4/ip_local_port_range)'
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (e17fc594482d): sbatchgen render ddp
+# sbatchgen 0.2.0 (74223f3e5e85): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -30,7 +30,7 @@ IMAGE="${SLURM_SUBMIT_DIR}/pytorch-24.01.sif"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
 [[ $PWD$RUN_DIR$DATA_DIR$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{ print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID % 875 * 8 }" /proc/sys/net/ipv4/ip_local_port_range)
+MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit APPTAINER_NO_EVAL=1
 for name in MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED PYTHONNOUSERSITE OMP_NUM_THREADS; do

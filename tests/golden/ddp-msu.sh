@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (c828ff012567): sbatchgen render ddp
+# sbatchgen 0.2.0 (d98ff418969e): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -37,7 +37,7 @@ for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE
     export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA
 unset LC_ALL LD_PRELOAD "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{ print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID % 875 * 8 }" /proc/sys/net/ipv4/ip_local_port_range)
+MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit ENROOT_FORCE_OVERRIDE=yes
 

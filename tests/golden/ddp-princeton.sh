@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (c37ecb1ca61e): sbatchgen render ddp
+# sbatchgen 0.2.0 (b70c980e83a8): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -34,7 +34,7 @@ conda activate "torch-env" || die "can't activate the conda environment" "torch-
 PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
 [[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{ print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID % 875 * 8 }" /proc/sys/net/ipv4/ip_local_port_range)
+MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
 

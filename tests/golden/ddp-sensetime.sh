@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (381cde1b6176): sbatchgen render ddp
+# sbatchgen 0.2.0 (0faa4d801801): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -26,7 +26,7 @@ rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier s
 
 # --- Environment ---
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{ print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID % 875 * 8 }" /proc/sys/net/ipv4/ip_local_port_range)
+MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
 export SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
 export OMP_NUM_THREADS=1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (2c0947dbe6b4): sbatchgen render ddp
+# sbatchgen 0.2.0 (07c91e84d358): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ export VIRTUAL_ENV="${HOME}/venv"
 PATH=$VIRTUAL_ENV/bin:$PATH
 [[ -x $VIRTUAL_ENV/bin/python3 ]] || die "no virtual environment at $VIRTUAL_ENV"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{ print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID % 875 * 8 }" /proc/sys/net/ipv4/ip_local_port_range)
+MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
 export NCCL_DEBUG=WARN NCCL_IB_DISABLE=0 NCCL_NET_GDR_LEVEL=2 NCCL_SOCKET_IFNAME='^docker,lo'
