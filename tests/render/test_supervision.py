@@ -47,9 +47,9 @@ class Case(NamedTuple):
     [
         Case(states="client ended with 0"),
         Case(client="exit 7", status=7, states="client ended with 7"),
-        Case(server="exit 5", status=5, states="server failed ended with 5"),
-        Case(server="exit 0", status=1, states="server failed ended with 0"),
-        Case(server="sleep 60", status=1, states="server failed was not ready after 4 s"),
+        Case(server="exit 5", status=5, states="server failed on localhost ended with 5"),
+        Case(server="exit 0", status=1, states="server failed on localhost ended with 0"),
+        Case(server="sleep 60", status=1, states="server failed on localhost was not ready after 4 s"),
         Case(server="trap '' TERM; python3 -m http.server $SERVER_PORT", states="client ended with 0"),
         Case(
             server=f"[[ -e up ]] || {{ : >up; exit 3; }}; {SERVE}", restarts=1, states="client ended with 0"
