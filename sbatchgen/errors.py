@@ -106,7 +106,7 @@ def near_file(name: str) -> str:
         near = nearest(last, os.listdir(folder or "."))  # noqa: PTH208 - as in all of this module
     except (OSError, ValueError):
         return ""
-    return f"did you mean '{folder}/{near}'?".replace("'/", "'") if near else ""
+    return f"did you mean '{folder}/{near}'?".replace("'/", "'") if near and near != last else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:

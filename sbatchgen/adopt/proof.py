@@ -26,7 +26,12 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((), "lost", what)
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
-    held = {number for number, line in enumerate(new.lines, start=1) if line in setup}
+    functions = tuple(line for line in setup if line.endswith("}"))  # one that is like ours may stay
+    held = {
+        number
+        for number, line in enumerate(new.lines, start=1)
+        if line in setup or line.startswith(functions)
+    }
     late = {number for number, line in enumerate(new.lines, start=1) if line in after}
     for name in _overwritten(draft, resolved, new, held, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"

@@ -93,10 +93,11 @@ def first_port(resolved: ResolvedJob) -> str:
     32768, but on nodes with GPUs also at 9000 or 1024.
     """
     network, number = resolved.settings.network, "$SLURM_JOB_ID" if resolved.slurm else "$$"
-    if network.port_base and network.port_count < 8:
-        return f"$(({network.port_base} + {number} % {network.port_count}))"
-    if network.port_base:
-        return f"$(({network.port_base} + {number} % {network.port_count // 8} * 8))"
+    if base := network.port_base:
+        count, each = (
+            (network.port_count // 8, " * 8") if network.port_count >= 8 else (network.port_count, "")
+        )
+        return f"$(({base} + {number.replace('$S', 'S')} % {count}{each}))"
     port = rf"{{print (\$1 > 8200 ? \$1 : 30000) - 8 - {number}%875*8}}"
     return f'$(awk "{port}" /proc/sys/net/ipv4/ip_local_port_range)'
 

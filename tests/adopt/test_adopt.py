@@ -180,7 +180,7 @@ def test_a_finding_of_the_job_points_to_its_key(folder: Path, command: Command) 
     """There is no file of the script that the job renders."""
     head = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gres=gpu:1 --time=10\n"
     Path("t.py").touch()
-    Path("old.slurm").write_text(head + "rm -rf $X/\npython t.py --n $SLURM_GPUS_PER_NODE\n")
+    Path("old.slurm").write_text(head + "rm -rf $X/*\npython t.py --n $SLURM_GPUS_PER_NODE\n")
     assert command("adopt", "old.slurm", "--to", ".").status == 0
     review = json.loads(command("review", "old.yaml", "--format", "json").out)
     at = {finding["rule"]: finding["at"] for finding in review["findings"]}

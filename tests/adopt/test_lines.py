@@ -296,7 +296,7 @@ def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
 
 def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
     script = of_body("cd no-folder && srun python t.py").rendered
-    environment = {"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath}
+    environment = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath}
     ended = subprocess.run(
         ["bash", "-c", f"srun() {{ echo trained; }}\n{script}"],
         cwd=tmp_path,
@@ -326,7 +326,7 @@ def test_packages_in_the_home_folder_are_found_as_before(tmp_path: Path, body: s
     ended = subprocess.run(
         ["bash", "-c", f'srun() {{ echo "[$PYTHONNOUSERSITE]"; }}\n{adoption.rendered}'],
         cwd=tmp_path,
-        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath},
+        env={"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath},
         capture_output=True,
         text=True,
         check=False,

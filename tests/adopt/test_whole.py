@@ -74,7 +74,7 @@ def test_what_follows_the_training_runs_when_it_has_ended(
     ended = subprocess.run(
         ["bash", "-c", functions + adoption.rendered],
         cwd=tmp_path,
-        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
@@ -106,7 +106,7 @@ def test_the_training_is_the_trainer_and_what_follows_it_runs_after_it(
         subprocess.run(
             ["bash", "-c", show + text],
             cwd=tmp_path,
-            env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            env={"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
             check=False,

@@ -60,13 +60,12 @@ case $fault in
     "never ready") sleep 3600 ;;
     "crash later") (sleep 4; kill -9 $$) & ;;
     "end too early") (sleep 4; kill -USR1 $$) & trap 'kill $child; exit 0' USR1 ;;
-    hang) (sleep 4; pkill -STOP -s 0; kill -STOP $$) & ;;
+    hang) kill -STOP $$ ;;
     "TERM ignored") trap '' TERM ;;
 esac
 case $name in
     server) python3 -m http.server "$3" >/dev/null 2>&1 & child=$! ;;
     client)
-        [[ $fault == hang ]] && sleep 3600
         for _ in 1 2 3 4 5 6; do curl -fs -m 5 "$3" >/dev/null && sleep 1; done & child=$! ;;
     evaluator) [[ $fault == TERM* ]] || trap 'echo evaluated; exit 0' TERM; sleep $long & child=$! ;;
 esac

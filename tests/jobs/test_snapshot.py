@@ -25,7 +25,18 @@ def test_a_job_that_waits_runs_the_code_of_its_submission(cluster: Cluster) -> N
     run("git", "add", "train.py", "helper.py")
     run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "first")
     ask = (SBATCHGEN, "submit", "cpu", "--job-name", "copied", "--profile", "./testing.yaml", "--yes")
-    job = int(run(*ask, "--trainer", "train.py", "--snapshot", "--set", "extra_options.hold=true"))
+    job = int(
+        run(
+            *ask,
+            "--trainer",
+            "train.py",
+            "--resume",
+            "auto",
+            "--snapshot",
+            "--set",
+            "extra_options.hold=true",
+        )
+    )
     cluster.put("repo/deep er/helper.py", "VERSION = 'edited'\n")
     runs = work / "runs/copied"
     (place,) = runs.glob("code-*")

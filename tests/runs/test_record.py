@@ -137,6 +137,8 @@ def write(folder: Path, status: dict[str, Any], *events: dict[str, Any] | str) -
 
 def test_how_far_a_training_is(tmp_path: Path) -> None:
     assert read_progress(tmp_path) is None
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/x.pt").touch()
     write(
         tmp_path,
         {

@@ -116,7 +116,7 @@ def test_each_point_runs_once_and_what_failed_runs_again(site: Site) -> None:
 def test_a_point_that_is_requeued_goes_on_alone(site: Site) -> None:
     site.cluster.put("work/bad", "")
     site.cluster.put("work/sweep.py", TRAINER.replace("sys.exit", WAITING))
-    done = sweep(site, "again", "--param", "value=a,b", "--throttle", "2")
+    done = sweep(site, "again", "--resume", "auto", "--param", "value=a,b", "--throttle", "2")
     array = done.stdout.strip()
 
     def noted(*values: str) -> bool:

@@ -43,12 +43,12 @@ def test_a_snapshot_is_the_owners_alone(attacker: User, owner: User) -> None:
         f"chmod o+w {copy}",
     ):
         assert attacker.bash(line).returncode != 0
-    assert owner.job(1000, "cat t.py").stdout.endswith("\nmine\n")
+    assert owner.job(1000, "cat t.py").stdout.endswith("mine\n")
     # the project is the group's: its members can move the folder away, and then nothing runs
     assert attacker.bash(f"mv runs/a runs/b; mkdir -p {copy}; echo evil >{copy}/t.py").returncode == 0
     done = owner.job(1000, "cat t.py")
     assert (done.returncode, "evil" in done.stdout) == (1, False)
-    assert f"yours: {owner.project}/runs/a" in done.stderr
+    assert f"your own: {owner.project}/runs/a" in done.stderr
 
 
 def test_of_submissions_at_the_same_time_one_is_accepted(owner: User) -> None:
