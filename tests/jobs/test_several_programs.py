@@ -183,6 +183,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_run_as_the_docs_show_them(name: str, cluster: Cluster, in_folder: Path) -> None:
     text = (CHECKOUT / f"examples/programs/{name}.yaml").read_text()
