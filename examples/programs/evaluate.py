@@ -1,6 +1,6 @@
-"""Evaluates each checkpoint of a run folder once, until TERM; one in flight is finished.
+"""Evaluates each checkpoint of a folder once, until TERM; one in flight is finished.
 
-python evaluate.py RUN_DIR
+python evaluate.py FOLDER
 """
 
 import signal

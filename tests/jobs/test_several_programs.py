@@ -64,7 +64,7 @@ case $fault in
     "TERM ignored") trap '' TERM ;;
 esac
 case $name in
-    server) python3 -m http.server "$3" >/dev/null 2>&1 & child=$! ;;
+    server) timeout $long python3 -m http.server "$3" >/dev/null 2>&1 & child=$! ;;
     client)
         for _ in 1 2 3 4 5 6; do curl -fs -m 5 "$3" >/dev/null && sleep 1; done & child=$! ;;
     evaluator) [[ $fault == TERM* ]] || trap 'echo evaluated; exit 0' TERM; sleep $long & child=$! ;;

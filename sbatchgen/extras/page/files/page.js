@@ -278,7 +278,7 @@ function showScript(script) {
   at("script").replaceChildren(
     ...(script === null ? [make("p", { role: "option" }, say("no_script"))] : []),
     ...lines.map((line, place) =>
-      make("div", { class: "line", role: "option", id: `line-${place + 1}`, "data-number": place + 1, "aria-selected": "false" }, line),
+      make("div", { class: "line", role: "option", id: `line-${place + 1}`, "data-number": place + 1, "aria-selected": "false", ...(line.trim() ? {} : { "aria-label": "empty line" }) }, line),
     ),
   );
   at("script").dataset.text = script ?? "";
