@@ -441,7 +441,18 @@ def test_a_container_that_does_not_start_on_one_node_ends_the_job_with_its_statu
 ) -> None:
     """Slurm ends the other tasks by a signal, and srun reports the highest status: 143 or 137."""
     site.cluster.put("work/sleeps.py", "import time; time.sleep(600)")
-    flags = ("--trainer", "sleeps.py", "--job-name", "half", "--launcher", launcher, "--yes", *AS_NVIDIA)
+    flags = (
+        "--trainer",
+        "sleeps.py",
+        "--job-name",
+        "half",
+        "--launcher",
+        launcher,
+        "--resume",
+        "auto",
+        "--yes",
+        *AS_NVIDIA,
+    )
     where = ("--nodelist", "n[3-4]", "--nodes", "2", "--gpus-per-node", "1")  # n4 has no tools for GPUs
     job = int(site.sbatchgen("submit", "ddp", *flags, *where, check=True).stdout)
     assert site.cluster.wait(job, {"FAILED"})["ExitCode"] == "1:0", site.log("half")
