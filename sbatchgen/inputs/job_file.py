@@ -172,10 +172,10 @@ def _all_keys() -> list[tuple[str, Any, Any]]:
     return keys
 
 
-# The keys of a job that each of its programs may have.
-_OF_PROGRAM = (
-    *("mode", "launcher", "runtime", "nproc_per_node", "trainer", "args", "checkpoint", "resume_args"),
-    *("env", "step", "launcher_args", *RUNTIME_KEYS),
+# The keys of a job that each of its programs may have. All have the runtime of the job, which is set up once.
+KEYS_OF_PROGRAMS = (
+    *("mode", "launcher", "nproc_per_node", "trainer", "args", "checkpoint", "resume_args"),
+    *("env", "step", "launcher_args"),
 )
 
 
@@ -205,7 +205,7 @@ else:
     ProgramSpec = _made(
         "ProgramSpec",
         "One of several programs of a job.",
-        [key for key in keys if key[0] in _OF_PROGRAM],
+        [key for key in keys if key[0] in KEYS_OF_PROGRAMS],
         _ProgramKeys,
     )
     several = described("Programs that run side by side, by name.", make=dict)

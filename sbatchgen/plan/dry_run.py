@@ -337,7 +337,8 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
     inside: dict[str, tuple[int, int]] = {}  # where each function begins and ends
     for name, at, end in parts:
         if name:
-            inside[name] = min(at, inside.get(name, (at, end))[0]), max(end, inside.get(name, (at, end))[1])
+            first, last = inside.get(name, (at, end))
+            inside[name] = min(first, at), max(last, end)
     numbers = [
         use
         for use in body.uses

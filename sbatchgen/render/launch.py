@@ -92,12 +92,14 @@ def first_port(resolved: ResolvedJob) -> str:
     They lie below the ports that the kernel gives to any program (ip(7), ip_local_port_range), which begin at
     32768, but on nodes with GPUs also at 9000 or 1024.
     """
-    network, number = resolved.settings.network, "$SLURM_JOB_ID" if resolved.slurm else "$$"
-    if base := network.port_base:
-        count, each = (
-            (network.port_count // 8, " * 8") if network.port_count >= 8 else (network.port_count, "")
-        )
-        return f"$(({base} + {number.replace('$S', 'S')} % {count}{each}))"
+    network = resolved.settings.network
+    if network.port_base:
+        number = "SLURM_JOB_ID" if resolved.slurm else "$$"
+        jobs, each = int(network.port_count), ""
+        if jobs >= 8:
+            jobs, each = jobs // 8, " * 8"
+        return f"$(({network.port_base} + {number} % {jobs}{each}))"
+    number = "$SLURM_JOB_ID" if resolved.slurm else "$$"
     port = rf"{{print (\$1 > 8200 ? \$1 : 30000) - 8 - {number}%875*8}}"
     return f'$(awk "{port}" /proc/sys/net/ipv4/ip_local_port_range)'
 
@@ -207,7 +209,7 @@ def _step(resolved: ResolvedJob) -> Iterator[str]:
 def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
     """Yield srun's options that follow from the resolved job, each with its value as a word of bash."""
     if share := resolved.share:
-        yield from _of_share(share, resolved)
+        yield from _of_share(share)
     elif resolved.options.ntasks_per_node is None:  # a profile may leave it out of the directives
         yield "ntasks-per-node", str(resolved.nproc_per_node if resolved.launcher == "srun" else 1)
     if resolved.options.cpus_per_task is not None and not share:
@@ -221,20 +223,19 @@ def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
         yield "gpu-bind", "none"  # else a rank sees only its own GPU and NCCL loses the others
 
 
-def _of_share(share: Share, resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
+def _of_share(share: Share) -> Iterator[tuple[str, str]]:
     """Yield the options by which a step has its share, and leaves the rest of the nodes to others.
 
     Steps with --exact run at once where each names its memory; with --overlap they would get the same GPUs.
     """
-    tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
     yield "job-name", share.name
     yield "nodelist", f'"${share.name.variable}_HOSTS"'
     yield "nodes", str(share.nodes)
-    yield "ntasks", str(share.nodes * tasks)
-    if tasks > 1:
-        yield "ntasks-per-node", str(tasks)
+    yield "ntasks", str(share.nodes * share.tasks)
+    if share.tasks > 1:
+        yield "ntasks-per-node", str(share.tasks)
     if share.cpus:
-        yield "cpus-per-task", str(max(1, share.cpus // tasks))
+        yield "cpus-per-task", str(max(1, share.cpus // share.tasks))
     if share.gpus_option:
         yield share.gpus_option, f"gpu:{share.gpus}" if share.gpus_option == "gres" else str(share.gpus)
     if share.shared:
@@ -309,9 +310,8 @@ def _may_inherit_rank(resolved: ResolvedJob) -> bool:
 def _nodes(resolved: ResolvedJob) -> str:
     if resolved.profile.scheduler == "env":
         return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # of the platform, which counts nodes
-    if resolved.share and resolved.launcher == "torchrun" and resolved.nodes > 1:
-        return f" --nnodes={resolved.nodes}"
-    return ' --nnodes="$SLURM_NNODES"' if resolved.launcher == "torchrun" and resolved.nodes > 1 else ""
+    several = resolved.launcher == "torchrun" and resolved.nodes > 1
+    return f" --nnodes={arguments.nnodes(resolved)}" if several else ""
 
 
 def _flags(resolved: ResolvedJob) -> Iterator[str]:

@@ -15,9 +15,9 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
     programs = resolved.programs
     tables: dict[str, Mapping[str, Any]] = {
         "nodes": {program.name: f"${program.name.variable}_HOSTS" for program in programs},
-        "grace": {program.name: program.grace for program in programs},
-        "more": {program.name: program.restarts for program in programs if program.restarts},
-        "once": {program.name: 1 for program in programs if program.once},
+        "grace": {program.name: int(program.spec.grace) for program in programs},
+        "more": {program.name: program.spec.restarts for program in programs if program.spec.restarts},
+        "once": {program.name: 1 for program in programs if program.spec.once},
     }
     main = next((program.name for program in programs if program.share.main), "")
     ports = ["$port", *(f"$((port + {number}))" for number in range(1, len(programs)))]
@@ -42,9 +42,9 @@ def _order(programs: Sequence[JobProgram]) -> Iterator[str]:
     """Yield the commands that start the programs, and wait until those are ready that others need."""
     left, awaited = [*programs], set()
     while left:
-        following = next(each for each in left if not {*each.needs} & {other.name for other in left})
+        following = next(each for each in left if not {*each.spec.needs} & {other.name for other in left})
         for each in programs:
-            if each.name in following.needs and each.name not in awaited:
+            if each.name in following.spec.needs and each.name not in awaited:
                 awaited.add(each.name)
                 yield from _ready(each)
         yield f"run {following.name}"
@@ -60,8 +60,10 @@ def _entries(values: Mapping[Any, Any]) -> str:
 
 def _ends(main: str, tables: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tests of a program that has ended, with what follows; where none holds, it has failed."""
-    own = "((code)) && [[ $ended ]] || ended=$name rc=$code why=''"  # another may have failed just before it
-    tests = {f"[[ $name == {main} ]]": own} if main else {"((code == 0))": ":"}
+    of_main = (
+        "((code)) && [[ $ended ]] || ended=$name rc=$code why=''"  # another may have failed just before it
+    )
+    tests = {f"[[ $name == {main} ]]": of_main} if main else {"((code == 0))": ":"}
     if tables["once"] and main:
         tests["((code == 0)) && [[ ${once[$name]-} ]]"] = ":"
     if tables["more"]:
@@ -97,7 +99,7 @@ def _exported(program: JobProgram) -> Iterator[str]:
     if launch.meets(job):
         yield f"MASTER_ADDR=${variable}_HOST"
         yield f"MASTER_PORT=${variable}_PORT"
-    for name in program.env:
+    for name in program.spec.env:
         if value := job.env.get(name):
             yield f"{name}={arguments.with_params(value, job, quoting.value)}"
     if (threads := exports.variables(job).get("OMP_NUM_THREADS")) and not job.is_command:
@@ -107,7 +109,7 @@ def _exported(program: JobProgram) -> Iterator[str]:
 def _ready(program: JobProgram) -> Iterator[str]:
     """Yield the command that waits until a program is ready; none for one that is as soon as it runs."""
     variable, folder = program.name.variable, "$RUN_DIR/programs"
-    if program.once and not program.ready.signs:
+    if program.spec.once and not program.ready.signs:
         yield f"until [[ $ended || ! ${{pid[{program.name}]-}} ]]; do look; done"
     if not program.ready.signs:
         return

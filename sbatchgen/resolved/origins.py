@@ -89,12 +89,12 @@ def settings(request: Request) -> Iterator[Setting]:
 
 def _of_program(program: JobProgram, origin: Origin) -> Iterator[Setting]:
     """Yield what one of several programs has alone; all of it is from where the program is written."""
-    job, share, ready = program.job, program.share, program.ready
+    job, share, spec, ready = program.job, program.share, program.spec, program.ready
     keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
     values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
-    values |= {f"env.{name}": job.env.get(name) for name in program.env}
+    values |= {f"env.{name}": job.env.get(name) for name in spec.env}
     values |= {f"ready.{sign}": getattr(ready, sign) for sign in ready.signs}
-    values |= {"needs": program.needs, "main": share.main, "once": program.once, "restarts": program.restarts}
+    values |= {"needs": spec.needs, "main": spec.main, "once": spec.once, "restarts": spec.restarts}
     values |= {"options.nodes": share.nodes, "options.gpus_per_node": share.gpus}
     for key, value in values.items():
         if value not in (None, False, (), 0):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean, nearest
 from sbatchgen.inputs.document import Document
-from sbatchgen.inputs.job_file import ProgramSpec, Ready
+from sbatchgen.inputs.job_file import KEYS_OF_PROGRAMS, ProgramSpec, Ready
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.keys import keys_of
 from sbatchgen.modes import COMMAND
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, Share
@@ -64,13 +65,18 @@ def resolve_programs(
         wanted = [_with_the_rest(each, alone, wanted) if each is main else each for each in wanted]
         main = _main(wanted)
     jobs = [resolved(each, _layer(each, wanted, whole=False, main=each is main)) for each in wanted]
-    whole = resolved(main, _layer(main, wanted, whole=True, main=True), _allocation(wanted, jobs))
-    option = "gres" if "gpu" in (whole.options.gres or "") else "gpus-per-node"
-    programs = [
-        _program(each, wanted, job, _share(each, job, option if whole.gpus_per_node else ""))
-        for each, job in zip(wanted, jobs, strict=True)
-    ]
+    shares = [_share(each, job) for each, job in zip(wanted, jobs, strict=True)]
+    whole = resolved(main, _layer(main, wanted, whole=True, main=True), _allocation(shares))
+    if whole.gpus_per_node:
+        option: Any = "gres" if "gpu" in (whole.options.gres or "") else "gpus-per-node"
+        shares = [replace(share, gpus_option=option) for share in shares]
+    programs = map(partial(_program, wanted), wanted, jobs, shares)
     return replace(whole, programs=tuple(programs))
+
+
+def _cpus(job: ResolvedJob) -> int:
+    """Return the CPUs of a job on a node, 0 if these are not known."""
+    return (job.options.cpus_per_task or 0) * (job.options.ntasks_per_node or 1)
 
 
 def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted]) -> _Wanted:
@@ -81,23 +87,22 @@ def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted])
     if gpus is None and taken and not alone.mode.gpus:
         gpus = max(0, alone.gpus_per_node - taken)
     if known := alone.partition.cpus_per_node:
-        share = (alone.options.cpus_per_task or 0) * (alone.options.ntasks_per_node or 1)
         left = known - sum(spec.cpus or DEFAULT_CPUS for spec in others)
-        cpus = cpus or (Count(max(1, min(share, left))) if share else None)
+        cpus = cpus or (Count(max(1, min(_cpus(alone), left))) if _cpus(alone) else None)
     return main._replace(spec=replace(main.spec, gpus=gpus, cpus=cpus))
 
 
-def _share(each: _Wanted, job: ResolvedJob, option: Any) -> Share:
-    cpus = each.spec.cpus or (job.options.cpus_per_task or 0) * (job.options.ntasks_per_node or 1)
+def _share(each: _Wanted, job: ResolvedJob) -> Share:
     return Share(
         name=each.name,
         main=each.spec.main,
         first=each.first,
         nodes=each.nodes,
         shared=each.shared,
+        tasks=job.nproc_per_node if job.launcher == "srun" else 1,
         gpus=job.gpus_per_node,
-        cpus=cpus,
-        gpus_option=option,
+        cpus=each.spec.cpus or _cpus(job),
+        gpus_option="",
     )
 
 
@@ -187,47 +192,39 @@ def _of_one(each: _Wanted, wanted: Sequence[_Wanted]) -> Iterator[tuple[str, str
 
 def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
     """Return programs that need each other, the first once more at the end; none if all can start."""
-    for start in needs:
-        path, seen = [start], {start}
-        while path:
-            following = [name for name in needs.get(path[-1], ()) if name == start or name not in seen]
-            if not following:
-                path.pop()
-            elif start in following:
-                return [*path, start]
-            else:
-                path.append(following[0])
-                seen.add(following[0])
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1][:0:-1]  # each needs the next one
+        first = circle.index(next(name for name in needs if name in circle))
+        return [*circle[first:], *circle[: first + 1]]
     return []
 
 
 def _layer(each: _Wanted, wanted: Sequence[_Wanted], *, whole: bool, main: bool) -> Layer:
-    """Return what a program sets, as a layer over those of the job; `whole`: without what it has alone."""
+    """Return what a program sets, as a layer over those of the job; `whole`: without its variables."""
     spec = each.spec
     values: dict[str, Any] = {}
-    own = {"mode", "command", *(("env", "runtime") if whole else ())}
-    for name, field in keys_of(ProgramSpec).items():
-        value = getattr(spec, field.name)
-        if value is None or name in own or field.name in _NOT_OF_JOBS:
+    for name in KEYS_OF_PROGRAMS:
+        value = getattr(spec, name)
+        if value is None or name == "mode" or (whole and name == "env"):
             continue
         if isinstance(value, Mapping):
             values |= {
-                f"{name}.{key}": text and _told(text, each, wanted, "${{{}}}") for key, text in value.items()
+                f"{name}.{key}": text and _filled(text, each, wanted, "${{{}}}")
+                for key, text in value.items()
             }
         elif isinstance(value, tuple):
-            values[name] = tuple(_told(text, each, wanted) for text in value)
+            values[name] = tuple(_filled(text, each, wanted) for text in value)
         else:
-            values[name] = _told(value, each, wanted) if isinstance(value, str) else value
+            values[name] = _filled(value, each, wanted) if isinstance(value, str) else value
     if spec.command:
-        values["args"] = tuple(_told(text, each, wanted) for text in spec.command)
+        values["args"] = tuple(_filled(text, each, wanted) for text in spec.command)
     if not whole:
         values |= _share_values(each)
     if not main or spec.command:  # it knows nothing of the files by which a script asks to stop
         values["resume"] = Resume("off")
     return Layer(Level.JOB, values, {})
-
-
-_NOT_OF_JOBS = {"command", "nodes", "gpus", "cpus", "ready", "needs", "main", "once", "restarts", "grace"}
 
 
 def _share_values(each: _Wanted) -> dict[str, Any]:
@@ -243,7 +240,7 @@ def _share_values(each: _Wanted) -> dict[str, Any]:
     return values
 
 
-def _told(text: str, each: _Wanted, wanted: Sequence[_Wanted], variable: str = "{{env:{}}}") -> str:
+def _filled(text: str, each: _Wanted, wanted: Sequence[_Wanted], variable: str = "{{env:{}}}") -> str:
     """Return a text with variables in place of {port}, {server.host} and their like."""
 
     def fact(match: re.Match[str]) -> str:
@@ -263,28 +260,15 @@ def _named(spec: ProgramSpec) -> Iterator[tuple[str, str]]:
         yield from ((match[1] or "", match[2]) for match in _FACT.finditer(text))
 
 
-def _program(each: _Wanted, wanted: Sequence[_Wanted], job: ResolvedJob, share: Share) -> JobProgram:
-    spec = each.spec
-    signs: dict[str, Any] = {
-        name: _told(getattr(spec.ready, name), each, wanted) for name in spec.ready.signs
-    }
-    return JobProgram(
-        name=each.name,
-        job=replace(job, share=share),
-        share=share,
-        env=tuple(spec.env),
-        has_runtime=spec.runtime is not None,
-        ready=Ready(**signs, within=spec.ready.within),
-        needs=tuple(spec.needs),
-        once=spec.once,
-        restarts=spec.restarts,
-        grace=int(spec.grace),
-    )
+def _program(wanted: Sequence[_Wanted], each: _Wanted, job: ResolvedJob, share: Share) -> JobProgram:
+    written = each.spec.ready
+    signs: dict[str, Any] = {name: _filled(getattr(written, name), each, wanted) for name in written.signs}
+    ready = Ready(**signs, within=written.within)
+    return JobProgram(job=replace(job, share=share), share=share, spec=each.spec, ready=ready)
 
 
-def _allocation(wanted: Sequence[_Wanted], jobs: Sequence[ResolvedJob]) -> Layer:
+def _allocation(shares: Sequence[Share]) -> Layer:
     """Return what the programs ask Slurm for together: the most that they have on one of the nodes."""
-    shares = [_share(each, job, "") for each, job in zip(wanted, jobs, strict=True)]
     nodes = max(share.first + share.nodes for share in shares)
     gpus, cpus = [0] * nodes, [0] * nodes
     for share in shares:

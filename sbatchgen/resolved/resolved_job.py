@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.finding import Place
-from sbatchgen.inputs.job_file import Ready
+from sbatchgen.inputs.job_file import ProgramSpec, Ready
 from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
@@ -50,6 +50,7 @@ class Share:
     first: int
     nodes: int
     shared: bool  # whether others run on its first node
+    tasks: int  # of Slurm on each of its nodes
     gpus: int
     cpus: int  # 0: all of its nodes
     gpus_option: Literal["", "gpus-per-node", "gres"]  # of srun, in a job with GPUs
@@ -57,18 +58,17 @@ class Share:
 
 @frozen_record
 class JobProgram:
-    """One of several programs of a job, resolved as a job of its own."""
+    """One of several programs of a job."""
 
-    name: ProgramName
-    job: ResolvedJob
+    job: ResolvedJob  # the program as a job of its own, with the same share
     share: Share
-    env: tuple[str, ...]  # variables that it has alone
-    has_runtime: bool  # whether it has a runtime of its own
+    spec: ProgramSpec  # as it is written
     ready: Ready  # its texts are as arguments have them
-    needs: tuple[ProgramName, ...]
-    once: bool
-    restarts: int
-    grace: int  # seconds
+
+    @property
+    def name(self) -> ProgramName:
+        """Its name in the job."""
+        return self.share.name
 
 
 @frozen_record
@@ -179,9 +179,9 @@ class ResolvedJob:
         return self.options.nodes or 1
 
     @property
-    def training_nodes(self) -> int:
-        """Number of nodes of its main program."""
-        return next((each.share.nodes for each in self.programs if each.share.main), self.nodes)
+    def main(self) -> ResolvedJob:
+        """Its main program, or the job itself if that is its only program."""
+        return next((each.job for each in self.programs if each.share.main), self)
 
     @property
     def fits_nowhere(self) -> bool:

@@ -73,17 +73,17 @@ def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: 
 
 
 def _program(program: JobProgram) -> ProgramStarts:
-    job, share = program.job, program.share
+    share = program.share
     return ProgramStarts(
         name=program.name,
         main=share.main,
         first=share.first,
         last=share.first + share.nodes - 1,
-        tasks=share.nodes * (job.nproc_per_node if job.launcher == "srun" else 1),
+        tasks=share.nodes * share.tasks,
         gpus=share.gpus,
         cpus=share.cpus,
-        after=program.needs,
-        command=" ".join(launch.program(job)),
+        after=program.spec.needs,
+        command=" ".join(launch.program(program.job)),
     )
 
 

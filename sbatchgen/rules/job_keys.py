@@ -56,7 +56,7 @@ def _counts(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB011", "error", "several nodes in a mode that uses one")
 def _nodes_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if not resolved.mode.several_nodes and (nodes := resolved.training_nodes) > 1:
+    if not resolved.mode.several_nodes and (nodes := resolved.main.nodes) > 1:
         what = f"mode '{resolved.mode.name}' runs on one node, but {nodes} were asked for"
         yield Hit(job.at("options.nodes"), what, "use mode ddp, or --nodes 1")
 
@@ -79,9 +79,8 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     asked = {**vars(resolved.options), "gres": parted(resolved.options.gres or "")[0] or None}
     given = [name for name in GPU_OPTIONS if asked[name] is not None]
-    main = next((each.job for each in resolved.programs if each.share.main), resolved)
-    if resolved.mode.gpus == 1 and main.gpus_per_node > 1:
-        what = f"mode '{resolved.mode.name}' uses one GPU, but {main.gpus_per_node} were asked for"
+    if resolved.mode.gpus == 1 and (gpus := resolved.main.gpus_per_node) > 1:
+        what = f"mode '{resolved.mode.name}' uses one GPU, but {gpus} were asked for"
         yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
     for name in () if resolved.mode.uses_gpus else given:
         yield Hit(job.at(f"options.{name}"), f"mode '{resolved.mode.name}' uses no GPU", f"remove {name}")

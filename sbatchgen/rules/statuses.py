@@ -27,8 +27,8 @@ def only_told(script: JobScript) -> Iterator[Hit]:
     work = _last_work(script)
     if work is None or body.traps or body.faults or _lost_in_pipe(body, work):
         return
-    own = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
-    later = [each for each in body.commands if each.at > work.at and each not in own]
+    stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
+    later = [each for each in body.commands if each.at > work.at and each not in stages]
     later = [each for each in later if not (each.context.function or each.context.substitution)]
     is_kept = work.context.condition or not body.option_at("errexit", work.line)
     if not later or not is_kept or not all(_is_small(each) for each in later):
