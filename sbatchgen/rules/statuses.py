@@ -21,7 +21,7 @@ _MEANT = frozenset(("true", ":"))
 _WARNS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
 
 
-def only_told(script: JobScript) -> Iterator[Hit]:
+def only_printed(script: JobScript) -> Iterator[Hit]:
     """Yield a hit if the failure of a script's last program is looked at, and then only printed (SB312)."""
     body = script.body
     work = _last_work(script)

@@ -17,7 +17,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Applies, Hit, Rules
-from sbatchgen.rules.statuses import only_told
+from sbatchgen.rules.statuses import only_printed
 
 RULES: Rules[JobScript] = Rules()
 
@@ -226,7 +226,7 @@ def _is_aside(script: JobScript, command: Command) -> bool:
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
 def _last_status(script: JobScript) -> Iterator[Hit]:
     hits = [*_hidden_by_the_last(script)]
-    yield from hits or only_told(script)
+    yield from hits or only_printed(script)
 
 
 def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:

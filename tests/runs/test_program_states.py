@@ -22,7 +22,7 @@ UNKNOWN = "run ddp has no log of a program 'sever'"
 ERROR = "error: server on n1 ended with 137, which ends the job: see runs/ddp/programs/server.*.log"
 
 
-def told(folder: Path, *lines: str, **logs: str) -> Path:
+def written(folder: Path, *lines: str, **logs: str) -> Path:
     """What the script of a run has written of its programs, now; the logs by their names."""
     place = folder / "runs/ddp" / FOLDER
     place.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def test_the_program_that_failed_first_is_told_and_not_who_complains(
     folder: Path, programs: Path, command: Command
 ) -> None:
     run_of(folder, programs, "FAILED", 137 << 8, f"ConnectionError: refused\n{PEER}\n{ERROR}\n".encode())
-    place = told(folder, *CRASHED, server=f"loading\n{OOM}\n", evaluator=f"{PEER}\n")
+    place = written(folder, *CRASHED, server=f"loading\n{OOM}\n", evaluator=f"{PEER}\n")
     lines = command("diagnose", "ddp").out.splitlines()
     assert lines[0] == "ddp: job 4711 failed: server on n1 ended with 137"
     assert lines[1] == "most likely: server on n1 ended with 137: there is not enough memory on the GPU"
@@ -57,7 +57,7 @@ def test_a_program_that_was_never_ready_is_told_with_the_last_it_said(
         256,
         b"error: server on n1 was not ready after 600 s, which ends the job\n",
     )
-    place = told(folder, *LATE, server="loading shard 3 of 9\n")
+    place = written(folder, *LATE, server="loading shard 3 of 9\n")
     assert command("diagnose", "ddp").out.splitlines()[1:] == [
         "most likely: server on n1 was not ready after 600 s",
         f"  at:  {place}/server.0.log:1: loading shard 3 of 9",
@@ -69,7 +69,7 @@ def test_a_main_program_that_fails_is_read_from_the_log_of_the_job(
     folder: Path, programs: Path, command: Command
 ) -> None:
     run_of(folder, programs, "FAILED", 256, f"{OOM}\n".encode())
-    told(folder, *STARTED, "client ended with 1", server=f"{PEER}\n")
+    written(folder, *STARTED, "client ended with 1", server=f"{PEER}\n")
     lines = command("diagnose", "ddp").out.splitlines()
     assert lines[0] == "ddp: job 4711 failed: client ended with 1"
     assert lines[1] == "most likely: there is not enough memory on the GPU"
@@ -80,7 +80,7 @@ def test_status_and_report_name_each_program_of_the_last_start(
     folder: Path, programs: Path, command: Command
 ) -> None:
     run_of(folder, programs, "FAILED", 137 << 8)
-    told(folder, *STARTED, "evaluator failed on n2 ended with 3", *CRASHED)
+    written(folder, *STARTED, "evaluator failed on n2 ended with 3", *CRASHED)
     page = command("status", "ddp").out
     assert re.search(r"^  program server +failed \d\d:\d\d on n1: ended with 137$", page, re.MULTILINE)
     assert re.search(r"^  program client +started \d\d:\d\d, ended with the job$", page, re.MULTILINE)
@@ -95,7 +95,7 @@ def test_status_and_report_name_each_program_of_the_last_start(
 
 def test_the_log_of_a_program(folder: Path, programs: Path, command: Command) -> None:
     run_of(folder, programs, "FAILED", 256, b"of the job\n")
-    place = told(folder, *CRASHED, server="one\ntwo\n", evaluator="three\n")
+    place = written(folder, *CRASHED, server="one\ntwo\n", evaluator="three\n")
     (place / "server.1.log").write_text("of rank 1\n")
     (place / "server.0.log.1").write_text("of the start before\n")
     assert command("logs", "ddp").out == "of the job\n"
@@ -112,7 +112,7 @@ def test_the_log_of_a_program(folder: Path, programs: Path, command: Command) ->
 
 def test_the_names_of_programs_are_completed(folder: Path, programs: Path) -> None:
     run_of(folder, programs, "FAILED", 256)
-    told(folder, *CRASHED, server="", evaluator="")
+    written(folder, *CRASHED, server="", evaluator="")
     assert completed("sbatchgen logs ddp --program s", folder) == ["server"]
 
 
