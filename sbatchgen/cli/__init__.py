@@ -102,6 +102,10 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
         status = error.exit_status
     except OSError as error:
         status = _report_os_error(error)
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        status = INTERRUPTED  # Python 3.11 gives this error for a Ctrl-C in the `__set_name__` of a class
     _flush()
     sys.exit(status)
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from threading import Thread
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -261,7 +261,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
     if not diff:
-        Thread(target=judge.rules, args=(judge.STARTED,)).start()  # loads them while the sandbox runs
+        Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads them while the sandbox runs
     plans = [
         plan_of(script, os.environ, here(), inputs, nodes=nodes, see=how["see"])
         for script, inputs, nodes in jobs

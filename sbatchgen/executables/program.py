@@ -13,7 +13,7 @@ STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "contai
 _OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Program:
     """A program that starts others."""
 

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -56,7 +56,7 @@ _STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "con
 }
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _CALLED = frozenset(("date", "openssl", "sleep"))  # by their stand-ins
-_COVERS = [f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in _STAND_INS - _CALLED]
+_COVERED = ("/usr/bin", "/usr/local/bin")
 # What step.py loads of this package; the reader of host lists with `units` only where it needs that.
 _OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
@@ -235,7 +235,7 @@ def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Seque
     text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
-    covers = {os.path.realpath(path) for path in _COVERS if os.path.exists(path)}  # noqa: PTH110 - many
+    covers = {os.path.realpath(path) for path in _covered()}
     return Box(
         home=home,
         hostname=grant.nodes[0],
@@ -244,6 +244,14 @@ def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Seque
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
         over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
     )
+
+
+def _covered() -> Iterator[str]:
+    """Yield the programs of the system that have a stand-in, also where a script sets PATH."""
+    for folder in filter(os.path.isdir, _COVERED):
+        for name in (_STAND_INS - _CALLED).intersection(os.listdir(folder)):  # noqa: PTH208 - names
+            if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - many; no link to nothing
+                yield path
 
 
 def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box) -> DryRun:
@@ -300,7 +308,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
         "exact": knows_cpus(script),
-        "programs": {name: asdict(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
+        "programs": {name: vars(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
         "answers": programs("answers"),
     }
 

@@ -32,6 +32,7 @@ lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl prof
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
 _DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_FEW = 3  # files over a folder that are mounted one by one
 _ENTRIES = 2000  # of a folder that are shown one by one
 _START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
@@ -187,12 +188,31 @@ def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], lis
     for path in (sys.base_prefix, *box.readable):  # this Python starts the program
         if not any(f"{path}/".startswith(f"{place}/") for place in (*box.shown, "/usr")):
             line += ["--ro-bind-try", path, path]
-    for path, (data, mode) in box.over.items():
+    over = dict(box.over)
+    line += _of_many(over, opened) if layers else ()
+    for path, (data, mode) in over.items():
         numbers.append(_memory_file(opened, data))
         line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
     line += [word for path, folder in box.writable.items() for word in ("--bind", folder, path)]
     line += ["--ro-bind", os.path.realpath(sys.executable), python := _python(box), "--", python]
     return [*line, "-I", "-S", "-c", _START], numbers
+
+
+def _of_many(over: dict[str, tuple[bytes, int]], opened: ExitStack) -> Iterator[str]:
+    """Yield what lays many files over a folder's, and take them out of `over`: each mount takes 0.2 ms."""
+    names: dict[str, list[str]] = {}
+    for path in over:
+        names.setdefault(os.path.dirname(path), []).append(path)
+    for folder, paths in names.items():
+        if len(paths) > _FEW:
+            layer = opened.enter_context(TemporaryDirectory(prefix="sbatchgen-"))
+            for path in paths:
+                data, mode = over.pop(path)
+                number = os.open(f"{layer}/{os.path.basename(path)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                os.write(number, data)
+                os.fchmod(number, mode)
+                os.close(number)
+            yield from ("--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder)
 
 
 def _of_system() -> Iterator[str]:
