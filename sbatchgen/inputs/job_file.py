@@ -172,10 +172,10 @@ def _all_keys() -> list[tuple[str, Any, Any]]:
     return keys
 
 
-# The keys of a job that each of its programs may have. All have the runtime of the job, which is set up once.
+# The keys of a job that each of its programs may have.
 KEYS_OF_PROGRAMS = (
     *("mode", "launcher", "nproc_per_node", "trainer", "args", "checkpoint", "resume_args"),
-    *("env", "step", "launcher_args"),
+    *("env", "step", "launcher_args", "runtime", *RUNTIME_KEYS),
 )
 
 

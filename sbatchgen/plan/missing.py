@@ -190,6 +190,13 @@ def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
     return None
 
 
+def false_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Need]:
+    """Yield the files whose tests were the last before one of several programs gave up in its subshell."""
+    for number, entry in enumerate(trace, 1):
+        if re.match("exit [1-9]", entry.command) and (need := false_test(trace[:number], functions)):
+            yield need
+
+
 def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
     """Return the line of the last test before the script gave up, if something in it was empty; else 0."""
     tests = [*_last_tests(trace, functions)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.render import arguments, launch
@@ -35,6 +35,18 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
 
 def lines(resolved: ResolvedJob) -> Iterator[str]:
     """The words of each `export`."""
+    yield from quoting.packed(_made(resolved))
+    yield from _own(resolved)
+
+
+def own_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
+    """The words of each `export` that one of several programs needs beside those of the job."""
+    known = {*_made(resolved), *launch.MEETING}
+    return quoting.packed(word for word in _made(program) if word not in known)
+
+
+def _made(resolved: ResolvedJob) -> list[str]:
+    """The words that are exported, without the job's own variables."""
     made, folders = _common(resolved), launch.own_folders(resolved)
     words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
     words += [f"{name}={word}" for name, word in _words(resolved).items()]
@@ -43,8 +55,7 @@ def lines(resolved: ResolvedJob) -> Iterator[str]:
     files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
     talk += [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
     meeting = launch.MEETING if launch.meets(resolved) else ()
-    yield from quoting.packed([*meeting, *words, *talk, *resolved.runtime.own_exports(resolved)])
-    yield from _own(resolved)
+    return [*meeting, *words, *talk, *resolved.runtime.own_exports(resolved)]
 
 
 def for_nodes(resolved: ResolvedJob) -> Iterator[str]:

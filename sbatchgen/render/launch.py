@@ -243,6 +243,7 @@ def _of_share(share: Share) -> Iterator[tuple[str, str]]:
         yield "mem", "0"
     if not share.main:  # a file of each task: srun would wait for all that hold an output which it passes on
         yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.name}.%t.log"'
+        yield "open-mode", "append"
 
 
 def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:

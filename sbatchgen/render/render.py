@@ -25,7 +25,7 @@ from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.inputs.trust import make_own
 from sbatchgen.render import arguments, exports, launch
 from sbatchgen.resolved.request import Request
-from sbatchgen.resolved.resolved_job import ResolvedJob, one_at_a_time
+from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import WAIT_S, ContainerRuntime, absolute
 from sbatchgen.units import VARIABLE
@@ -47,6 +47,7 @@ FOREIGN = (
 # Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
 _MOST = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
+_LINE_START = re.compile(r"^(?:\0[^\0]*\0)*", re.MULTILINE)  # with the marks of `trace`
 _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
 
@@ -78,7 +79,20 @@ def render_request(request: Request) -> str:
 
 def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
     """The resolved job's template, filled. Raises what `render` does."""
-    return _render(environment, resolved.template, context(resolved, code=code) | {"provenance": _PROVENANCE})
+    values = context(resolved, code=code) | {"provenance": _PROVENANCE}
+    own = [_runtime(environment, program, resolved, code) for program in resolved.programs]
+    values["programs"] = [(*each, text) for each, text in zip(values["programs"], own, strict=True)]
+    return _render(environment, resolved.template, values)
+
+
+def _runtime(environment: jinja2.Environment, program: JobProgram, resolved: ResolvedJob, code: Path) -> str:
+    """Return the lines that set up the runtime of a program, "" if that is the one of the job."""
+    job = program.job
+    if program.has_runtime_of(resolved):
+        return ""
+    lines = {"export_lines": exports.own_lines(job, resolved)}
+    text = _render(environment, "runtime/own.sh.j2", context(job, code=code) | lines)
+    return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))
 
 
 def finish(text: str, rerun: Sequence[str]) -> str:
@@ -263,6 +277,8 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "checkpoints": arguments.checkpoints(resolved),
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
+            "starts_pyxis": resolved.slurm
+            and any(job.runtime is RUNTIMES["enroot"] for job in resolved.jobs),
             "training_title": _title(resolved),
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),

@@ -22,7 +22,7 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
     main = next((program.name for program in programs if program.share.main), "")
     ports = ["$port", *(f"$((port + {number}))" for number in range(1, len(programs)))]
     return {
-        "programs": ["\n".join(_start(program, here)) for program in programs],
+        "programs": [(program.name, tuple(_start(program, here))) for program in programs],
         "addresses": [_addresses(program, port) for program, port in zip(programs, ports, strict=True)],
         "any_taken": " || ".join(f"taken {port}" for port in ports),
         "names": " ".join(sorted((program.name for program in programs), key=lambda name: name == main)),
@@ -32,7 +32,7 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "ends": tuple(_ends(main, tables)),
         "fails": "[[ ! $ended && ! -e $RUN_DIR/stop ]]" if resolved.asks_to_stop else "[[ ! $ended ]]",
         "has_ports": any(program.ready.port for program in programs),
-        "has_files": any(program.ready.file for program in programs),
+        "clears": tuple(_clears(programs)),
         "order": tuple(_order(programs)),
         "asks_to_stop": resolved.asks_to_stop,
     }
@@ -72,16 +72,22 @@ def _ends(main: str, tables: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'elif' if number else 'if'} {test}; then {then}"
 
 
+def _clears(programs: Sequence[JobProgram]) -> Iterator[str]:
+    """Yield what a start does first, so that no sign of an earlier one counts."""
+    if any(program.ready.log for program in programs):
+        yield 'for log in "$RUN_DIR/programs/$1".*.log; do [[ ! -e $log ]] || mv -f -- "$log" "$log.1"; done'
+    if any(program.ready.file for program in programs):
+        yield 'touch -- "$RUN_DIR/programs/$1.began"'
+
+
 def _start(program: JobProgram, here: str) -> Iterator[str]:
-    """Yield the lines of the function that starts a program; all but the main one have logs of their own."""
+    """Yield the lines that start a program; all but the main one have logs of their own."""
     job = program.job
-    yield f"start_{program.name}() {{"
     if not (job.slurm or program.share.main):
-        yield f'    exec >"$RUN_DIR/programs/{program.name}.0.log" 2>&1'
-    yield from (f"    export {line}" for line in quoting.packed(_exported(program)))
+        yield f'exec >>"$RUN_DIR/programs/{program.name}.0.log" 2>&1'
+    yield from (f"export {line}" for line in quoting.packed(_exported(program)))
     command = launch.command(job, exports.names(job), launch.mounts(job, here))
-    yield "    " + " \\\n        ".join(command)
-    yield "}"
+    yield " \\\n        ".join(quoting.packed(command))
 
 
 def _addresses(program: JobProgram, port: str) -> str:

@@ -70,6 +70,10 @@ class JobProgram:
         """Its name in the job."""
         return self.share.name
 
+    def has_runtime_of(self, job: ResolvedJob) -> bool:
+        """Whether it runs where the job's main program does: in the same environment or image."""
+        return (self.job.runtime, self.job.software) == (job.runtime, job.software)
+
 
 @frozen_record
 class ResolvedJob:
@@ -177,6 +181,11 @@ class ResolvedJob:
     def nodes(self) -> int:
         """Number of nodes."""
         return self.options.nodes or 1
+
+    @property
+    def jobs(self) -> tuple[ResolvedJob, ...]:
+        """The job, and each of its programs as a job of its own."""
+        return (self, *(program.job for program in self.programs))
 
     @property
     def main(self) -> ResolvedJob:

@@ -41,6 +41,7 @@ class ProgramStarts:
     tasks: int  # tasks of Slurm on all of its nodes
     gpus: int  # GPUs of each of its nodes
     cpus: int  # CPUs of each of its nodes; 0 for all
+    runtime: str  # of its own; "" for that of the job
     after: tuple[str, ...]  # the programs that are ready before it starts
     command: str  # what a task runs, as in the script
 
@@ -60,7 +61,7 @@ def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: 
     """Return what a rendered script starts; `again` plans it."""
     if resolved.programs:
         placed = of_script(resolved.resources, request, again)
-        return replace(placed, programs=tuple(map(_program, resolved.programs)))
+        return replace(placed, programs=tuple(_program(each, resolved) for each in resolved.programs))
     program = launch.program(resolved)
     is_known = all(line in script for line in program)  # else a template has another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
@@ -72,7 +73,7 @@ def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: 
     return replace(placed, nodes=tuple(replace(row, tasks=None) for row in placed.nodes), tasks=None)
 
 
-def _program(program: JobProgram) -> ProgramStarts:
+def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
     share = program.share
     return ProgramStarts(
         name=program.name,
@@ -82,6 +83,7 @@ def _program(program: JobProgram) -> ProgramStarts:
         tasks=share.nodes * share.tasks,
         gpus=share.gpus,
         cpus=share.cpus,
+        runtime="" if program.has_runtime_of(resolved) else program.job.runtime.name,
         after=program.spec.needs,
         command=" ".join(launch.program(program.job)),
     )
@@ -132,6 +134,7 @@ def _of_program(program: ProgramStarts) -> Iterator[tuple[str, str]]:
     parts = [_span("node", program.first, program.last), counted(program.tasks, "task")]
     parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{several}"]
     parts += [f"{counted(program.cpus, 'CPU')}{several}"] if program.cpus else []
+    parts += [f"runtime {program.runtime}"] if program.runtime else []
     parts += [
         f"once {' and '.join(program.after)} {'is' if len(program.after) == 1 else 'are'} ready"
     ] * bool(program.after)

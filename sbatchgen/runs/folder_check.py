@@ -5,6 +5,7 @@ The training package answers that itself, without torch: `python3 training --loo
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -212,8 +213,8 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
     elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
         yield error(resolved, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
-    elif chdir and resolved.trainer and trainer_is_file(resolved.trainer):
-        yield from _trainer_there(resolved, resolved.trainer, chdir)
+    elif chdir:
+        yield from _trainers_there(resolved, chdir)
     if chdir and resolved.runtime.mounts_own and (why := unmountable(resolved, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
         yield error(resolved, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
@@ -222,8 +223,7 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
         if path and path.parent.is_dir() and not path.exists():
             finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    for key, what, fix in resolved.runtime.missing(resolved, lambda path: here(path, folder, environment)):
-        yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
+    yield from _runtimes_there(resolved, folder, environment)
     data = here(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
@@ -232,10 +232,25 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
         yield finding if local else finding._replace(severity="warning")  # another job may make it
 
 
+def _runtimes_there(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a warning for each missing environment or image: the nodes may have it."""
+    lacking = [
+        job.runtime.missing(job, lambda path: here(path, folder, environment)) for job in resolved.jobs
+    ]
+    for key, what, fix in dict.fromkeys(itertools.chain(*lacking)):
+        yield error(resolved, key, what, fix)._replace(severity="warning")
+
+
 def unmountable(resolved: ResolvedJob, folder: str) -> str:
     """Return why a container can't mount a folder at its own path, or ""."""
     split = "," in folder or ":" in folder
     return "the path would be split at the comma or colon" if split else resolved.runtime.unmountable(folder)
+
+
+def _trainers_there(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
+    for trainer in dict.fromkeys(job.trainer for job in resolved.jobs):
+        if trainer and trainer_is_file(trainer):
+            yield from _trainer_there(resolved, trainer, chdir)
 
 
 def _trainer_there(resolved: ResolvedJob, trainer: str, chdir: Path) -> Iterator[Finding]:

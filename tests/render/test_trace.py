@@ -45,7 +45,20 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
         "runtime/enroot.sh.j2",
         "runtime/apptainer.sh.j2",
     }  # without a line of their own
-    assert seen == {*BUNDLED.rglob("*.j2")} - {BUNDLED / name for name in unseen | {"node_fail.sh.j2"}}
+    assert seen == {*BUNDLED.rglob("*.j2")} - {
+        BUNDLED / name for name in unseen | {"node_fail.sh.j2", "runtime/own.sh.j2"}
+    }
+
+
+def test_the_lines_of_a_runtime_of_one_program_are_traced() -> None:
+    job = """
+programs:
+  evaluator: {command: [python3, evaluate.py], venv: /envs/eval}
+  trainer: {trainer: train.py, main: true}
+"""
+    files = {line.strip(): place.file.name for line, place in traced(several(job, "princeton"))}
+    assert files['export VIRTUAL_ENV="/envs/eval"'] == "venv.sh.j2"
+    assert files["unset PYTHONPATH PYTHONHOME"] == "own.sh.j2"
 
 
 def test_a_line_knows_its_block_through_an_include() -> None:
