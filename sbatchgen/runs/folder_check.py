@@ -83,7 +83,8 @@ def inspect_run_folder(
     flags += [resolved.mode.flag] if resolved.mode.flag else []
     if resolved.sweep:
         return None, list(_refused_values(resolved, resolved.sweep, flags))
-    answer = _asked([*flags, *resolved.args], resolved.nodes * resolved.nproc_per_node)
+    main = resolved.main
+    answer = _asked([*flags, *main.args], main.nodes * main.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, Problem):

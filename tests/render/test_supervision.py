@@ -100,6 +100,26 @@ def test_jobs_side_by_side_have_ports_of_their_own_below_those_of_the_kernel(low
     assert max(numbers) < (low if low > 8200 else 30000)
 
 
+@pytest.mark.proof
+def test_50_jobs_side_by_side_find_their_own_servers(tmp_path: Path) -> None:
+    job = """
+programs:
+  server:
+    command: [python3, -m, http.server, "{port}"]
+    ready: {url: "http://{host}:{port}/name", within: 5m}
+  client: {command: [bash, -c, "curl -fs http://$SERVER_HOST:$SERVER_PORT/name"], needs: [server], main: true}
+"""
+    text, running = script(several(job, "local", "job")), []
+    for number in range(50):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "name").write_text(f"server {number} of 50")
+        running.append(subprocess.Popen(["bash", "-c", text], cwd=folder, stdout=subprocess.PIPE, text=True))
+    printed = [process.communicate()[0] for process in running]
+    assert [number for number, log in enumerate(printed) if f"server {number} of 50" not in log] == []
+    assert {process.returncode for process in running} == {0}
+
+
 def test_a_program_may_have_a_runtime_of_its_own(tmp_path: Path) -> None:
     job = """
 programs:
