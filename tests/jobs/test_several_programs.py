@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -172,6 +173,48 @@ def test_a_cancelled_job_leaves_nothing(cluster: Cluster, in_folder: Path) -> No
     cluster.until(lambda: "client starts" in text_of(folder / "log"), "start of the client")
     cluster.run(["scancel", str(job)], check=True)
     assert cluster.wait(job)["JobState"] == "CANCELLED"
+    cluster.until(lambda: not [*left(cluster)], "nothing of the programs left on any node")
+
+
+FIELD = """
+profile: profile.yaml
+options: {time: "00:05:00"}
+programs:
+  inference:
+    command: [bash, -c, "sleep 3; exec python3 -m http.server {port}"]
+    nodes: 1
+    gpus: 1
+    cpus: 1
+    ready: {port: "{port}"}
+    grace: 4s
+  orchestrator:
+    command: [bash, -c, "curl -fs http://$INFERENCE_HOST:$INFERENCE_PORT/ | tee -a answers >/dev/null; sleep 3; exit 5"]
+    gpus: 0
+    cpus: 1
+    needs: [inference]
+    grace: 4s
+  trainer:
+    command: [bash, -c, "echo asks $SERVER of $SLURM_JOB_NUM_NODES; sleep 3600 | tee -a trainer.log"]
+    env: {SERVER: "nats://{inference.host}:{inference.port}"}
+    nodes: 2
+    gpus: 1
+    cpus: 1
+    main: true
+    grace: 4s
+"""
+
+
+def test_what_holds_a_job_of_others_until_its_limit_ends_this_one(cluster: Cluster, in_folder: Path) -> None:
+    """Forms of public reports: a program in the background dies behind a pipe, an address holds a message of srun."""
+    (in_folder / "profile.yaml").write_text(textwrap.dedent(PROFILE))
+    (in_folder / "field.yaml").write_text(FIELD)
+    request = read_request("field.yaml", (), {}, environment={}, folder=in_folder, check=check)
+    job = submitted(cluster, "several-field", render_request(request))
+    record = cluster.wait(job)
+    log = text_of(cluster.home / "several-field/log")
+    assert record["ExitCode"] == "5:0", log
+    assert "error: orchestrator on n1 ended with 5" in log.splitlines()[-1]
+    assert re.search(r"^asks nats://n3:\d+ of \d$", log, re.MULTILINE), log
     cluster.until(lambda: not [*left(cluster)], "nothing of the programs left on any node")
 
 
