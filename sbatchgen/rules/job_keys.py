@@ -111,6 +111,8 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     known = resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
     is_set = resolved.origin("nproc_per_node").level > Level.DEFAULT
+    if resolved.programs and all(program.spec.gpus is not None for program in resolved.programs):
+        return
     if resolved.mode.gpus is not None or known or is_set or not resolved.slurm:
         return
     nowhere = resolved.fits_nowhere and not resolved.partition_name  # which SB203 speaks of

@@ -98,6 +98,44 @@ def test_a_job_that_is_requeued_while_it_trains_is_ended_as_slurm_does(place: Pa
     assert (rows["time limit"][0], "saved" in rows["time limit"][1]) == ("ok", True)
 
 
+SERVER = """
+import sys
+from http.server import SimpleHTTPRequestHandler, test
+
+test(SimpleHTTPRequestHandler, port=int(sys.argv[1]))
+"""
+PROGRAMS = """
+programs:
+  server:
+    command: [python3, {server}, "{{port}}"]
+    gpus: 0
+    cpus: 1
+    ready: {{url: "http://{{host}}:{{port}}/"}}
+    grace: 1s
+  logger:
+    command: [bash, -c, "trap 'echo over; exit 0' TERM; echo up; sleep 1000 & wait"]
+    gpus: 0
+    cpus: 1
+    ready: {{log: up}}
+  trainer: {{trainer: train.py, needs: [server, logger], gpus: 0, main: true}}
+"""
+
+
+@needs_sandbox
+def test_each_of_several_programs_starts_is_ready_and_ends(place: Path) -> None:
+    (place / "serve.py").write_text(SERVER)
+    (place / "train.py").write_text(KEEPS)
+    (place / "rl.yaml").write_text(PROGRAMS.format(server="serve.py"))
+    status, rows = rehearsed(place, "./rl.yaml")
+    assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
+    assert rows["server"][1] == rows["logger"][1] == "it was ready, and ran until the job ended it"
+    assert rows["restart"][1].startswith("the script requeued itself; it continues from step ")
+
+    (place / "rl.yaml").write_text(PROGRAMS.format(server="nothing.py"))
+    status, rows = rehearsed(place, "./rl.yaml")
+    assert (status, rows["server"]) == (1, ("failed", "it ended with 2")), rows
+
+
 @needs_sandbox
 def test_two_rehearsals_at_a_time_meet_at_different_ports(place: Path) -> None:
     trainer = KEEPS.replace(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sbatchgen.extras.rehearsal.tasks import MEMORY, STEPS
 from sbatchgen.plan.step import PLACE
 from sbatchgen.runs.events import EVENTS, events
 from sbatchgen.runs.metrics import line_events
+from sbatchgen.runs.program_states import read_programs
 
 REQUEUED = Path(PLACE, "requeued")  # made by `scontrol requeue`
 LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
@@ -113,8 +114,8 @@ class _Start:
             else:
                 self._send(signal.SIGTERM)
             self._wait(patience)
-        if running := self.batch.poll() is None:
-            self._end()
+        running = self.batch.poll() is None
+        self._end()  # also what a script that has ended has left
         status = self.batch.wait()
         return {
             "act": act,
@@ -131,6 +132,7 @@ class _Start:
             "events": self.events(),
             "log": self._text()[-_MOST_OF_LOG:],
             "quiet_s": time.time() - self.heard,
+            "programs": [asdict(each) for each in read_programs(Path(job.run_dir), int(self.began))],
             **self._newest(),
         }
 

@@ -47,6 +47,7 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         return
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
+    yield from _programs(first)
     judges = {"limit": _limit, "requeue": _term, "cancel": _term, "end": _end, "memory": _memory}
     for start, following in zip(rehearsed.starts, [*others, None], strict=True):  # in the order of the judges
         if _trained(first) or not first["status"] or start["act"] == "memory":
@@ -108,12 +109,10 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     elif resolved.is_bundled:
         yield Row("start", "ok", on)
     elif not trained and start["silent_s"] > start["trained_s"] / 2:
-        what = (
-            f"{on}; {resolved.trainer} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
-        )
+        what = f"{on}; {_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
-        yield Row("start", "ok", f"{on}; {resolved.trainer} ran for {in_seconds(start['trained_s'])}")
+        yield Row("start", "ok", f"{on}; {_name(resolved)} ran for {in_seconds(start['trained_s'])}")
     if trained:
         early = _trained({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
@@ -123,6 +122,24 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
         yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
+
+
+def _name(resolved: ResolvedJob) -> str:
+    main = resolved.main
+    return main.trainer or main.args[0]
+
+
+def _programs(start: Start) -> Iterator[Row]:
+    """Whether each of several programs has started, was ready, and ended no later than the job."""
+    for program in start["programs"]:
+        detail = {
+            "starts": "it ran until the job ended it",
+            "ready": "it was ready, and ran until the job ended it",
+        }.get(program["state"], f"it {program['state']} {program['why']}")
+        if program["state"] == "failed":
+            yield Row(program["name"], "failed", f"it {program['why']}", "see its log: run the program alone")
+        else:
+            yield Row(program["name"], "ok", detail)
 
 
 def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:

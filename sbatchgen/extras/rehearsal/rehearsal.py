@@ -41,6 +41,16 @@ case "$1 $2" in
     "show hostname"*) printf '%s\\n' {nodes} ;;
 esac
 """
+_SQUEUE = """#!/bin/bash
+[[ " $* " != *" --steps "* ]] || for step in {place}/steps/*; do echo "{job}.${{step##*/}} $(<"$step")"; done
+"""
+# The children of a step's srun are its tasks, each in a session of its own.
+_SCANCEL = """#!/bin/bash
+[[ $1 == --signal=* ]] || exit 0
+for step in "${@:2}"; do
+    for task in $(<"/proc/${step##*.}/task/${step##*.}/children"); do kill -s "${1#*=}" -- "-$task"; done
+done
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +85,7 @@ def rehearse(
     it names, and has the machine's network if `network`. `tell` is called with what it can read and write.
     Raises NoSandboxError where this machine allows no sandbox.
     """
-    resolved, unproven = _on_this_machine(request.resolved, folder, environment)
+    resolved, unproven = _all_on_this_machine(request.resolved, folder, environment)
     script = render_request(request._replace(resolved=resolved))
     job = JobScript(file="job.slurm", text=script, profile=resolved.profile)
     user = environment.get("USER", "user")
@@ -161,7 +171,8 @@ def _of_python(resolved: ResolvedJob) -> Iterator[str]:
 
 def processes_of(resolved: ResolvedJob) -> int:
     """Return how many processes train together."""
-    return resolved.nodes * resolved.nproc_per_node if resolved.mode.several_processes else 1
+    main = resolved.main
+    return main.nodes * main.nproc_per_node if main.mode.several_processes else 1
 
 
 def computes_memory(resolved: ResolvedJob) -> bool:
@@ -179,6 +190,19 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
         has = f"this machine has {os.cpu_count()} CPUs"
         what = f"the job has {processes} processes, and {has}: at most {limit}"
         raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
+
+
+def _all_on_this_machine(
+    resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
+) -> tuple[ResolvedJob, list[tuple[str, str]]]:
+    """Return the job and each of its programs as `_on_this_machine` does."""
+    played, unproven = _on_this_machine(resolved, folder, environment)
+    programs = []
+    for program in resolved.programs:
+        job, more = _on_this_machine(program.job, folder, environment)
+        programs.append(replace(program, job=job))
+        unproven += [row for row in more if row not in unproven]
+    return replace(played, programs=tuple(programs)), unproven
 
 
 def _on_this_machine(
@@ -208,7 +232,7 @@ def _gpus() -> list[str]:
 
 def _batch(resolved: ResolvedJob) -> int:
     words = [word for arg in resolved.args for word in arg.split("=", 1)]
-    processes = resolved.nodes * resolved.nproc_per_node
+    processes = processes_of(resolved)
     for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
         if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
             return int(value) * times
@@ -271,6 +295,8 @@ def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),
         **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
+        "squeue": _SQUEUE.format(place=PLACE, job=JOB_ID).encode(),
+        "scancel": _SCANCEL.encode(),
     }
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},

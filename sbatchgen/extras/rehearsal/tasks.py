@@ -13,7 +13,7 @@ from typing import Any
 
 from sbatchgen.plan import step
 
-STEPS = Path(step.PLACE, "steps")  # a file for each srun that runs: its process number
+STEPS = Path(step.PLACE, "steps")  # a file for each srun that runs: its process number; in it the step's name
 MEMORY = "REHEARSED_MEMORY"  # set: in place of the training, compute how much memory its GPUs need
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _POLL_S = 0.1
@@ -41,7 +41,7 @@ def main() -> int:
         tasks, command = tasks[:1], _of_memory(command)
     exported = step.exported(options.get("export", "ALL"), environment)
     mine = STEPS / str(os.getpid())
-    mine.touch()
+    mine.write_text(options.get("job-name", "step"), encoding="utf-8")
     try:
         signal.signal(signal.SIGTERM, _abort)
         environments = [exported | step.variables(task, tasks, options, job, exported) for task in tasks]
@@ -64,7 +64,8 @@ def _abort(number: int, _: FrameType | None) -> None:
 
 
 def _run(environments: list[dict[str, str]], command: list[str], options: dict[str, str]) -> int:
-    running = {_start(command, _on_this_machine(environment)) for environment in environments}
+    output = options.get("output", "")
+    running = {_start(command, _on_this_machine(environment), output) for environment in environments}
     kills = options.get("kill-on-bad-exit", "0") != "0"
     patience = step.number_of(options.get("wait")) or float("inf")
     worst, deadline = 0, float("inf")
@@ -83,11 +84,15 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
     return max(worst, 128 + signal.SIGKILL) if running else worst
 
 
-def _start(command: list[str], environment: dict[str, str]) -> int:
-    """Start a task in a session of its own; return the number of its process."""
+def _start(command: list[str], environment: dict[str, str], output: str) -> int:
+    """Start a task in a session of its own; return the number of its process. `output` is its file, or ""."""
     child = os.fork()
     if child == 0:
         os.setsid()
+        if output:
+            name = output.replace("%t", environment["SLURM_PROCID"]).replace("%%", "%")
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+            os.dup2(1, 2)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             os.execvpe(command[0], command, environment)  # noqa: S606 - no shell
