@@ -205,7 +205,7 @@ programs:
 
 
 def test_what_holds_a_job_of_others_until_its_limit_ends_this_one(cluster: Cluster, in_folder: Path) -> None:
-    """Forms of public reports: a program in the background dies behind a pipe, an address holds a message of srun."""
+    """Forms of public reports: a program in the background dies in a pipe, an address holds a message of srun."""
     (in_folder / "profile.yaml").write_text(textwrap.dedent(PROFILE))
     (in_folder / "field.yaml").write_text(FIELD)
     request = read_request("field.yaml", (), {}, environment={}, folder=in_folder, check=check)

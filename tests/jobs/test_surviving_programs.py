@@ -125,9 +125,9 @@ def test_nothing_is_left(site: Site, jobs: dict[str, str]) -> None:
         cluster.wait(job)
 
     def running() -> str:
-        found = (
+        numbers = (
             cluster.root(["pgrep", "-u", cluster.user], on=name, check=False).stdout for name in cluster.nodes
         )
-        return "".join(found)
+        return "".join(numbers)
 
     cluster.until(lambda: not running(), "end of all processes of the user")

@@ -388,6 +388,32 @@ const walks = {
     await visit.axe("phone");
     return visit;
   },
+  "several programs": async () => {
+    const text = "programs:\n  server: {command: [python3, serve.py], nodes: 1, ready: {port: '{port}'}}\n  trainer: {mode: ddp, trainer: train.py, nodes: 2, needs: [server], main: true}\n";
+    const visit = await Visit.open("#profile=msu&mode=ddp");
+    await visit.settled();
+    await visit.page.click("#several summary");
+    await visit.page.$eval(
+      "#programs",
+      (node, value) => {
+        node.value = value;
+        node.dispatchEvent(new Event("input", { bubbles: true }));
+      },
+      text,
+    );
+    await visit.settled();
+    check((await visit.script()).includes("start_server() {"), "no server in the script");
+    check((await visit.text("#job-file")).endsWith(text), "no programs in the job file");
+    check((await visit.text("#plan")).includes("server: 2"), `where is the server: ${await visit.text("#plan")}`);
+    check(await visit.page.$eval("#nodes", (node) => !node.offsetParent), "nodes of one program are asked for");
+    await visit.page.waitForFunction(() => location.hash.includes("programs="));
+    await visit.page.reload();
+    await visit.settled();
+    check((await visit.script()).includes("start_server() {"), "a link holds no programs");
+    await visit.picture("programs");
+    await visit.axe("programs");
+    return visit;
+  },
   "dark, and on paper": async () => {
     const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16");
     await visit.page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);

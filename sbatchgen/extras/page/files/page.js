@@ -99,15 +99,20 @@ function given() {
 /** Return the flags that the cluster requires and that have no value yet: the script has their names in capitals. */
 const unfilled = () => profile().required.filter((flag) => input(flag) && !input(flag).value.trim());
 
+const several = () => at("programs").value.trim() !== ""; // programs, which are in a job file
+const OF_ONE = ["nodes", "gpus_per_node", "gres", "launcher", "trainer"]; // each program has its own
+
+/** Return the command line: its job, the arguments after --, and the files that it reads. */
 function commandLine() {
+  if (several()) return { job: ["./job.yaml"], args: [], files: { "job.yaml": jobFile() } };
   const args = words(at("args").value);
   const flags = given().flatMap(([, said]) => said);
-  return { job: [mode().name, "--profile", profile().name, ...flags], args: args.length ? ["--", ...args] : [] };
+  return { job: [mode().name, "--profile", profile().name, ...flags], args: args.length ? ["--", ...args] : [], files: {} };
 }
 
 function jobFile() {
   const plain = (text) => (/^(?!(?:null|true|false|yes|no|on|off|y|n)$)[\w./%$][\w./%:+-]*$/i.test(text) ? text : JSON.stringify(text));
-  const top = [`profile: ${plain(profile().name)}`, `mode: ${mode().name}`];
+  const top = [`profile: ${plain(profile().name)}`, ...(several() ? [] : [`mode: ${mode().name}`])];
   const lists = new Map();
   const options = [];
   for (const [flag, said] of given()) {
@@ -123,9 +128,10 @@ function jobFile() {
     if (key === "") top.push(...pairs.map(([, name, value]) => `${name}: ${plain(value ?? "")}`));
     else top.push(`${key}: ${["env", "step"].includes(key) ? `{${mapped.join(", ")}}` : JSON.stringify(texts)}`);
   }
-  const args = words(at("args").value);
+  const args = several() ? [] : words(at("args").value);
   if (args.length) top.push(`args: ${JSON.stringify(args)}`);
-  return [...top, ...(options.length ? ["options:", ...options] : []), ""].join("\n");
+  const end = several() ? [at("programs").value.trimEnd()] : [];
+  return [...top, ...(options.length ? ["options:", ...options] : []), ...end, ""].join("\n");
 }
 
 function showProfile() {
@@ -160,8 +166,10 @@ function showFields() {
     const box = document.querySelector(`#form [data-field="${field.name}"]`);
     if (!box) continue;
     const ofRuntime = field.runtimes && !field.runtimes.includes(runtime);
-    box.hidden = hides.includes(field.name) || ofRuntime || (field.name === "gres" && !shards);
+    const ofOne = several() && OF_ONE.includes(field.name);
+    box.hidden = ofOne || hides.includes(field.name) || ofRuntime || (field.name === "gres" && !shards);
   }
+  for (const node of [at("modes"), at("args").closest(".field")]) node.hidden = several();
   for (const group of at("more").querySelectorAll("fieldset")) group.hidden = !group.querySelector(".field:not([hidden])");
 }
 
@@ -342,11 +350,14 @@ function showPlan({ starts, script, request }) {
   const held = (row) => (row.shards ? say("plan_shards", { count: row.shards }) : gpus(row.gpus));
   const span = (first, last) => (last > first ? `${first}-${last}` : first);
   const head = ["plan_node", "plan_tasks", "plan_processes", "plan_gpus", "plan_cpus"].map((key) => make("th", { scope: "col" }, say(key)));
-  const rows = starts.nodes.map((row) => {
+  const ofNode = (row) => {
     const name = row.last > row.first ? say("plan_more", row) : row.first;
-    const cells = [name, row.tasks ?? "", span(row.first_rank, row.last_rank), held(row), row.cpus ?? ""];
-    return make("tr", {}, ...cells.map((text) => make("td", {}, `${text}`)));
-  });
+    return [name, row.tasks ?? "", span(row.first_rank, row.last_rank), held(row), row.cpus ?? ""];
+  };
+  const ofProgram = (row) => [`${row.name}: ${span(row.first, row.last)}`, row.tasks, row.command, gpus(row.gpus), row.cpus || ""];
+  const cells = starts.programs.length ? starts.programs.map(ofProgram) : starts.nodes.map(ofNode);
+  const rows = cells.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, `${text}`))));
+  if (starts.programs.length) head[2].textContent = say("plan_command");
   at("plan").append(make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   const more = [jobs > 1 && say("plan_jobs", { count: jobs }), restarts && say("plan_restarts", { count: restarts })];
   at("plan").append(...more.filter(Boolean).map((text) => make("p", {}, text)));
@@ -370,14 +381,14 @@ function showCommand() {
 const IDLE_MS = 250;
 let explaining = 0;
 const refresh = latest(async (isCurrent) => {
-  const { job, args } = commandLine();
+  const { job, args, files } = commandLine();
   if (document.documentElement.dataset.ready) at("state").textContent = say("working");
-  const lacksTrainer = profile().trainer && !at("trainer").value.trim();
+  const lacksTrainer = profile().trainer && !several() && !at("trainer").value.trim();
   if (document.documentElement.dataset.shown === undefined && !lacksTrainer) {
-    const early = await ask(["render", ...job, ...args]); // the first script sooner: a review takes more of the program
+    const early = await ask(["render", ...job, ...args], files); // the first script sooner: a review takes more of the program
     if (early.status === 0) showScript(early.out);
   }
-  const { out, err } = await ask(["review", ...job, "--format", "json", ...args]);
+  const { out, err } = await ask(["review", ...job, "--format", "json", ...args], files);
   if (!isCurrent()) return;
   const review = out ? JSON.parse(out) : { findings: problems(err), script: null };
   if (lacksTrainer) {
@@ -393,13 +404,13 @@ const refresh = latest(async (isCurrent) => {
   showCost(review.script === null ? {} : review);
   document.documentElement.dataset.shown = ["sbatchgen", "render", ...job, ...args].map(quoted).join(" ");
   clearTimeout(explaining);
-  explaining = setTimeout(() => explain(job, args), IDLE_MS);
+  explaining = setTimeout(() => explain(job, args, files), IDLE_MS);
 });
 
 /** Mark the lines of the script, once nothing has been typed for a moment. */
-async function explain(job, args) {
+async function explain(job, args, files) {
   const command = at("command").textContent;
-  const { out } = await ask(["explain", ...job, "--lines", "--format", "json", ...args]);
+  const { out } = await ask(["explain", ...job, "--lines", "--format", "json", ...args], files);
   if (out && at("command").textContent === command) showOrigins(JSON.parse(out));
 }
 
@@ -587,6 +598,7 @@ async function remember() {
     state.set("mode", mode().name);
     for (const node of inputs()) if (node.value.trim() && !node.closest(".field").hidden) state.set(node.dataset.flag.slice(2), node.value);
     if (at("args").value) state.set("args", at("args").value);
+    if (several()) state.set("programs", await packed(at("programs").value));
   }
   history.replaceState(null, "", `#${state}`);
 }
@@ -608,8 +620,11 @@ async function restore() {
   at("more").open = more.some((node) => node.value);
   at("lint-profile").value = profile().name;
   if (state.has("for")) named("lint-profile", "for");
-  const text = state.has("script") ? await unpacked(state.get("script")).catch(() => "") : null;
-  if (text !== null) at("source").value = harmful.test(text) ? "" : text;
+  for (const [key, id] of [["script", "source"], ["programs", "programs"]]) {
+    const text = state.has(key) ? await unpacked(state.get(key)).catch(() => "") : null;
+    if (text !== null) at(id).value = harmful.test(text) ? "" : text;
+  }
+  at("several").open = several();
   showFields();
   showCommand();
   open(state.get("tab") === "check" ? "check" : "build");
