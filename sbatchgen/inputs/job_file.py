@@ -132,6 +132,9 @@ class _ProgramKeys:
     """What a program has beside the keys that a job has too."""
 
     command: tuple[Argument, ...] | None = described("The program and its arguments, if not a trainer.")
+    preset: Literal["ray"] | None = described(
+        "Ray on each of its nodes; the command runs on the first, once all nodes have joined."
+    )
     nodes: Count | None = described(
         "Nodes of its own; without, it shares the first node of the main program."
     )
@@ -152,6 +155,8 @@ class _ProgramKeys:
             yield "command", f"a program has a command or a {starts[-1]}, not both", "remove one of them"
         if not starts:
             yield "main", "the program has nothing to start", "add command: [...], or mode: and trainer:"
+        if self.preset and not self.command:
+            yield "preset", f"there is nothing to run on {self.preset}", "add command: [python3, driver.py]"
         if self.command and given["args"]:
             yield "args", "a command has its arguments in it", "move them into command: [...]"
         if self.once and self.main:

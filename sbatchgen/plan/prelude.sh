@@ -10,7 +10,8 @@ conda() { # a function of the shell, as the real one
 }
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; } # the limits of a node may be others
 wait() { ((++__plan_waits)); builtin wait "$@"; } # what starts before a wait may run at the same time
-[[ ! -v __plan_ready ]] || { ready() { tell "$1" ready; }; readonly -f ready; } # of a job with several programs
+# Of a job with several programs: all are ready at once.
+[[ ! -v __plan_ready ]] || { ready() { tell "$1" ready; }; answers() { :; }; readonly -f ready answers; }
 if [[ ! -v __plan_line ]]; then # the batch script's own
     export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
     __plan_by=1

@@ -102,6 +102,8 @@ def _addresses(program: JobProgram, port: str) -> str:
 def _exported(program: JobProgram) -> Iterator[str]:
     """Yield the variables that a program has alone."""
     job, variable = program.job, program.name.variable
+    if program.share.preset:
+        yield "RUN_DIR"
     if launch.meets(job):
         yield f"MASTER_ADDR=${variable}_HOST"
         yield f"MASTER_PORT=${variable}_PORT"

@@ -103,6 +103,7 @@ def _share(each: _Wanted, job: ResolvedJob) -> Share:
         gpus=job.gpus_per_node,
         cpus=each.spec.cpus or _cpus(job),
         gpus_option="",
+        preset=each.spec.preset or "",
     )
 
 

@@ -54,6 +54,7 @@ class Share:
     gpus: int
     cpus: int  # 0: all of its nodes
     gpus_option: Literal["", "gpus-per-node", "gres"]  # of srun, in a job with GPUs
+    preset: str = ""  # what runs on each of its nodes beside its command, as ray
 
 
 @frozen_record

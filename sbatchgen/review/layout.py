@@ -42,6 +42,7 @@ class ProgramStarts:
     gpus: int  # GPUs of each of its nodes
     cpus: int  # CPUs of each of its nodes; 0 for all
     runtime: str  # of its own; "" for that of the job
+    preset: str  # what runs on each of its nodes, as ray; "" for its command alone
     after: tuple[str, ...]  # the programs that are ready before it starts
     command: str  # what a task runs, as in the script
 
@@ -84,6 +85,7 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
         gpus=share.gpus,
         cpus=share.cpus,
         runtime="" if program.has_runtime_of(resolved) else program.job.runtime.name,
+        preset=program.spec.preset or "",
         after=program.spec.needs,
         command=" ".join(launch.program(program.job)),
     )
@@ -135,6 +137,7 @@ def _of_program(program: ProgramStarts) -> Iterator[tuple[str, str]]:
     parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{several}"]
     parts += [f"{counted(program.cpus, 'CPU')}{several}"] if program.cpus else []
     parts += [f"runtime {program.runtime}"] if program.runtime else []
+    parts += [f"{program.preset} on each, the command on the first"] if program.preset else []
     parts += [
         f"once {' and '.join(program.after)} {'is' if len(program.after) == 1 else 'are'} ready"
     ] * bool(program.after)

@@ -140,6 +140,21 @@ programs:
     assert {need.name for need in done.needed} >= {"/images/vllm.sqsh", "/envs/eval/bin/python3"}
 
 
+def test_a_preset_is_around_the_command_of_each_task(tmp_path: Path) -> None:
+    job = "programs: {driver: {preset: ray, command: [python3, drive.py], nodes: 3, main: true}}"
+    text = script(several(job, "princeton"))
+    (inside,) = re.findall(r"bash -c '\n(.*?)' task \\\n +python3 drive.py\n", text, re.DOTALL)
+    assert "host=$DRIVER_HOST port=$DRIVER_PORT" in inside
+    done = subprocess.run(["bash", "-n"], input=inside, capture_output=True, text=True, check=False)
+    assert not done.stderr
+    (step,) = plan_of(script_of("rl.slurm", text, profile=None), os.environ, tmp_path).steps
+    argvs = [(process.node, process.argv) for process in step.processes if "-c" not in process.argv]
+    started = [(node, Path(program).name, word) for node, (program, word, *_) in argvs]
+    assert started == [
+        ("node1", "ray", "start"), ("node1", "python3", "drive.py"), ("node2", "ray", "start"), ("node3", "ray", "start"),
+    ]  # fmt: skip
+
+
 def test_a_plan_starts_each_program_where_it_belongs(tmp_path: Path) -> None:
     text = script(several())
     done = plan_of(script_of("rl.slurm", text, profile=None), os.environ, tmp_path)

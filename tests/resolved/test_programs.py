@@ -53,6 +53,7 @@ def test_without_nodes_all_share_one() -> None:
         (HEAD + "options: {array: 1-3}\n", "has no array", "each program has its share"),
         (HEAD + "  b: {command: [b], mode: ddp}\n", "a command or a mode, not both", "remove one"),
         (HEAD + "  b: {once: true}\n", "nothing to start", "add command"),
+        (HEAD + "  b: {preset: ray}\n", "there is nothing to run on ray", "add command: [python3"),
         (HEAD + "  b: {command: [b], chain: 2}\n", "unknown key 'chain' in programs.b", ""),
         (HEAD + "  B: {command: [b]}\n", "'B' can't name a program", ""),
         (HEAD + "  master: {command: [b]}\n", "MASTER_PORT and its like are taken", ""),
