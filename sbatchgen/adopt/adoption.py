@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from sbatchgen.adopt import documents, invocation, preamble, proof, slurm_options, training
+from sbatchgen.adopt import documents, invocation, preamble, proof, side_by_side, slurm_options, training
 from sbatchgen.adopt.block import blocks
-from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.draft import SUBMIT_DIR, Draft
 from sbatchgen.adopt.plain import Plain, plain
 from sbatchgen.adopt.remarks import AccountRow, Outcome, Remark, joined
 from sbatchgen.errors import DocumentError, SbatchgenError
@@ -101,7 +101,8 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     name = name.rpartition(".")[0] or name
     if not name or name.strip("<>-.") != name:
         name = "job"
-    return _rendered(draft, findings, name, day) if "mode" in draft.job else _adoption(draft, name)
+    has_job = not {"mode", "programs"}.isdisjoint(draft.job)
+    return _rendered(draft, findings, name, day) if has_job else _adoption(draft, name)
 
 
 def _refuse(script: JobScript) -> None:
@@ -132,6 +133,13 @@ def _read(draft: Draft, read: Plain) -> None:
     draft.add((1,), *(("kept", about) if draft.setup else ("understood", "bash")))
     _read_comments(draft)
     statements = blocks(script.body)
+    if steps := side_by_side.find_steps(draft, statements):
+        before = [block for block in statements if block.start < steps[0].block.start]
+        preamble.follow_cd(draft, before)
+        if draft.folder == SUBMIT_DIR:
+            side_by_side.adopt_steps(draft, steps, statements)
+            preamble.adopt_preamble(draft, before, steps[0].launch)
+            return
     chosen = training.find_training(draft, statements)
     if chosen is None:
         rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)

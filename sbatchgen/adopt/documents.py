@@ -10,12 +10,13 @@ from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 
 # Options that a rendered script has by default.
 _OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
-_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args", "launcher_args")
+_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args", "launcher_args", "programs")
 
 
 def profile(draft: Draft, name: str, day: str) -> str:
@@ -62,5 +63,5 @@ def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
     """Return the resolved job of a job YAML and a profile; raises DocumentError if they are wrong."""
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
-    mode = spec.value.mode or "single"
-    return resolve(cluster, [layer(Level.JOB, spec.value, spec.places)], mode_name=mode, name=name)
+    mode, layers = spec.value.mode or "single", [layer(Level.JOB, spec.value, spec.places)]
+    return (resolve_programs if spec.value.programs else resolve)(cluster, layers, mode_name=mode, name=name)

@@ -42,6 +42,8 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
         if name in ours and draft.outcomes.get(line) == "kept":
             what = f"the new script has its own function {name}: give this one another name"
             draft.add((line,), "lost", what)
+    if resolved.programs:
+        return  # their commands are the words of the old steps
     old_start, new_start = _started(draft.script, draft), _started(plain(new).script, draft)
     if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")

@@ -12,6 +12,7 @@ import yaml
 
 from sbatchgen.adopt.adoption import Adoption
 from sbatchgen.errors import DocumentError
+from sbatchgen.plan.planning import plan_of, script_of
 from tests.adopt.adopted import adopted
 from tests.conftest import FIXTURES
 from tests.tables import hold
@@ -476,3 +477,49 @@ def test_the_gpus_that_a_task_sees_stay(gpus: str, step: str, visibility: str | 
 def test_cpus_per_gpu_stay() -> None:
     adoption = of_body("python t.py", "--gpus-per-node=2", "--cpus-per-gpu=4")
     assert job(adoption)["extra_options"] == {"cpus-per-gpu": "4"}
+
+
+SIDE_BY_SIDE = """
+source ~/env/bin/activate
+srun --nodes=1 --ntasks=1 --exact python server.py --port 8000 > server.log 2>&1 &
+srun --nodes=2 --ntasks=2 -c 8 python train.py --data "$DATA" &
+wait
+"""
+
+
+def test_steps_side_by_side_are_programs_that_start_the_same(tmp_path: Path) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
+    old = f"{head}#SBATCH --cpus-per-task=8\n#SBATCH --time=1:00:00\n{SIDE_BY_SIDE}"
+    adoption = adopted(old)
+    assert job(adoption)["programs"] == {
+        "server": {"command": ["python", "server.py", "--port", "8000"], "nodes": 1},
+        "train": {"command": ["python", "train.py", "--data", "{env:DATA}"], "nodes": 2, "cpus": 8},
+    }
+    assert "a program that fails ends the job" in "".join(adoption.notes)
+    starts = []
+    for text in (old, adoption.rendered):
+        done = plan_of(script_of("job.slurm", text, profile=None), os.environ, tmp_path)
+        starts.append(sorted([len(step.processes), *step.processes[0].argv[1:]] for step in done.steps))
+        assert not done.ended.status
+    assert starts[0] == starts[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--nodes=2 --ntasks=2", "--nodes=1 --ntasks=1"),  # a node of the job is left
+        ("--ntasks=2", "--ntasks=4"),
+        ("train.py", "train.py | tee log"),
+        ("wait\n", "wait -n\n"),
+        ("wait\n", "wait\npython evaluate.py\n"),
+        ("--exact", "--relative=1"),
+        ("source", "trap 'kill 0' EXIT\nsource"),
+        ("source ~", "cd /work\nsource ~"),
+    ],
+)
+def test_steps_side_by_side_are_no_programs_where_it_is_not_certain(old: str, new: str) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --time=1:00:00\n"
+    assert SIDE_BY_SIDE.count(old) == 1
+    adoption = adopted(head + SIDE_BY_SIDE.replace(old, new))
+    assert adoption.lost
+    assert "programs:" not in adoption.job
