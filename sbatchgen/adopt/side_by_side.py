@@ -23,7 +23,7 @@ _SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gr
 _SAME = """
 error exact exclusive job-name label mem mem-per-cpu nodes ntasks ntasks-per-node output overlap unbuffered
 """
-_ENDS = "a program that fails ends the job, with its status: `wait` would go on, and end with 0"
+_ENDS = "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
 
 
 class Step(NamedTuple):
