@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, did_you_mean
+from sbatchgen.errors import DocumentError, did_you_mean, nearest
 from sbatchgen.inputs.nodes import Problems, compose, cut, is_nothing, line_of
 from sbatchgen.keys import key_of, keys_of, without_none
 from sbatchgen.units import whole_number
@@ -131,7 +131,7 @@ class _Decoder:
             elif field:
                 values[field.name] = self.decode(value, field.type, here)
             else:
-                fix = partial(_other_place, key, value, known)
+                fix = partial(_other_place, key, value, kind)
                 self.fail(key_node, f"unknown key '{key}'{where}", fix)
         missing = [name for name, field in known.items() if is_required(field) and field.name not in values]
         for name in missing:
@@ -181,16 +181,20 @@ def is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _other_place(key: str, value: Node, known: Mapping[str, Field[Any]]) -> str:
-    """Return a fix for an unknown key: the record that has it, else the nearest key."""
-    name = key.replace("-", "_").lower()
+def _other_place(key: str, value: Node, kind: Any) -> str:
+    """Return a fix for an unknown key: the record that has it, what people mean by it, or the nearest key."""
+    name, known = key.replace("-", "_").lower(), keys_of(kind)
+    text = value.value if isinstance(value, ScalarNode) else "..."
     if name in known:
         return f"write {name}:"
+    if meant := getattr(kind, "OTHER_WORDS", {}).get(name):
+        return f"write {meant.replace('VALUE', text).replace('KEY', name.replace('_', '-'))}"
     for holder, field in known.items():
-        kind = without_none(field.type)
-        if is_dataclass(kind) and name in keys_of(kind):
-            return f"write {holder}: {{{name}: {value.value if isinstance(value, ScalarNode) else '...'}}}"
-    return did_you_mean(key, known)
+        inner = without_none(field.type)
+        if is_dataclass(inner) and name in keys_of(inner):
+            return f"write {holder}: {{{name}: {text}}}"
+    schema = getattr(kind, "SCHEMA", "")
+    return did_you_mean(key, known) if not schema or nearest(key, known) else f"{schema} shows the keys"
 
 
 def _leaf(path: str) -> str:

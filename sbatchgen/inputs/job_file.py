@@ -163,6 +163,31 @@ class _ProgramKeys:
             yield "once", "the main program ends the job", "remove once or main"
 
 
+class _OfJob:
+    """What people write for the keys of a job, and mean by it: VALUE is theirs, and KEY what they wrote."""
+
+    SCHEMA = "sbatchgen schema job"
+    OTHER_WORDS = {  # noqa: RUF012 - of all jobs, not a key
+        **dict.fromkeys(("gpu", "gpu_count", "num_gpus", "n_gpus"), "options: {gpus_per_node: VALUE}"),
+        **dict.fromkeys(("cpu", "cpus", "cores", "num_cpus"), "options: {cpus_per_task: VALUE}"),
+        **dict.fromkeys(("memory", "ram"), "options: {mem: VALUE}"),
+        **dict.fromkeys(("walltime", "time_limit", "timeout", "duration"), 'options: {time: "VALUE"}'),
+        **dict.fromkeys(("queue",), "options: {partition: VALUE}"),
+        **dict.fromkeys(("name",), "options: {job_name: VALUE}"),
+        **dict.fromkeys(("nproc", "num_processes", "processes"), "nproc_per_node: VALUE"),
+        **dict.fromkeys(("script", "program", "entrypoint", "main", "run"), "trainer: VALUE"),
+        **dict.fromkeys(("command", "cmd"), "trainer: FILE and args: [...]"),
+        **dict.fromkeys(("container", "container_image", "sif", "docker"), "image: VALUE"),
+        **dict.fromkeys(("conda", "conda_environment"), "conda_env: VALUE"),
+        **dict.fromkeys(("virtualenv", "virtual_env"), "venv: VALUE"),
+        **dict.fromkeys(("environment", "variables", "exports"), "env: {NAME: VALUE}"),
+        **dict.fromkeys(
+            ("epochs", "batch_size", "lr", "learning_rate", "model", "seed"), 'args: [--KEY, "VALUE"]'
+        ),
+        **dict.fromkeys(("pre_commands", "prologue", "before", "commands"), "setup: [...]"),
+    }
+
+
 # The keys that choose a runtime.
 CHOOSING = tuple(dict.fromkeys(each.requires.key for each in RUNTIMES.values() if each.requires))
 RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtime.keys}
@@ -216,4 +241,4 @@ else:
     several = described("Programs that run side by side, by name.", make=dict)
     before = [key[0] for key in keys].index("options")
     keys.insert(before, ("programs", Mapping[ProgramName, ProgramSpec], several))
-    JobSpec = _made("JobSpec", "Everything a job may set.", keys)
+    JobSpec = _made("JobSpec", "Everything a job may set.", keys, _OfJob)

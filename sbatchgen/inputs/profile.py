@@ -323,6 +323,8 @@ class Profile(JobSettings):
     `policies` sets the severity of rules on this cluster, as SB220: error.
     """
 
+    SCHEMA = "sbatchgen schema profile"
+
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
     checked: Text = required("Date on which they were last verified, as 2026-01-31.")

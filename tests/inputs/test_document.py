@@ -105,3 +105,18 @@ def test_unreadable_files_give_one_line(tmp_path: Path) -> None:
     for path, words in ((latin, "not UTF-8"), (large, "larger"), (tmp_path / "none", "can't read")):
         with pytest.raises(DocumentError, match=words):
             read_document(path, JobSpec)
+
+
+@pytest.mark.parametrize("word", JobSpec.OTHER_WORDS)
+def test_what_people_write_for_a_key_is_known_and_the_fix_works_when_typed(word: str) -> None:
+    ((_, _, fix),) = problems(f"{word}: 4\n")
+    assert unknown(fix.removeprefix("write ").replace(" and ", "\n")) == []
+
+
+def unknown(text: str) -> list[str]:
+    """What a job file has that no job has; 4 may be no value of a key that it has."""
+    try:
+        decode(text, JobSpec, name="job.yaml")
+    except DocumentError as error:
+        return [problem.what for problem in error.problems if "unknown" in problem.what]
+    return []
