@@ -26,7 +26,7 @@ error exact exclusive job-name label mem mem-per-cpu nodes ntasks ntasks-per-nod
 _ENDS = "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
 
 
-class Step(NamedTuple):
+class BackgroundStep(NamedTuple):
     """A step in the background, and the statement that starts it."""
 
     launch: Launch
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     program: dict[str, Any]  # its keys in the job file
 
 
-def find_steps(draft: Draft, statements: Sequence[Block]) -> list[Step]:
+def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
     """Return the steps that become programs; none unless that is certain."""
     launches = [each for each in draft.script.launches if not each.is_helper]
     if not 2 <= len(launches) <= _MOST or draft.folder != SUBMIT_DIR:
@@ -45,7 +45,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[Step]:
         program = _program(draft, launch) if block and _is_alone(launch, block) else None
         if block is None or program is None:
             return []
-        steps.append(Step(launch, block, program))
+        steps.append(BackgroundStep(launch, block, program))
     first = steps[0].block.start
     rest = [each for each in statements if each.start > first and each not in [step.block for step in steps]]
     nodes = sum(step.program["nodes"] for step in steps)
@@ -56,7 +56,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[Step]:
     return steps if is_certain and closes and not any(draft.body.traps) else []
 
 
-def adopt_steps(draft: Draft, steps: Sequence[Step], statements: Sequence[Block]) -> None:
+def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> None:
     """Take over the steps."""
     programs = draft.job["programs"] = {}
     for (launch, block, program), name in zip(steps, _names(steps), strict=True):
@@ -103,7 +103,7 @@ def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
             )
 
 
-def _names(steps: Sequence[Step]) -> list[str]:
+def _names(steps: Sequence[BackgroundStep]) -> list[str]:
     """Return a name for each program: that of its file, with a number where two would have the same."""
     names: list[str] = []
     for launch, *_ in steps:

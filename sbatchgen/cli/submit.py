@@ -21,7 +21,7 @@ from sbatchgen.cli.output import (
     show_brief,
     show_review,
 )
-from sbatchgen.cli.runs import find_run, follow_run, open_index
+from sbatchgen.cli.runs import find_point, follow_run, open_index
 from sbatchgen.errors import CommandLineError
 from sbatchgen.quoting import visible
 
@@ -65,7 +65,7 @@ DRY_RUN = click.option(
     metavar="RUN",
     multiple=True,
     shell_complete=completed_runs,
-    help="Start only when this run has completed.",
+    help="Start only when this run, or point as lr/0, has completed.",
 )
 @SNAPSHOT
 @SNAPSHOT_FILE
@@ -116,7 +116,7 @@ def submit_reviewed(
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
     for name in after if dry_run else ():
-        find_run(open_index(), name)
+        find_point(open_index(), name)
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes:  # else they are not read
         from sbatchgen.submit.reviewed import with_digest
@@ -223,8 +223,11 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     if "dependency" in submission.asked:
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
-    states = run_states(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
-    waits = [dependencies.completion(state) for state in states] or [""] * len(after)
+    chosen = [find_point(index, name) for name in after] if index else []
+    states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
+    waits = [
+        dependencies.completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)
+    ] or [""] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")

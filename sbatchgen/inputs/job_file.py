@@ -226,7 +226,7 @@ if TYPE_CHECKING:
     class ProgramSpec(_ProgramKeys, _CommonKeys):
         """One of several programs of a job."""
 
-    class JobSpec(_CommonKeys, PlaceSettings):
+    class JobSpec(_CommonKeys, PlaceSettings, _OfJob):
         """Everything a job may set."""
 
         programs: Mapping[ProgramName, ProgramSpec]

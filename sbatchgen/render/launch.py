@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.render import arguments
-from sbatchgen.resolved import presets
 from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share, trainer_is_file
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
@@ -42,6 +41,8 @@ def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
     lines, share = resolved.settings.setup_per_task, resolved.share
     if share and share.preset:
+        from sbatchgen.resolved import presets  # of few jobs
+
         yield f"bash -c {shell_text((*lines, *presets.lines_of_task(share.preset, share.name)))} task"
         return
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""

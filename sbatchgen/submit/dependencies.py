@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from sbatchgen.runs import record
 from sbatchgen.runs.index import LOST
+from sbatchgen.runs.points import numbers
 from sbatchgen.runs.status import RunState, is_local
 from sbatchgen.sbatch.array import indices
 
@@ -24,8 +25,14 @@ def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
     return (f"--dependency={waits}", "--kill-on-invalid-dep=yes")
 
 
-def completion(run: RunState) -> str:
-    """Return the dependency of a job that waits until a training is complete; "" without Slurm."""
+def completion(run: RunState, point: str = "") -> str:
+    """Return the dependency of a job that waits until a training is complete; "" without Slurm.
+
+    `point` is one of a sweep, or an element of an array: its last job counts.
+    """
+    if point:
+        known = [each for each in record.records(run.run.folder) if int(point) in numbers(each, each.array)]
+        return f"afterok:{known[-1].job}_{int(point) - known[-1].first}" if known else ""
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
     jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given its id to another job
     if any(is_local(job) for job in jobs):

@@ -184,6 +184,21 @@ def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
 
 
 @pytest.mark.slow
+def test_a_job_waits_for_one_element_of_an_array(site: Site) -> None:
+    array = "#!/bin/bash\n#SBATCH --job-name=many --array=0-1 --time=5 --mem=100M --hold\nexit $SLURM_ARRAY_TASK_ID\n"
+    site.cluster.put("work/many.sh", array)
+    many = site("submit", "many.sh", "--yes").stdout.strip()
+    site.cluster.put("work/later.sh", SCRIPT.format(name="later", more=""))
+    done = site("submit", "later.sh", "--yes", "--after", "many/0")
+    assert done.returncode == 0, done.stderr
+    record = site.cluster.run(["scontrol", "show", "job", done.stdout.strip()]).stdout
+    assert f"Dependency=afterok:{many}_0(" in record
+    site.cluster.run(["scontrol", "release", many], check=True)
+    site.until("later", "COMPLETED")  # though the other element fails
+    assert site("submit", "later.sh", "--yes", "--after", "later/0").returncode == 2
+
+
+@pytest.mark.slow
 def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> None:
     """Without accounting, what squeue forgets has ended; how is not known."""
     os.seteuid(site.work.stat().st_uid)
