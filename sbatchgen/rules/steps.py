@@ -243,7 +243,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
         fix = "pids+=($!) after each &, and wait $pid for each"
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
-    work = _work(script)
+    work = last_work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
         return  # a server ends when it is killed
     if late := _status_of_another(script, work):
@@ -273,7 +273,7 @@ def _name(command: Command) -> str:
     return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
 
 
-def _work(script: JobScript) -> Command | None:
+def last_work(script: JobScript) -> Command | None:
     """The last command that does work: a launch, or any program that always runs but the small ones."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     if not launched and script.named("sbatch"):
