@@ -175,12 +175,12 @@ def _has_one_process(launch: Launch) -> bool:
 def _expected(script: JobScript) -> Iterator[Hit]:
     resources, nodes = script.resources, fixed_nodes(script.resources)
     for launch in script.trainings:
-        if launch.command.background or launch.launcher or nodes is None or not script.directive_lines:
+        if launch.command.background or launch.launcher or nodes is None:
             continue  # SB304 is about launchers; programs in the background share the job
         for name, word, value in arguments(launch):
             wanted, last = int(value) if _COUNT.fullmatch(value) else 0, name.rpartition(".")[2]
-            has = nodes if _NODES.fullmatch(last) else resources.gpu_count if _GPUS.fullmatch(last) else 0
-            unit = "node" if _NODES.fullmatch(last) else "GPU"
+            unit = "node" if _NODES.fullmatch(last) else "GPU" if _GPUS.fullmatch(last) else ""
+            has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
             is_all = launch.nodes == nodes or "ray start" in script.text  # else others may have the rest
             if wanted and has and (wanted > has or (unit == "node" and wanted < has and is_all)):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
