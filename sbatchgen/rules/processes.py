@@ -179,22 +179,33 @@ def _expected(script: JobScript) -> Iterator[Hit]:
             continue  # SB304 is about launchers; programs in the background share the job
         for name, word, value in arguments(launch):
             wanted, last = int(value) if _COUNT.fullmatch(value) else 0, name.rpartition(".")[2]
-            unit = "node" if _NODES.fullmatch(last) else "GPU" if _GPUS.fullmatch(last) else ""
+            unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
             has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
+            if unit == "process":  # Lightning takes it for the tasks that srun starts
+                has = (launch.tasks_per_node or 0) if launch.is_native else 0
             is_all = launch.nodes == nodes or "ray start" in script.text  # else others may have the rest
-            if wanted and has and (wanted > has or (unit == "node" and wanted < has and is_all)):
+            if wanted and has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
-                what += f"{has}{' on a node' * (unit == 'GPU')}: "
-                what += (
-                    "it waits for more, or fails" if wanted > has else "the others are idle, or do the same"
-                )
-                variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
-                yield Hit(script.at_word(word), what, f"{name}{'=' if '=' in word.text else ' '}{variable}")
+                what += f"{has}{' on a node' * (unit != 'node')}: "
+                what += "it waits for more" if wanted > has else "the others are idle, or do the same"
+                yield Hit(script.at_word(word), what, _said(name, word.text, unit))
+
+
+def _said(name: str, word: str, unit: str) -> str:
+    """The number of a program in words of Slurm."""
+    if unit == "process":
+        return "--ntasks-per-node=N, a task for each"
+    return (
+        f"{name}{'=' if '=' in word else ' '}{'$SLURM_NNODES' if unit == 'node' else '$SLURM_GPUS_ON_NODE'}"
+    )
 
 
 _COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
-_NODES = re.compile(r"(?:--|\+)?(?:n_?nodes|num[-_]nodes)")
-_GPUS = re.compile(r"(?:--|\+)?(?:n_?|num[-_])?gpus[-_]per[-_]node")
+_UNITS = {
+    "node": re.compile(r"(?:--|\+)?(?:n_?nodes|num[-_]nodes)"),
+    "GPU": re.compile(r"(?:--|\+)?(?:n_?|num[-_])?gpus[-_]per[-_]node"),
+    "process": re.compile(r"(?:--)?devices"),
+}
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)")

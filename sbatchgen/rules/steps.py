@@ -130,7 +130,9 @@ QUICK = programs("quick")
 @RULES.add("SB310", "warning", "job steps that block each other")
 def _steps_share(script: JobScript) -> Iterator[Hit]:
     waiting = [launch for launch in script.steps if launch.command.background and _takes_all(launch, script)]
-    count = sum(2 if launch.command.context.loop else 1 for launch in waiting)
+    text = script.body.source.text
+    alone = [launch for launch in waiting if _IS_AWAITED.match(text, launch.command.end)]
+    count = sum(2 if launch.command.context.loop and launch not in alone else 1 for launch in waiting)
     if count == 1:
         yield from _waits_in_front(script, waiting[0])
     if count < 2:
@@ -141,6 +143,9 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         if option := script.resources.gpu_option:  # with another, Slurm 22.05 gives the step all GPUs
             fix += f" --{option}={'gpu:' * (option == 'gres')}N"
         yield Hit(script.at_word(step.words[0]), what, fix)
+
+
+_IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # before its loop starts another
 
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
