@@ -31,7 +31,8 @@ _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
 # Files that set up a shell, as a virtual environment's, and start nothing.
 _ENVIRONMENT = re.compile(
-    r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$",
+    r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$"
+    r"|\b(?:config|settings|params|vars)(?:\.sh)?$",
     re.IGNORECASE,
 )
 
@@ -85,6 +86,11 @@ class Launch:
         of_uv = self.tools[-2:-1] and self.tools[-2].name == "uv run" and self.program.name.endswith(".py")
         is_python = code is not None or self.launcher is not None or bool(of_uv)
         return is_python and not self.is_helper and not inline and not self.command.context.substitution
+
+    @property
+    def is_python_file(self) -> bool:
+        """Whether Python runs its program, wherever that lies, as in python $CODE/train.py."""
+        return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
 
     @cached_property
     def is_native(self) -> bool:
@@ -202,8 +208,8 @@ def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
     if any(sourcing(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True
-    started = (launch.program for launch in launches if not launch.command.context.substitution)
-    return any(map(_is_opaque, started))
+    started = (launch for launch in launches if not launch.command.context.substitution)
+    return any(_is_opaque(launch.program) and not launch.is_python_file for launch in started)
 
 
 def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:

@@ -37,6 +37,12 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if not (resources.gpu_count or resources.shards):
         return
     containers = [container for container in script.containers if not container.pyxis]
+    for container in containers:
+        for word in container.command.words if container.command else ():
+            if word.text in ("-nv", "-rocm"):
+                what = f"Apptainer refuses {word.text}: one dash is for options of a letter"
+                yield Hit(script.at_word(word), what, f"-{word.text}", "error")
+                return
     variables = script.assigned | {name for name, _ in script.site_env}
     if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return

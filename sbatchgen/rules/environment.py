@@ -194,7 +194,7 @@ def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
 
 def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
     """The options of a program that say how many workers load its data, with the number."""
-    for name, word, value in _arguments(launch):
+    for name, word, value in arguments(launch):
         if _WORKERS.fullmatch(name):
             yield word, _small(value)
 
@@ -256,7 +256,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
-        for name, word, value in _arguments(launch):
+        for name, word, value in arguments(launch):
             if not _KEPT.fullmatch(name) or not _LOCAL.match(value):
                 continue
             if script.body.traps or any(command.at > launch.command.at for command in copies):
@@ -336,7 +336,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
     return None if unknown or whole or launch.step is None or not script.is_sized else 1
 
 
-def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
+def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
     """The options of the program with their values, as --name VALUE, --name=VALUE or name=VALUE."""
     program = launch.program
     words = list(program.rest)

@@ -23,7 +23,7 @@ JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scrip
 STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
 _SCRIPTS_WORDS = """
 directives foreign words misread_values processes command_strings emptiness rendezvous steps environment
-software names containers survival kills safety secret syntax submitting
+software names containers survival kills safety secret syntax submitting step_options
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

@@ -18,7 +18,10 @@ _LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
-_LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output partition qos"
+_LITERAL_OPTIONS = """
+account chdir comment container-image container-mounts container-workdir error input job-name mail-user output
+partition qos
+"""
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
 MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
@@ -85,7 +88,13 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
         what += "the job fails without a log"
         rare = _in_script(job) if job.assumed else None  # most sites have a later one
-        yield Hit(name, what, f"mkdir -p {folder} first, as sbatchgen submit does", rare)
+        fix = f"mkdir -p {folder} first, as sbatchgen submit does"
+        if _OF_JOB.search(folder):  # which is not known before
+            fix = "a folder that is there, with the number in the name of the file"
+        yield Hit(name, what, fix, rare)
+
+
+_OF_JOB = re.compile(r"(?<!%)%\d*[jJAaNnst]")
 
 
 @RULES.add("SB702", "warning", "a log file that every job overwrites")

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.job.launches import OTHER_LAUNCHERS, Launch
+from sbatchgen.job.launches import OTHER_LAUNCHERS, Launch, fixed_nodes
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
+from sbatchgen.rules.environment import arguments
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.rules.steps import last_work
 
 RULES: Rules[JobScript] = Rules()
 
@@ -27,19 +29,32 @@ ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 def _tasks_started(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
-    if resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
-        return  # one process on one node has the CPUs of all tasks
-    trainings = script.trainings
+    if tasks < 2 or script.steps or script.starts_unseen:
+        return
     if any(launch.mpi or launch.launcher for launch in script.launches):
         return
     if script.named("srun", *OTHER_LAUNCHERS):
         return
-    for launch in trainings:
+    if resources.nodes < 2:  # one process on one node has the CPUs of all tasks
+        yield from _gpus_of_tasks(script, tasks)
+        return
+    for launch in script.trainings:
         if not {"V", "version"} & launch.tools[0].options.keys():
             what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, f"srun {_head(launch)}")
             return
+
+
+def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
+    """A program that runs once in a job that gives each task GPUs, which only steps have."""
+    binding = next((name for name in ("gpu-bind", "ntasks-per-gpu") if script.option(name)), "")
+    work = last_work(script) if binding and "none" not in script.option(binding) else None
+    if work and not script.named("parallel", "xargs"):
+        what = f"--{binding} is about the {tasks} tasks of a step, and nothing starts them: this runs once, "
+        what += "and sees all GPUs"
+        words = " ".join(word.text for word in work.words[:2])
+        yield Hit(script.at_word(work.words[0]), what, f"srun {words} ...")
 
 
 @RULES.add("SB302", "warning", "several launchers on a node", source="torch/distributed/run.py")
@@ -152,6 +167,45 @@ def _has_one_process(launch: Launch) -> bool:
         launch.step_gpus is None and launch.tasks_per_node in (None, 1) and "$" not in launch.program.name
     )
     return is_known and launch.launcher_call is not None and launch.launcher_call.is_one_by_default
+
+
+@RULES.add(
+    "SB352", "warning", "a program that expects other nodes or GPUs than the job has", source="sbatch(1)"
+)
+def _expected(script: JobScript) -> Iterator[Hit]:
+    resources, nodes = script.resources, fixed_nodes(script.resources)
+    for launch in script.trainings:
+        if launch.command.background or launch.launcher or nodes is None:
+            continue  # SB304 is about launchers; programs in the background share the job
+        for name, word, value in arguments(launch):
+            wanted, last = int(value) if _COUNT.fullmatch(value) else 0, name.rpartition(".")[2]
+            unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
+            has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
+            if unit == "process":  # Lightning takes it for the tasks that srun starts
+                has = (launch.tasks_per_node or 0) if launch.is_native else 0
+            is_all = launch.nodes == nodes or "ray start" in script.text  # else others may have the rest
+            if wanted and has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
+                what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
+                what += f"{has}{' on a node' * (unit != 'node')}: "
+                what += "it waits for more" if wanted > has else "the others are idle, or do the same"
+                yield Hit(script.at_word(word), what, _said(name, word.text, unit))
+
+
+def _said(name: str, word: str, unit: str) -> str:
+    """The number of a program in words of Slurm."""
+    if unit == "process":
+        return "--ntasks-per-node=N, a task for each"
+    return (
+        f"{name}{'=' if '=' in word else ' '}{'$SLURM_NNODES' if unit == 'node' else '$SLURM_GPUS_ON_NODE'}"
+    )
+
+
+_COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
+_UNITS = {
+    "node": re.compile(r"(?:--|\+)?(?:n_?nodes|num[-_]nodes)"),
+    "GPU": re.compile(r"(?:--|\+)?(?:n_?|num[-_])?gpus[-_]per[-_]node"),
+    "process": re.compile(r"(?:--)?devices"),
+}
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)")

@@ -130,7 +130,9 @@ QUICK = programs("quick")
 @RULES.add("SB310", "warning", "job steps that block each other")
 def _steps_share(script: JobScript) -> Iterator[Hit]:
     waiting = [launch for launch in script.steps if launch.command.background and _takes_all(launch, script)]
-    count = sum(2 if launch.command.context.loop else 1 for launch in waiting)
+    text = script.body.source.text
+    alone = [launch for launch in waiting if _IS_AWAITED.match(text, launch.command.end)]
+    count = sum(2 if launch.command.context.loop and launch not in alone else 1 for launch in waiting)
     if count == 1:
         yield from _waits_in_front(script, waiting[0])
     if count < 2:
@@ -141,6 +143,9 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         if option := script.resources.gpu_option:  # with another, Slurm 22.05 gives the step all GPUs
             fix += f" --{option}={'gpu:' * (option == 'gres')}N"
         yield Hit(script.at_word(step.words[0]), what, fix)
+
+
+_IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # before its loop starts another
 
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
@@ -243,7 +248,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
         fix = "pids+=($!) after each &, and wait $pid for each"
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
-    work = _work(script)
+    work = last_work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
         return  # a server ends when it is killed
     if late := _status_of_another(script, work):
@@ -273,7 +278,7 @@ def _name(command: Command) -> str:
     return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
 
 
-def _work(script: JobScript) -> Command | None:
+def last_work(script: JobScript) -> Command | None:
     """The last command that does work: a launch, or any program that always runs but the small ones."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     if not launched and script.named("sbatch"):

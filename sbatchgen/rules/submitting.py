@@ -49,7 +49,17 @@ def _hides(script: JobScript, command: Command) -> str:
     return next((each.name for each in around), "")
 
 
-@RULES.add("SB904", "warning", "an option of sbatch that does not hold what is meant", source="sbatch(1)")
+@RULES.add("SB904", "warning", "an option that does not hold what is meant", source="sbatch(1)")
+def _not_held(script: JobScript) -> Iterator[Hit]:
+    yield from _given_to_sbatch(script)
+    if cut := _cut_at_comma(script.option("export")):
+        yield Hit(script.at_value("export"), *cut)
+    for launch in script.steps:
+        option = launch.step.option("export") if launch.step else None
+        if option and launch.step and (cut := _cut_at_comma(launch.step.text_of(option))):
+            yield Hit(script.at_option_of(option), *cut)
+
+
 def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         words = (*command.words[1:], None)
@@ -78,14 +88,19 @@ def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]
         what = f"--export ends at the blank: sbatch takes {following.text} for the script"
         yield Hit(script.at_word(following), what, f"{word.text}{following.text}, without a blank", "error")
         return
-    first, *parts = value.split(",")
+    if cut := _cut_at_comma(value):
+        yield Hit(script.at_word(word), *cut)
+
+
+def _cut_at_comma(value: str) -> tuple[str, str] | None:
+    """What --export makes of a value with a comma in it, and the fix; None if it has none."""
+    first, *parts = value.strip("\"'").split(",")
     for before, part in zip((first, *parts), parts, strict=False):
         if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
             name, _, left = before.partition("=")
             what = f"--export cuts values at commas: {name} is '{left}', without '{part}'"
-            fix = f"export {name}=... on a line before it, and --export=ALL"
-            yield Hit(script.at_word(word), what, fix)
-            return
+            return what, f"export {name}=... on a line before it, and --export=ALL"
+    return None
 
 
 @RULES.add("SB905", "warning", "variables of another job's step", source="srun(1)")

@@ -143,3 +143,20 @@ def test_a_sarif_report_is_there_if_the_step_fails(runner: Runner) -> None:
     log = json.loads((runner.workspace / "report.sarif").read_text())
     assert [result["level"] for result in log["runs"][0]["results"]] == ["error"]
     assert ACTION["outputs"]["sarif"]["value"] == f"${{{{ steps.{LINT['id']}.outputs.sarif }}}}"
+
+
+@pytest.mark.slow
+def test_the_documented_workflow_runs_as_it_is_typed(runner: Runner) -> None:
+    page = (REPOSITORY / "docs/how-to/lint-scripts.md").read_text()
+    blocks = re.findall(r"(?s)```yaml\n(.*?)```", page)
+    workflow = next(yaml.safe_load(block) for block in blocks if "runs-on" in block)
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    own = [step for step in steps if step["uses"].startswith("./")]
+    assert len(own) == 1, "the action is a folder beside the scripts, which needs no owner"
+    assert own[0]["with"].keys() <= ACTION["inputs"].keys()
+    assert steps[0]["with"] == {"submodules": True}
+    jobs = runner.workspace / "jobs"
+    jobs.mkdir()
+    (jobs / "job.slurm").write_text(WARNED)
+    done = runner.step(LINT, **own[0]["with"])
+    assert (done.status, done.out.count("::warning file=jobs/job.slurm,")) == (3, 1)

@@ -498,6 +498,155 @@ _ENDS = (
         fix=((" --ntasks=1", ""),),
     ),
 )
+_REFUSED = "nothing; REFUSED"
+_READ = (
+    Proof(
+        rule="SB101",
+        bad=_REFUSED,
+        mended="python 1",
+        examples=(1, 0),
+        fix=(("#SBATCH", "#!/bin/bash\n#SBATCH"),),
+    ),
+    Proof(rule="SB102", bad=_REFUSED, mended="python 1"),
+    Proof(
+        rule="SB104",
+        bad="python 1",
+        mended="python 1+1",
+        good="",
+        fix=(("set -euo pipefail\n#SBATCH --nodes=2", "#SBATCH --nodes=2\nset -euo pipefail"),),
+    ),
+    Proof(rule="SB105", bad="python 1", mended="python 1+1", examples=(1, 0), fix=(("# SBATCH", "#SBATCH"),)),
+    Proof(rule="SB107", bad=_REFUSED, mended="python 1", fix=(("my run", '"my run"'),)),
+    Proof(rule="SB108", bad=_REFUSED, mended="python 1", fix=(("it's", r"it\'s"),)),
+    Proof(
+        rule="SB110",
+        bad="python 1",
+        mended="python 2",
+        fix=(("-J\n", "-J name\n"),),
+        others=(("-n1", "-n2"),),
+    ),
+    Proof(rule="SB111", bad=_REFUSED, mended="python 1+1", examples=(1, 0), fix=(("-N=2", "-N2"),)),
+    Proof(rule="SB112", bad=_REFUSED, mended="python 1+1", fix=(("nodes = 2", "nodes=2"),)),
+    Proof(
+        rule="SB113",
+        bad=_REFUSED,
+        mended="python 1+1",
+        fix=(("--node=2", "--nodes=2"), ("#SBATCH --foo=1\n", "")),
+    ),
+    Proof(
+        rule="SB114",
+        bad=_REFUSED,
+        mended="python 1",
+        good="",
+        examples=(1, 0),
+        fix=((" --cpu-bind=cores", ""), ("srun", "srun --cpu-bind=cores")),
+    ),
+    Proof(rule="SB126", bad=_REFUSED, mended="python 1+1", good="", fix=(("=two", "=2"),)),
+    Proof(
+        rule="SB131",
+        bad=_REFUSED,
+        mended="python 1",
+        fix=((" --mem-per-gpu=16G", ""),),
+        others=(("=64G", "=1000M"),),
+    ),
+    Proof(
+        rule="SB135",
+        bad=_REFUSED,
+        mended="python 2",
+        examples=(1, 1),
+        fix=(("task=1", "task=1 --ntasks=2"),),
+    ),
+    Proof(
+        rule="SB140",
+        bad=_REFUSED,
+        mended="model 1",
+        examples=(9, 6),
+        fix=(("--time=5", "--time=10"),),
+        others=(("./model", "model"),),
+    ),
+    Proof(
+        rule="SB142",
+        bad=_REFUSED,
+        mended="model 8",
+        good="",
+        examples=(1, 0),
+        fix=(("--ntasks=8", "--ntasks=8 --ignore-pbs"),),
+        others=(("./model", "model"),),
+    ),
+)
+_MORE_STARTS = (
+    Proof(
+        rule="SB335",
+        bad="python 1 ARGUMENTS=--epochs 3",
+        mended="python 1 ARGUMENTS=train.py --epochs 3",
+        good="",
+        examples=(3, 0),
+        fix=(("EPOCHS=3", "EPOCHS=3 SCRIPT=train.py"),),
+        see="ARGUMENTS",
+    ),
+    Proof(
+        rule="SB340",
+        bad="nothing; FAILED 1",
+        mended="python 1+1",
+        fix=(("--nodes=4 --ntasks=4", "--nodes=2 --ntasks=2"),),
+    ),
+    Proof(
+        rule="SB350",
+        bad="python 16",
+        mended="python 1",
+        good="",
+        examples=(1, 0),
+        fix=(("srun", "srun --ntasks=1"),),
+    ),
+    Proof(
+        rule="SB351",
+        bad=("python 1 GPUS=2", "nothing; FAILED 1"),
+        mended="python 1 GPUS=2",
+        examples=(1, 0),
+        fix=(("--gres=gpu:2", "--gpus-per-node=2"),),
+        see="GPUS",
+    ),
+    Proof(
+        rule="SB430",
+        bad="python 1 TORCH_HOME=",
+        mended="python 1 TORCH_HOME=/models",
+        good="",
+        examples=(1, 0),
+        fix=(("bash venv", "source venv"),),
+        see="TORCH_HOME",
+        files={"venv/bin/activate": "export TORCH_HOME=/models\n"},
+    ),
+    Proof(
+        rule="SB432",
+        bad="python 4 GPUS=1",
+        mended="python 4 GPUS=4",
+        fix=((" CUDA_VISIBLE_DEVICES=$SLURM_LOCALID", ""),),
+        see="GPUS",
+    ),
+    Proof(
+        rule="SB803",
+        bad="nothing; FAILED 127",
+        mended="python 1",
+        good="",
+        fix=(("torch/bin", "torch/bin:$PATH"),),
+    ),
+    Proof(
+        rule="SB819",
+        bad="nothing; FAILED 1",
+        mended="python 1",
+        good="",
+        examples=(1, 0),
+        fix=(("let n++", "n=$((n + 1))"),),
+    ),
+    Proof(
+        rule="SB904",
+        bad="python 1 RATES=0.1",
+        mended="python 1 RATES=0.1,0.2",
+        examples=(3, 2),
+        fix=(("srun --export=ALL,RATES=0.1,0.2", "export RATES=0.1,0.2\nsrun"),),
+        see="RATES",
+    ),
+)
 _TORCHRUN = Proof(
     rule="SB324",
     bad="worker 2+2 WORLD_SIZE=2",
@@ -509,7 +658,7 @@ _TORCHRUN = Proof(
     see="WORLD_SIZE",
     files={"train.py": "import os\nos.execv('../bin/worker', ['worker'])\n"},
 )
-PROOFS = (*_TASKS, *_GETS, *_ENDS, *[_TORCHRUN] * bool(find_spec("torch")))
+PROOFS = (*_TASKS, *_GETS, *_ENDS, *_READ, *_MORE_STARTS, *[_TORCHRUN] * bool(find_spec("torch")))
 _TWO_CPUS = (("=8", "=2"), ("-c 32", "-c 2"), ("=32", "=2"))
 _BOUND = "export SLURM_CPU_BIND=cores"  # else a task alone on a socket gets all CPUs of it
 BINDINGS = (
