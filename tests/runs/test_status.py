@@ -188,7 +188,8 @@ def test_a_job_waits_for_one_element_of_an_array(site: Site) -> None:
     array = "#!/bin/bash\n#SBATCH --job-name=many --array=0-1 --time=5 --mem=100M --hold\nexit $SLURM_ARRAY_TASK_ID\n"
     site.cluster.put("work/many.sh", array)
     many = site("submit", "many.sh", "--yes").stdout.strip()
-    site.cluster.put("work/later.sh", SCRIPT.format(name="later", more=""))
+    later = "#!/bin/bash\n#SBATCH --job-name=later --time=5 --mem=100M\ntrue\n"
+    site.cluster.put("work/later.sh", later)
     done = site("submit", "later.sh", "--yes", "--after", "many/0")
     assert done.returncode == 0, done.stderr
     record = site.cluster.run(["scontrol", "show", "job", done.stdout.strip()]).stdout
