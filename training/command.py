@@ -13,7 +13,7 @@ from training.config import Config, parse
 from training.errors import FAILED, FolderError, NotFiniteError, UserError, complain, one_line
 from training.files import OTHERS_WRITE
 from training.output.log import mark_failed
-from training.processes import spawn
+from training.processes import hang, spawn
 from training.processes.jobscript import finish, leave_status
 from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
@@ -41,6 +41,8 @@ def main(argv: list[str]) -> int:
         end_with_launcher(os.environ)
         stop = Stop()  # before the slow imports: from here on signals do not kill
         place = detect(os.environ, config.launcher)
+        if place.launcher == "srun" and place.size > 1:  # without a launcher of ours
+            hang.watch(os.environ, itself=True)
         try:
             from training.run.engine import run
         except ModuleNotFoundError as error:

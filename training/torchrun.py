@@ -1,13 +1,9 @@
 """The torchrun of a job script, on each node: `python3 .../training/torchrun.py OPTIONS -- TRAINER ARGS`.
 
-The options are torchrun's own. What it adds:
-
-- The nodes use a static rendezvous at MASTER_ADDR:MASTER_PORT: the first node of the step holds the store,
-  and ranks follow the order of the nodes. (c10d compares host names and addresses, which fails on nodes with
-  several.)
-- The first node leaves last. Otherwise the others lose their connection at the end of a successful training,
-  and each prints a page about it.
-- It exits with the status of the process that failed first; torchrun exits with 1 for every failure.
+The options are torchrun's own. What it adds: the nodes use a static rendezvous at MASTER_ADDR:MASTER_PORT,
+where the first one holds the store, and ranks follow their order (c10d compares host names and addresses,
+which fails on nodes with several). The first node leaves last: else the others lose their connection at the
+end, and each prints a page about it. It exits with the status of the process that failed first, not with 1.
 """
 
 from __future__ import annotations
@@ -31,6 +27,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import UserError, complain
+from training.processes import hang, stacks
 from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
 
@@ -57,6 +54,8 @@ def main(argv: list[str]) -> int:
     try:
         nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
         options = parse_args(_spelled([*_meeting(nodes, os.environ), *argv]))  # type: ignore[no-untyped-call]
+        hang.watch(os.environ)
+        os.environ.update(stacks.with_hook(os.environ))
         _run(options)
     except UserError as error:
         return refuse(error)

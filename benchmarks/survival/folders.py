@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.survival.place import Place, Row, one_line_failure
+from sbatchgen.prepare import digits
 from tests.training import test_lock
 from tests.training.trainers import (
     SPAWN_2,
@@ -16,7 +17,6 @@ from tests.training.trainers import (
     finish,
     wait_for,
 )
-from training.data import digits
 
 
 def f15(place: Place) -> Iterator[Row]:

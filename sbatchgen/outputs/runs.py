@@ -44,6 +44,7 @@ class _Run(TypedDict):
     jobs: Sequence[RunJob]
     queue: Sequence[_Queued]
     training: Progress | None
+    quiet: str  # which rank hangs, or how long there was no output
     programs: Sequence[ProgramState]
     points: Sequence[_Point] | None
 
@@ -68,6 +69,7 @@ def _run(state: RunState) -> _Run:
         "jobs": state.jobs,
         "queue": [_queued(row) for row in state.now],
         "training": state.progress,
+        "quiet": state.quiet,
         "programs": state.programs,
         "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
     }

@@ -2,14 +2,13 @@
 
 import hashlib
 import http.client
-import runpy
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.search import bundled
+from sbatchgen.prepare import digits
 
 # Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
 MIRRORS = (
@@ -27,17 +26,15 @@ MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Draw digits into the four files of MNIST, by a program of the trainer; return what was done, in a line.
+    """Draw digits into the four files of MNIST; return what was done, in a line.
 
     Raises DocumentError if the files can't be written.
     """
     try:
-        write = runpy.run_path(str(bundled("code") / "training/data/digits.py"))["write"]
-        done: str = write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing})
+        return digits.write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing})
     except OSError as error:
         what = f"no digits were written to {folder}: {error.strerror or error}"
         raise DocumentError.of(what, fix="name another folder: --to") from error
-    return done
 
 
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:

@@ -17,7 +17,6 @@ from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged, raised_at
 from sbatchgen.runs.index import LOST, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
-from sbatchgen.runs.life import Quiet
 from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.program_states import ProgramState
@@ -101,10 +100,10 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
         causes = _causes(state.run, job, row, record, folder=folder, training=training, logs=logs)
-        if row and record and row.start and row.end and any(cause.rank == "limit" for cause in causes):
-            times = (row.start.timestamp(), row.end.timestamp())
-            causes = _stood_still(causes, life.quiet_at_end(record, folder, *times, task), run)
+        if record:
+            causes = _stood_still(causes, record, row, folder, task)
         causes = [*_of_program(state.failed_program, causes, logs, run)]
+        causes = _hung(causes, row, folder)
         causes = [_to_type(cause, record, state.run.folder, row) for cause in causes] if record else causes
         failed = failed or bool(hidden or causes)
     if task:
@@ -119,7 +118,8 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     waits = [row for row in state.now[:1] if row.state.name == "PENDING" and not failed]
     fix = reason(waits[0].reason, waits[0].id).fix if waits else ""
     if state.quiet:
-        says, fix = f"{says}; {state.quiet}", _STILL.format(run=run)
+        both = sorted((says, state.quiet), key=lambda text: not text.startswith(life.HANGS))
+        says, fix = "; ".join(both), _STILL.format(run=run)
     bad_lines = look_bad(logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
@@ -287,12 +287,31 @@ def _not_copied(cause: Failure, record: Record) -> str:
     return f"git does not know it, so the snapshot lacks it: {again}"
 
 
-def _stood_still(causes: Sequence[Failure], quiet: Quiet | None, run: str) -> Sequence[Failure]:
+def _hung(causes: Sequence[Failure], row: SlurmJob | None, folder: Path) -> Sequence[Failure]:
+    """Return the causes of a run, and first that it hung before its end, if its launcher says so."""
+    if not (row and row.start and row.end):
+        return causes
+    says = life.hang(folder, row.start.timestamp(), row.end.timestamp())
+    if not says:
+        return causes
+    fix = f"the stack of that rank, in {folder / 'stacks'}, shows how it came there"
+    means, file = f"it hung: {says.removeprefix(life.HANGS)}", str(folder / life.HANG)
+    hung = Failure(cause="hung", rank="cause", means=means, fix=fix, file=file)
+    return [hung, *(cause for cause in causes if cause.rank not in ("limit", "effect"))]
+
+
+def _stood_still(
+    causes: Sequence[Failure], record: Record, row: SlurmJob | None, folder: Path, task: str
+) -> Sequence[Failure]:
     """Return the causes of a run that a limit of time has ended: not that limit, if it stood still before."""
+    is_limit = any(cause.rank == "limit" for cause in causes)
+    if not (row and row.start and row.end and is_limit):
+        return causes
+    quiet = life.quiet_at_end(record, folder, row.start.timestamp(), row.end.timestamp(), task)
     if quiet is None:
         return causes
     means = f"it stood still until its time limit: {quiet.says}"
-    fix = f"more time does not help: sbatchgen logs {run} --lines 20 shows where; {_WAITS}"
+    fix = f"more time does not help: sbatchgen logs {record.run} --lines 20 shows where; {_WAITS}"
     still = Failure(cause="stood-still", rank="cause", means=means, fix=fix)
     return [still, *(cause for cause in causes if cause.rank != "limit")]
 

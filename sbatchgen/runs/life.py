@@ -10,14 +10,16 @@ import contextlib
 import itertools
 import re
 import statistics
+import time as clock
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from sbatchgen.runs.events import EVENTS, number, some_events
+from sbatchgen.runs.events import EVENTS, number, read_object, some_events
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.record import Record
+from sbatchgen.text_table import one_line
 from sbatchgen.units import in_units
 
 LINES = 2000  # at the end of a log
@@ -26,6 +28,9 @@ SILENT_S = 600.0  # for one that has not said anything yet, as while it imports 
 LONGER = 4  # times the longest pause so far
 MEAN = 20  # times the mean pause, where only that is known
 FEWEST = 4  # pauses from which it is known what is usual
+HANG = "hang.json"  # by the launchers of the training package: which rank hangs, and where
+HANGS = "hangs: "  # before that
+LONGEST = 600  # characters of what it says
 CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 _STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _OF_SLURM = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
@@ -42,6 +47,17 @@ class Quiet(NamedTuple):
         """In short: "no output for 5 min; usual: 4 s"."""
         usual = "" if self.usual_s is None else f"; usual: {in_units(self.usual_s)}"
         return f"no output for {in_units(self.quiet_s)}{usual}"
+
+
+def hang(folder: Path, started: float, ended: float | None = None) -> str:
+    """Return which rank hangs, as the watcher of a job that ran in this time says; "" without a hang."""
+    report = read_object(folder / HANG)
+    says, time = report.get("says"), number(report.get("time"))
+    if not isinstance(says, str) or time is None:
+        return ""
+    is_its = started - CLOCKS_S <= time and (ended is None or time <= ended + CLOCKS_S)
+    ago = "" if ended is not None else f", seen {in_units(max(0.0, clock.time() - time))} ago"
+    return f"{HANGS}{one_line(says[:LONGEST])}{ago}" if is_its else ""
 
 
 def quiet_now(record: Record, folder: Path, started: float, now: float) -> Quiet | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from sbatchgen.quoting import numbers_as_text
-from sbatchgen.runs import own_trainer
+from sbatchgen.runs import life, own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.runs.record import Record
@@ -73,7 +73,9 @@ def page(
 ) -> str:
     """Return everything about one run; of a sweep, the points by a metric or a parameter."""
     progress = state.progress
-    facts = [("folder", str(state.run.folder / state.point))]
+    hangs = state.quiet.startswith(life.HANGS)
+    facts = [("hangs", state.quiet.removeprefix(life.HANGS))] if hangs else []
+    facts.append(("folder", str(state.run.folder / state.point)))
     for job in state.jobs:
         says = _last(state) if job is state.last else _state(job, ())
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
@@ -83,7 +85,7 @@ def page(
         facts += [("", progress.costs)] if progress.costs else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
-    facts += [("stands still", state.quiet)] if state.quiet else []
+    facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):

@@ -47,7 +47,7 @@ class RunState:
     # What squeue says of the last one: a row, or several of an array; empty if it does not know it
     now: Sequence[SlurmJob] = ()
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
-    quiet: str = ""  # how long it stands still, as "no output for 5 min; usual: 4 s"; "" if it does not
+    quiet: str = ""  # which rank hangs, or "no output for 5 min; usual: 4 s"; "" if it does not stand still
     sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
     restarted: str = ""  # how the start before its newest one ended, where only this run was asked for
     programs: Sequence[ProgramState] = ()  # of a job with several: those of its last start
@@ -126,7 +126,7 @@ def point_state(state: RunState, point: str) -> RunState:
 
 
 def _quiet(state: RunState) -> str:
-    """Say for how long a run that runs has stood still; "" of one with several tasks."""
+    """Say which rank of a run hangs, or for how long it has stood still; "" of one with several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
     submission = record.read_record(state.run.folder, job.id) if job and not job.ended else None
@@ -134,6 +134,8 @@ def _quiet(state: RunState) -> str:
         return ""
     clock = time.time()
     started = clock - rows[0].used_s if rows else job.submitted
+    if says := life.hang(state.run.folder, started):
+        return says
     quiet = life.quiet_now(submission, state.run.folder, started, clock)
     return quiet.says if quiet else ""
 

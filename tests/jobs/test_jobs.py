@@ -242,6 +242,36 @@ def test_without_restarts_an_own_trainers_failure_is_told_with_its_rank(
     assert "Rank 3 of the training ended with exit status 7" in site.log("own-off")
 
 
+HANGS = """
+import threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 2:
+    threading.Event().wait()
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_the_rank_that_hangs_is_named_with_its_node(site: Site, launcher: str) -> None:
+    """By the watchers of both nodes; by the commands too, also after the job."""
+    name = f"hangs-{launcher}"
+    site.cluster.put("work/hangs.py", HANGS)
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--trainer", "hangs.py", "--env", "HANG_AFTER=5")
+    done = site.sbatchgen("submit", *shape, "--yes", "--launcher", launcher, "--job-name", name, check=True)
+    site.cluster.until((site.folder / "runs" / name / "hang.json").exists, f"report of {name}")
+
+    says = re.compile(
+        r"3 of 4 ranks wait in all_reduce \(hangs\.py:6\); rank 2 on (n\d+) is in hangs\.py:5 for "
+    )
+    node = says.search(site.sbatchgen("status", name).stdout)
+    assert node
+    assert f"; rank 2 on {node[1]} is in hangs.py:5 for " in site.log(name)
+    assert says.search(site.sbatchgen("status", "--format", "json").stdout)
+    assert site.sbatchgen("diagnose", name).stdout.startswith(f"{name}: hangs: 3 of 4 ranks wait ")
+    site.cluster.run(["scancel", done.stdout.strip()], check=True)
+    site.cluster.wait(int(done.stdout), {"CANCELLED"})
+
+
 def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Site) -> None:
     """Warned by hand: Slurm looks at time limits only every half minute."""
     job = site.submit(

@@ -28,12 +28,12 @@ from PIL import Image
 from torch import nn
 from torch.optim import lr_scheduler
 
+from sbatchgen.prepare import digits
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision
 from tests.training.forks import QUICKLY
 from training.config import Config, global_batch, parse
-from training.data import digits
 from training.data.datasets import Data, load_data
 from training.data.order import epoch_order
 from training.model.models import build_model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.life import Quiet, quiet_at_end, quiet_now
+from sbatchgen.runs.life import HANG, Quiet, hang, quiet_at_end, quiet_now
 from sbatchgen.runs.record import Record
 from tests.conftest import Command
 from tests.runs.test_diagnosis import run_of
@@ -109,6 +109,12 @@ def test_a_run_that_stands_still_is_seen_by_every_command(
     shown = command("diagnose", "ddp").out
     assert f"{says}\n  fix: sbatchgen logs ddp --lines 20" in shown
 
+    (folder / "runs/ddp" / HANG).write_text(json.dumps({"says": SAYS, "time": now - 65}))
+    says = f"{SAYS}, seen "
+    assert says in command("status").out
+    assert command("status", "ddp").out.splitlines()[1].startswith(f"  hangs     {says}")
+    assert command("diagnose", "ddp").out.startswith(f"ddp: hangs: {says}")
+
 
 @pytest.mark.parametrize(("until", "still"), [(300, True), (30, False)])
 def test_a_time_limit_is_no_cause_where_the_log_stood_still(
@@ -121,3 +127,34 @@ def test_a_time_limit_is_no_cause_where_the_log_stood_still(
     causes = json.loads(command("diagnose", "ddp", "--format", "json").out)["causes"]
     assert [each["cause"] for each in causes] == ["stood-still" if still else "time-limit"]
     assert ("--time" in causes[0]["fix"]) is not still
+
+
+SAYS = "3 of 4 ranks wait in all_reduce (train.py:61); rank 2 on n3 is in dataset.py:88 for 6 minutes"
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ({"says": SAYS, "time": NOW - 60}, f"hangs: {SAYS}"),
+        ({"says": SAYS, "time": NOW - 900}, ""),  # of an earlier start
+        ({"says": ["x"], "time": NOW}, ""),
+        ({"says": SAYS, "time": "now"}, ""),
+        ([], ""),
+    ],
+)
+def test_the_rank_that_hangs_is_what_the_job_has_written(
+    tmp_path: Path, report: object, expected: str
+) -> None:
+    (tmp_path / HANG).write_text(json.dumps(report))
+    assert hang(tmp_path, NOW - 400, NOW) == expected
+
+
+def test_a_report_that_is_a_link_or_has_other_lines_is_harmless(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(json.dumps({"says": SAYS, "time": NOW}))
+    (tmp_path / HANG).symlink_to("other")
+    assert hang(tmp_path, NOW, NOW) == ""
+    (tmp_path / HANG).unlink()
+    (tmp_path / HANG).write_text(json.dumps({"says": "a\nb\x1b[2J" + "x" * 9999, "time": NOW}))
+    says = hang(tmp_path, NOW, NOW)
+    assert len(says) < 700
+    assert says.isprintable()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from sbatchgen.prepare import digits
 from training.config import critical_settings, global_batch, parse
-from training.data import digits
 from training.data.arrays import read_idx, read_mnist
 from training.errors import UserError
 from training.processes.ranks import Place, detect, spawn_environments

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DataParallel
 
+from sbatchgen.prepare import digits
 from training.config import parse
-from training.data import digits
 from training.data.arrays import read_mnist
 from training.data.datasets import load_data
 from training.model import precision

@@ -15,10 +15,13 @@ from typing import IO, cast
 
 import torch
 
-from training.data.digits import FILES
 from training.data.images import import_torchvision
 from training.errors import UserError, one_line
 
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
 MOST = 1 << 32  # values in a file: a small .gz file may unpack to more

@@ -6,10 +6,8 @@ Shape suffixes: N samples of the split, B of a batch, C channels, H height, W wi
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import itertools
 import random
-import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -236,6 +234,5 @@ def _collate(samples: list[Any]) -> Any:
 
 def _start_worker(_worker: int) -> None:
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGALRM)  # prints where it is, see processes/world
     ignore_signals()
     end_with_parent()

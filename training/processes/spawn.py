@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from training.errors import DONE, PREEMPTED, complain
+from training.processes import hang, stacks
 from training.processes.jobscript import PARENT
 from training.processes.ranks import spawn_environments
 from training.processes.stop import SIGNALS, handled_signals
@@ -55,10 +56,11 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
         for number in handlers:
             signal.signal(number, pass_on)
         children.extend(
-            subprocess.Popen(command, env=environment, preexec_fn=None if ours else unblock)  # noqa: PLW1509 - one thread
-            for command, environment in processes
+            subprocess.Popen(command, env=stacks.with_hook(env), preexec_fn=None if ours else unblock)  # noqa: PLW1509 - one thread
+            for command, env in processes
         )
         unblock()
+        hang.watch(processes[0][1])  # a thread: none may be there at a fork
         return _wait(children)
     finally:
         unblock()

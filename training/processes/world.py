@@ -1,32 +1,26 @@
-"""The process group: joining and leaving it, the collectives that are used, and what a hang leaves."""
+"""The process group: joining and leaving it, and the collectives that are used."""
 
 import ctypes
 import inspect
-import multiprocessing
 import os
-import signal
 import socket
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from training.errors import UserError, complain, one_line
+from training.errors import UserError, one_line
 from training.processes.ranks import MEETING, Place, usable_cpus
 
 T = TypeVar("T")
 
 TEXT_BYTES = 1024  # longer texts are cut off by `gather_text`
-SHARE = 0.9  # of the time that the others wait, before they give up and the launcher ends all
 CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
-_within: list[float] = []  # seconds in which this process must meet the others; empty: it is not watched
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
@@ -159,27 +153,6 @@ def record_calls(run_dir: Path) -> None:
     os.environ.setdefault(size, CALLS)
     os.environ.setdefault(file, f"{run_dir.resolve()}/nccl-rank-")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-
-
-def watch(world: World, timeout_s: float) -> None:
-    """Print where this process and its loaders are if it does not meet the others for most of `timeout_s`."""
-    _within[:] = [SHARE * timeout_s] if world.size > 1 else []
-
-    def show(_number: int, frame: FrameType | None) -> None:
-        stack = "".join(traceback.format_stack(frame))
-        complain(f"{world.name} has not met the other ranks for {_within[0]:.0f} s; it is here:\n{stack}")
-        for loader in multiprocessing.active_children():
-            os.kill(loader.pid or os.getpid(), signal.SIGALRM)
-
-    if _within:
-        signal.signal(signal.SIGALRM, show)
-        met()
-
-
-def met() -> None:
-    """Count the time from zero: the processes have just met."""
-    if _within:
-        signal.setitimer(signal.ITIMER_REAL, _within[0])
 
 
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:

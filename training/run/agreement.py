@@ -6,7 +6,7 @@ import torch
 
 from training.errors import NotFiniteError, UserError
 from training.processes.stop import first_reason
-from training.processes.world import gather_text, met, reduce_sum, together
+from training.processes.world import gather_text, reduce_sum, together
 from training.run.session import Progress, Session
 
 
@@ -58,7 +58,6 @@ def total(session: Session, values: torch.Tensor) -> list[float]:
     """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
     problems = torch.tensor([len(session.data.problems)], dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
-    met()
     if totals.pop():
         together(session.world, lambda: _raise_first(session.data.problems))
     return totals

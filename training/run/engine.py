@@ -15,7 +15,7 @@ from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
-from training.processes.world import World, join, leave, on_rank0, record_calls, watch
+from training.processes.world import World, join, leave, on_rank0, record_calls
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
@@ -37,7 +37,6 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     try:
         world = _join(config, place, refusal)
         announce(config, world, log)
-        watch(world, config.dist_timeout)
         try:
             session = prepare(config, world, log, stop, lock)
             status = _evaluate_only(session) if config.evaluate else _train(session)

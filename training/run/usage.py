@@ -10,13 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from training.config import Config
 from training.output.log import Log
+from training.processes.stacks import children, read
 from training.processes.world import World, gather_text
 
 TRACE = "trace.json.gz"
@@ -27,7 +27,7 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 def _cpu_s() -> float:
     """CPU time of this process and of its children, such as loaders."""
     cpu = os.times()
-    stats = [_read(f"/proc/{child}/stat").rpartition(")")[2].split() for child in _children()]
+    stats = [read(child, "stat").rpartition(")")[2].split() for child in children(os.getpid())]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
     return cpu.user + cpu.system + cpu.children_user + cpu.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
@@ -59,7 +59,8 @@ class Usage:
         """What is known of this process."""
         # The most memory of this process and its loaders; 0 if Linux does not show it. Pss: pages that forked
         # loaders share with this process count once.
-        shown = [_read("/proc/self/status"), *(_read(f"/proc/{child}/smaps_rollup") for child in _children())]
+        me = os.getpid()
+        shown = [read(me, "status"), *(read(child, "smaps_rollup") for child in children(me))]
         memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)
         facts: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 2),
@@ -126,16 +127,3 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
     plan = profiler.schedule(wait=BEFORE - 1, warmup=1, active=steps, repeat=1)
     with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
         yield recording
-
-
-def _children() -> list[str]:
-    """The processes that the main thread has started, such as loaders; empty if Linux does not show them."""
-    pid = os.getpid()
-    return _read(f"/proc/{pid}/task/{pid}/children").split()
-
-
-def _read(file: str) -> str:
-    """A file of /proc; "" if it is not there, as for a process that has ended."""
-    with contextlib.suppress(OSError):
-        return Path(file).read_text()
-    return ""

@@ -1,6 +1,6 @@
 """Handwriting-like digits in MNIST's own file format, for tests and machines without a network.
 
-The same numbers give the same bytes. It needs nothing but Python: `sbatchgen data` runs it too.
+The same numbers give the same bytes.
 """
 
 import itertools

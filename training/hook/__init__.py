@@ -1,0 +1,1 @@
+"""What a trainer imports at its start, without knowing it: by PYTHONPATH."""
