@@ -28,11 +28,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.documented.examples import checkout, scripts, whole
+from benchmarks.documented.examples import checkout, git_of, scripts, whole
 from sbatchgen.adopt.adoption import adopt
 from sbatchgen.adopt.training import REST
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.git import git
 
 GOAL = 0.75
 CENTRES = """
@@ -119,11 +118,11 @@ def documented(checkouts: Path) -> Iterator[Script]:
     seen = set()
     for name in CENTRES.split():
         repository = checkout(checkouts, name)
-        listed = git(repository, "grep", "-lI", "#SBATCH", "HEAD") if repository else None
+        listed = git_of(repository, "grep", "-lI", "#SBATCH", "HEAD") if repository else None
         if repository is None or not listed:
             continue
         for file in (line.partition(":")[2] for line in listed.split("\n")):
-            text = git(repository, "cat-file", "blob", f"HEAD:{file}") or ""
+            text = git_of(repository, "cat-file", "blob", f"HEAD:{file}") or ""
             for line, script in scripts(whole(text, repository, "HEAD"), file):
                 content = "".join(script.split())
                 if trains(script) and content not in seen:
@@ -136,7 +135,7 @@ def public(checkouts: Path) -> Iterator[Script]:
     for row in (Path(__file__).parent / "trainings.tsv").read_text().splitlines():
         name, commit, file = row.split("\t")
         repository = checkout(checkouts, name)
-        text = git(repository, "cat-file", "blob", f"{commit}:{file}") if repository else None
+        text = git_of(repository, "cat-file", "blob", f"{commit}:{file}") if repository else None
         yield Script(f"{name}/{file}", text or "")
 
 

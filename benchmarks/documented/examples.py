@@ -180,20 +180,21 @@ def examples(checkouts: Path) -> Iterator[Example]:
     """Yield the examples of the repositories that a folder holds."""
     for place in PLACES:
         repository = checkout(checkouts, place.repository)
-        listed = _git(repository, "ls-tree", "-r", "--name-only", place.branch) if repository else None
+        listed = git_of(repository, "ls-tree", "-r", "--name-only", place.branch) if repository else None
         if repository is None or listed is None:
             continue
-        commit = (_git(repository, "rev-parse", place.branch) or "")[:10]
+        commit = (git_of(repository, "rev-parse", place.branch) or "")[:10]
         for file in listed.split("\n"):
             if re.fullmatch(place.files, file):
-                text = _git(repository, "cat-file", "blob", f"{commit}:{file}") or ""
+                text = git_of(repository, "cat-file", "blob", f"{commit}:{file}") or ""
                 for line, script in scripts(whole(text, repository, commit), file):
                     read = JobScript(file=file, text=script, slurm="24.11", assumed=True)
                     if read.trainings and re.search(place.having, script):
                         yield Example(place, file, line, commit, read)
 
 
-def _git(repository: Path, *arguments: str) -> str | None:
+def git_of(repository: Path, *arguments: str) -> str | None:
+    """Return what git prints of a checkout or a bare repository."""
     return git(repository, *arguments, bare=not (repository / ".git").exists())
 
 
@@ -215,7 +216,7 @@ def whole(text: str, repository: Path, commit: str) -> str:
     """Return a page as its readers see it: with what it includes, without marks of tabs and annotations."""
 
     def included(match: re.Match[str]) -> str:
-        return _git(repository, "cat-file", "blob", f"{commit}:{match[1]}") or ""
+        return git_of(repository, "cat-file", "blob", f"{commit}:{match[1]}") or ""
 
     text = re.sub(r'^--8<-- "([\w./-]+)"$', included, text, flags=re.MULTILINE)
     text = re.sub(r"^`{4,}.*$|^:(?:linenos|name|caption):.*$", "", text, flags=re.MULTILINE)
@@ -269,6 +270,8 @@ def _mended(script: str) -> str:
     script = re.sub(
         r"^if \[ ! -z \$CONTAINER_IMAGE \];\nthen\n(.*?)^fi\n", r"\1", script, flags=re.MULTILINE | re.DOTALL
     )
+    script = re.sub(r"^(#SBATCH.*) <value>$", r"\1", script, flags=re.MULTILINE)  # the mark of sources()
+    script = re.sub(r"^#SBATCH[ \t]+\[.*\]$", "#", script, flags=re.MULTILINE)  # [budget code]
     script = re.sub(r"[ \t]<[\w-]*(?:options|args)>", "", script)
     script = re.sub(r"<([A-Za-z][\w -]*)>", lambda match: re.sub(r"\W", "_", match[1]), script)
     if not re.search(r"^[ \t]*srun\b", script, re.MULTILINE):

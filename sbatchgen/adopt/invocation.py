@@ -201,7 +201,8 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
             continue
         word, body, value = option.own_word(launcher.body), launcher.body, option.value
         if value is None and word:
-            ((_, value),) = arguments(draft, [word], body, in_task=body is not draft.body) or [(word, None)]
+            in_task = body is not draft.body
+            value = next((text for _, text in arguments(draft, [word], body, in_task=in_task)), None)
         if option.name == "no-python" or value is None:
             draft.lose(f"--{option.name} of torchrun")
         else:
@@ -248,7 +249,7 @@ def _program(draft: Draft, word: Word, body: Body) -> str | None:
     name = path.removeprefix(f"{draft.folder}/")
     if name != path and "${" not in name:
         return name
-    ((_, value),) = arguments(draft, [word], body, in_task=body is not draft.body) or [(word, None)]
+    value = next((text for _, text in arguments(draft, [word], body, in_task=body is not draft.body)), None)
     return draft.known(word, body) or (None if value and "[@]" in value else value)
 
 
