@@ -144,6 +144,7 @@ class Draft:
         word = option.own_word(tool.body)
         given = (self._expandable(word, tool.body) or "" if word else "").split(",")
         pairs = [text.partition("=") for text in given]
+        pairs = [pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"]  # as the script has it
         if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
             self.env |= {name: value for name, _, value in pairs}
         else:

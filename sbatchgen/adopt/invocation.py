@@ -22,7 +22,7 @@ from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.enroot import OF_PYXIS
 
 # What the rendered srun does in any case, or what is the default.
-_SAME_WORDS = "cpus-per-task environment jobid job-name kill-on-bad-exit quiet verbose wait"
+_SAME_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
 _SAME = (*shape.COUNTS, *_SAME_WORDS.split())
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
 _LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
@@ -54,7 +54,7 @@ def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
     _read_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
-        _read_step(draft, launch.step)
+        _read_step(draft, launch, launch.step)
     for name, runtime in RUNTIMES.items():
         if tool := runtime.tool(launch):
             keys = runtime.adopt(draft, launch, tool)
@@ -170,9 +170,14 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
 
 
-def _read_step(draft: Draft, step: Tool) -> None:
+def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
     for option in step.given:
         name, value = option.name, option.value
+        if name == "cpus-per-task":
+            count = launch.number(option, step)
+            if count is not None and count != (launch.resources.cpus_per_task or 1):
+                _set_step(draft, name, str(count))
+            continue
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
         if name in _LOGS:
             draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
@@ -215,7 +220,11 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.given if python else ():
-        if option.name not in ("m", "u"):
+        if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned:
+            earlier = draft.env.get("PYTHONWARNINGS")
+            draft.env["PYTHONWARNINGS"] = f"{earlier},{option.value}" if earlier else option.value
+            draft.add(draft.lines, "understood", "env", "PYTHONWARNINGS")
+        elif option.name not in ("m", "u"):
             draft.lose(f"-{option.name} of python")
     own_module = shape.module_of(launch)
     program, body = launch.program, launch.program.body

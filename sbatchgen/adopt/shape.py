@@ -9,7 +9,11 @@ _OF_GPUS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
 _RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
 RANKS = frozenset(_RANKS.split())
 # Launchers that are programs of Python to a job, which start the processes of one node.
-MODULES = {name: PROGRAMS[name].modules[0] for name in programs("launcher") if PROGRAMS[name].modules}
+MODULES = {
+    name: PROGRAMS[name].modules[0]
+    for name in programs("launcher") - {"tune run"}  # its modules are those of torchrun
+    if PROGRAMS[name].modules
+}
 
 
 def module_of(launch: Launch) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from sbatchgen.bash import Body, Command, string_body
+from sbatchgen.bash import Body, Command, Piece, Word, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
@@ -183,7 +183,8 @@ class Launch:
             return None
         if option.value is not None:
             return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
-        return slurm_number(variable(option, tool), self.resources)
+        word = option.own_word(tool.body)
+        return _count(word, tool.body, self.resources) if word else None
 
     def _first(self, names: Collection[str]) -> Tool | None:
         return next((tool for tool in self.tools if tool.name in names), None)
@@ -258,13 +259,26 @@ def fixed_nodes(resources: ResourceRequest) -> int | None:
     return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
 
-def variable(option: ToolOption, tool: Tool) -> str:
-    """The variable that an option's value is; "" if it is something else."""
-    word = option.own_word(tool.body)
-    pieces = tool.body.followed(word).pieces if word else ()
-    if len(pieces) == 1 and pieces[0].kind == "variable" and not pieces[0].subscript:
-        return pieces[0].name if pieces[0].operator in ("", ":-", ":?") else ""
-    return ""
+def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
+    """The number that a word is: of the text, of a variable of Slurm, or of $((2 * NODES))."""
+    piece = body.followed(word).only_piece
+    if piece is None or piece.subscript or piece.operator not in ("", ":-", ":?"):
+        return None
+    if piece.kind != "arithmetic":
+        is_number = re.fullmatch(r"\d{1,9}", piece.text, re.ASCII) is not None
+        return int(piece.text) if is_number else slurm_number(piece.name, resources)
+    total, sign = 1, "*"
+    for part in re.split(r"([*/])", re.sub(r"[ \t]|\$\{?|\}", "", piece.text[3:-2])):
+        if part in ("*", "/"):
+            sign = part
+            continue
+        is_name = part.isidentifier()
+        inner = Piece("variable" if is_name else "text", part, False, piece.at, part if is_name else "")
+        factor = _count(Word((inner,), piece.at, piece.at, body.source), body, resources)
+        if not factor:
+            return None
+        total = total * factor if sign == "*" else total // factor
+    return total
 
 
 def slurm_number(name: str, resources: ResourceRequest) -> int | None:

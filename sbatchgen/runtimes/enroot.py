@@ -14,6 +14,7 @@ NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a cont
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # by which it chooses libraries of the driver
 # Folders of caches that people export in their shells; in a container they may not be there.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
+OF_IMAGE = "image"  # the working folder that the image names
 _SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _OF_BASH = re.compile(r'[$`"]')  # in double quotes
@@ -26,7 +27,9 @@ class Enroot:
     image: ShellPath | None = described("The image, a .sqsh file or an address.")
     source: Text | None = described("The address that `sbatchgen image import` gets the file from.")
     mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
-    workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
+    workdir: ShellPath | None = described(
+        "The folder to start in; by default that of submission. `image`: the one that the image names."
+    )
 
 
 # A container's first line in Enroot's list has its name before a process, the others have none.
@@ -123,8 +126,9 @@ class EnrootRuntime(base.ContainerRuntime):
         """Yield the options of srun that pyxis adds."""
         folder = job.facts.workdir
         workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'
+        starts = "" if folder == OF_IMAGE else f" --container-workdir={workdir}"
         both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
-        yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
+        yield f'--container-image="$IMAGE"{starts} --no-container-mount-home'
         names = exported if folder else (*exported, "PWD")  # else that of the image
         yield f'--container-env="{",".join(names)}"'
         yield f'--container-mounts="{both}"'
@@ -157,7 +161,10 @@ class EnrootRuntime(base.ContainerRuntime):
         for option in tool.given:
             if option.name == "container-image":
                 if image := draft.option_path(tool, option, file=True):
-                    keys["image"] = image
+                    is_name = image.endswith(".sqsh") and not self.is_file(
+                        image
+                    )  # pyxis takes it for an address
+                    keys["image"] = f"./{image}" if is_name else image
             elif option.name == "container-mounts":
                 keys["mounts"] = draft.option_list(tool, option)
             elif option.name == "container-workdir":
@@ -171,10 +178,7 @@ class EnrootRuntime(base.ContainerRuntime):
                 draft.lose(f"--{option.name} of srun")
         if tool.option("container-mount-home"):
             keys["mounts"] = [*keys.get("mounts", []), "${HOME}"]
-        program = launch.program
-        if "workdir" not in keys and not program.module and not program.name.startswith("/"):
-            draft.lose("the image's own working folder counts, which is not known: add --container-workdir")
-        return keys
+        return {"workdir": OF_IMAGE} | keys
 
 
 RUNTIME = EnrootRuntime()

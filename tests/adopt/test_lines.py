@@ -216,7 +216,24 @@ UNDERSTOOD: list[
     (
         "I=$S/i.sqsh\nsrun --container-image=$I --container-mount-home --no-container-remap-root python /t.py",
         {"trainer": "/t.py"},
-        {"runtimes": {"enroot": {"image": "${S}/i.sqsh", "mounts": ["${HOME}"]}}},
+        {"runtimes": {"enroot": {"image": "${S}/i.sqsh", "mounts": ["${HOME}"], "workdir": "image"}}},
+    ),
+    (  # without the ./ pyxis would look for a registry
+        "srun --container-image=./i.sqsh python t.py",
+        {"trainer": "t.py"},
+        {"runtimes": {"enroot": {"image": "./i.sqsh", "workdir": "image"}}},
+    ),
+    ("srun -c 8 python t.py", {"trainer": "t.py"}, {"step": {"cpus-per-task": "8"}}),
+    ("srun -c $SLURM_CPUS_PER_TASK python t.py", {"trainer": "t.py"}, {"step": None}),
+    (
+        "python -W ignore -Wdefault::FutureWarning -u t.py",
+        {"env": {"PYTHONWARNINGS": "ignore,default::FutureWarning"}},
+        {},
+    ),
+    (
+        'apptainer exec --env SLURM_NNODES="$SLURM_NNODES" --env A=1 i.sif python t.py',
+        {"env": {"A": "1"}},
+        {"runtimes": {"apptainer": {"image": "i.sif"}}},
     ),
 ]
 
@@ -255,7 +272,8 @@ LOST = [  # a body, the line, and the reason
     ("apptainer exec i.sif /opt/conda/bin/python t.py", 5, "of the image"),
     ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython t.py &\nwait", 6, "trap"),
     ("apptainer exec --cleanenv i.sif python t.py", 5, "--cleanenv"),
-    ("srun --container-image=/i.sqsh python t.py", 5, "--container-workdir"),
+    ("srun python $*", 5, "the trainer's path is known only in the task"),
+    ("tune run --nproc_per_node 2 full_finetune_distributed", 5, "start the trainer itself"),
     (
         "srun --container-image=/i.sqsh --container-workdir=/w --container-name=x python t.py",
         5,

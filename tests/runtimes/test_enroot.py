@@ -84,3 +84,12 @@ def test_a_file_is_nothing_that_enroot_imports(command: Command, file: str) -> N
     done = command("image", "import", file, "--to", "x.sqsh")
     assert done.status == 2
     assert f"'{file}' is a file: Enroot imports from registries, Docker and Podman" in done.err
+
+
+def test_the_image_may_say_where_the_training_starts(command: Command, folder: Path) -> None:
+    assert '--container-workdir="$PWD" --no-container' in rendered(command)
+    for workdir, option in (("/w", '--container-workdir="/w" '), ("image", "")):
+        (folder / "site.yaml").write_text(PROFILE.replace("{image: /", f"{{workdir: {workdir}, image: /"))
+        text = rendered(command)
+        assert f'--container-image="$IMAGE" {option}--no-container-mount-home' in text
+        assert ",PWD" not in text
