@@ -239,7 +239,7 @@ def scripts(text: str, file: str) -> Iterator[tuple[int, str]]:
 
 def _literal_blocks(text: str) -> Iterator[tuple[int, str]]:
     """Yield the indented blocks with directives of a page in reStructuredText."""
-    lines = text.split("\n")
+    lines = text.expandtabs().split("\n")
     starts = [number for number, line in enumerate(lines) if re.match(r"[ \t]+#!/bin/bash", line)]
     for start in starts:
         indent = len(lines[start]) - len(lines[start].lstrip())

@@ -30,7 +30,7 @@ _OF_STEP = (
     "kill-on-bad-exit label overlap unbuffered verbose wait container-workdir container-env nodelist jobid"
 )
 _NOT_ITEMS = frozenset((_COUNTS + _OF_JOB).split())
-_MEETING = re.compile(
+MEETING = re.compile(
     r"MASTER_\w+|RDZV_\w+|(LOCAL_)?(WORLD_SIZE|RANK)|NODE_RANK|SLURM_\w+|SRUN_CPUS_PER_TASK|SBATCHGEN_\w+|PYTHON(UNBUFFERED|NOUSERSITE|PATH|HOME)"
     r"|\w*API_KEY|\w*TOKEN|SIF|\w*CONTAINER\w*|\w*IMAGE|\w*TORCHRUN\w*|TRAIN\w*|LAUNCH\w*|PROFILE_CMD|\w*MOUNT|DATA_PATH|RUN_DIR|VIRTUAL_ENV|PATH"
 )
@@ -127,13 +127,13 @@ def _variables(script: JobScript, launch: Launch) -> Iterator[Item]:
     bodies = {id(tool.body): tool.body for tool in launch.tools}
     for body in (script.body, *(body for key, body in bodies.items() if key != id(script.body))):
         for each in body.sets:
-            if (each.exported or each.name in names) and each.word and not _MEETING.fullmatch(each.name):
+            if (each.exported or each.name in names) and each.word and not MEETING.fullmatch(each.name):
                 yield Item("variable", each.name, text_of(each.word, body))
     for option in launch.container.given if launch.container else ():
         name, equals, _ = (option.value or (option.value_word.text if option.value_word else "")).partition(
             "="
         )
-        if option.name == "env" and equals and option.value_word and not _MEETING.fullmatch(name):
+        if option.name == "env" and equals and option.value_word and not MEETING.fullmatch(name):
             value = text_of(option.value_word, script.body).removeprefix(f"{name}=")
             if not re.search(r"SLURM_|RDZV", name):
                 yield Item("variable", name, value)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.documented.examples import Example
 from benchmarks.documented.facts import Item, gpus, items
+from benchmarks.documented.starts import Start
+from sbatchgen.adopt.shape import MODULES
 from sbatchgen.adopt.training import main
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.inputs.document import read_document
@@ -33,17 +37,24 @@ def job_of(example: Example) -> Job:
     script, launch = example.script, main(example.script)
     assert launch is not None  # noqa: S101 - an example starts a training
     profile = profile_of(example)
-    many = launch.launcher is not None or (launch.tasks or 1) > 1
+    launcher = launch.launcher.name if launch.launcher else ""
+    module = (
+        "" if launcher == "torchrun" else MODULES.get(launcher, "")
+    )  # it is the trainer, as `adopt` says it
+    whole = bool(launcher) or (launch.tasks or 1) > 1
+    many = whole and not (module and launch.nodes == 1)
     partition = Text(script.resources.options.get("partition") or _with_constraint(script, profile))
     options: Job = {name: _OF_USERS[name] for name in profile.required}
     options |= {"nodes": launch.nodes or script.resources.nodes} if many else {}
     options |= {"partition": partition} if partition in profile.partitions else {}
-    job: Job = {"mode": "ddp" if many else "single", "profile": example.place.profile, "trainer": "train.py"}
-    job |= {"launcher": "torchrun" if launch.launcher else "srun"} if many else {}
+    mode = "ddp" if many else "dataparallel" if whole else "single"
+    job: Job = {"mode": mode, "profile": example.place.profile, "trainer": module or "train.py"}
+    job |= {"launcher": "torchrun" if launcher and not module else "srun"} if many else {}
+    job |= {"nproc_per_node": 1} if many and module else {}
     place = profile.partitions.get(partition or profile.default_partition or Text(""))
     count = gpus(script, launch) or launch.workers or 0
     kind = "".join(f"{name}:" for name in script.resources.gpu_types)
-    if count and (kind or count != (place.gpus_per_node if place and many else 1)):
+    if count and (kind or count != (place.gpus_per_node if place and whole else 1)):
         request = profile.gpu_request or "gpus_per_node"
         asked = {"gres": f"gpu:{kind}{count}", "gpus": f"{kind}{count * options.get('nodes', 1)}"}
         if request == "none":
@@ -109,6 +120,36 @@ def with_rest(job: Job, wanted: list[Item], missing: list[Item]) -> Job:
         elif name.startswith("gres "):
             options |= {"gres": name.removeprefix("gres ") + value, "gpus": 1}
     return job | more | said | {"options": options, "binds": binds}
+
+
+def with_start(job: Job, documented: Sequence[Start], made: Start) -> Job:
+    """Return the job with what its author decides of a start: trainer, arguments, image, mounts and such."""
+    first = documented[0]
+    name, module = first.launcher[0] if first.launcher else "", first.program[0] == "-m"
+    trainer, *args = first.program[module:]
+    said: Job = {"trainer": trainer if module or "/" in trainer else f"./{trainer}", "args": args}
+    if name == "torchrun":
+        more = [each for each in first.launcher[1:] if each not in made.launcher]
+        said["launcher_args"] = [*job.get("launcher_args", []), *more]
+    elif name in MODULES:
+        said |= {"trainer": MODULES[name], "args": _of_nodes(documented)}
+        said["setup_per_task"] = ['set -- "${@//@SLURM_NODEID@/$SLURM_NODEID}"']
+    if first.container not in ("", made.container):
+        is_file = first.container.endswith(".sqsh") and first.container[0] not in "/."
+        said["image"] = f"./{first.container}" if is_file else first.container
+    said["binds"] = [*job.get("binds", []), *(each for each in first.mounts if each not in made.mounts)]
+    said["env"] = job.get("env", {}) | {
+        name: value for name, value in first.env.items() if made.env.get(name) != value
+    }
+    return job | said
+
+
+def _of_nodes(documented: Sequence[Start]) -> list[str]:
+    """Return the words after a launcher's name, with the node's number in those that have it."""
+    columns = zip(*(start.words for start in documented), strict=True)
+    return [
+        words[0] if len({*words}) == 1 else re.sub(r"\d+$", "@SLURM_NODEID@", words[0]) for words in columns
+    ]
 
 
 def _lists(wanted: list[Item], missing: list[Item]) -> Job:
