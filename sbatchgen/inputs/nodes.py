@@ -79,6 +79,8 @@ def compose(text: str, problems: Problems) -> yaml.Node:
         fix = "look for an open quote or bracket, or a wrong indentation, in this line or above it"
         if "another document" in what:
             fix = "remove the --- before it, or put it into a file of its own"
+        elif mark and re.match(r" *\t", "".join(text.split("\n")[mark.line : mark.line + 1])):
+            what, fix = "not valid YAML: a tab indents the line", "indent it with spaces"
         raise problems.end(mark.line + 1 if mark else 1, what, fix) from error
     return compose("{}", problems) if root is None or is_nothing(root) else root
 

@@ -28,7 +28,7 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.comments import RETIRED, removal
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.syntax import faults_of_bash
-from sbatchgen.units import Text
+from sbatchgen.units import Moment, Text
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -40,7 +40,7 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
         DocumentError: It can't be read.
     """
     profile = checked(file, text)
-    every = [*_name(profile, file), *_setup(profile), *_sources(profile)]
+    every = [*_name(profile, file), *_date(profile), *_setup(profile), *_sources(profile)]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")
         every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
@@ -61,6 +61,17 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
     if (folder / f"{name}.yaml").is_file() and not is_bundled:
         what = f"name: '{name}' is the name of a bundled profile"
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
+
+
+def _date(profile: Document[Profile]) -> Iterator[Finding]:
+    """Warn if `checked` does not say how old the facts are."""
+    text, fix = profile.value.checked, "write the day on which you last compared them, as 2026-01-31"
+    with suppress(ValueError):
+        Moment.parse(text)
+        if profile.value.age >= -1:  # it may be tomorrow where it was written
+            return
+    what = f"checked: '{text}' is no day that has been: nothing says when these facts are old"
+    yield Finding("warning", Problem(what, profile.places["checked"], fix))
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:

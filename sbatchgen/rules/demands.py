@@ -7,7 +7,7 @@ Slurm: sbatch(1), slurm.conf(5), gres.html.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
@@ -15,8 +15,10 @@ from sbatchgen.job.job import Job, JudgedJob
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.sbatch.combination import check_options
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
+from sbatchgen.sbatch.values import RefusedError
 from sbatchgen.units import Memory, Text, mebibytes
 
 RULES: Rules[Job] = Rules()
@@ -50,6 +52,23 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
             what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
             of_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
             yield Hit(name, what, f"remove --{name}", "warning" if of_caller else None)
+    if not (job.is_script or pairs):  # of a script SB135 has these words
+        yield from _refused_counts(resources.options, job.slurm)
+
+
+def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
+    """Numbers of GPUs, nodes and tasks that do not match."""
+    asked = next((name for name in ("gpus", "gpus-per-task", "gres") if name in options), None)
+    try:
+        check_options(options, slurm=slurm)
+    except RefusedError as error:
+        if asked:
+            fix = (
+                "ask for the GPUs of one node alone: gpus_per_node"
+                if asked == "gpus"
+                else "change one of them"
+            )
+            yield Hit(asked, f'sbatch refuses the job: "{error}"', fix)
 
 
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")

@@ -171,8 +171,8 @@ def test_each_part_of_a_start_that_differs_is_named(
     assert pair[0]
     assert pair[1]
     assert [len(each) for each in pair if each] == [2, 2]
-    found = [what for both in zip(*pair, strict=True) for what in differences(*both)]
-    assert {what.partition(":")[0] for what in found} == parts
+    unlike_parts = [what for both in zip(*pair, strict=True) for what in differences(*both)]
+    assert {what.partition(":")[0] for what in unlike_parts} == parts
 
 
 @pytest.mark.parametrize("name", CENTRES)
