@@ -70,7 +70,7 @@ def _date(profile: Document[Profile]) -> Iterator[Finding]:
         Moment.parse(text)
         if profile.value.age >= -1:  # it may be tomorrow where it was written
             return
-    what = f"checked: '{text}' is no day that has been: nothing says when these facts are old"
+    what = f"checked: '{text}' is not a day in the past: nothing says when these facts are old"
     yield Finding("warning", Problem(what, profile.places["checked"], fix))
 
 

@@ -35,7 +35,7 @@ options: {account: x}
         ("500G", "500 GB", 9, "'500 GB' is not a memory size; write an integer with K, M, G or T"),
         ("srun", "srn", 12, "'srn' is not one of torchrun, srun, spawn"),
         ("url: https://example.org\n", "", 1, "missing key 'url' | add url:"),
-        ("2026-01-31", "yesterday", 3, "'yesterday' is no day that has been | write the day"),
+        ("2026-01-31", "yesterday", 3, "'yesterday' is not a day in the past | write the day"),
         ("tion: g", "tion: gpu", 4, "there is no partition 'gpu' here | known: g"),
         ("  g:", "\tg:", 6, "a tab indents the line | indent it with spaces"),
         ("launcher:", "modules:", 12, "duplicate key 'modules' (first on line 11) | keep one"),
