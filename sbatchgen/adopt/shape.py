@@ -52,7 +52,7 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
     if "nodes" not in resources.options:
         if (resources.ntasks or 1) > 1 and not resources.ntasks_per_node:
             draft.lose(f"--ntasks={resources.ntasks} without --nodes: add '#SBATCH --nodes=N' to the script")
-        elif nodes > 1:
+        elif nodes > 1 or resources.gpus_per_task:  # without --ntasks, sbatch would refuse --gpus-per-task
             draft.options["nodes"] = nodes
             draft.changed.add("nodes")
             draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")

@@ -15,10 +15,8 @@ from sbatchgen.job.job import Job, JudgedJob
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest
 from sbatchgen.rules.rule import Applies, Hit, Rules
-from sbatchgen.sbatch.combination import check_options
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
-from sbatchgen.sbatch.values import RefusedError
 from sbatchgen.units import Memory, Text, mebibytes
 
 RULES: Rules[Job] = Rules()
@@ -58,17 +56,17 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
 
 def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
     """Numbers of GPUs, nodes and tasks that do not match."""
-    asked = next((name for name in ("gpus", "gpus-per-task", "gres") if name in options), None)
+    asked = next((name for name in ("gpus", "gpus-per-task") if name in options), None)
+    if asked is None:
+        return
+    from sbatchgen.sbatch.combination import check_options  # few jobs need them
+    from sbatchgen.sbatch.values import RefusedError
+
     try:
         check_options(options, slurm=slurm)
     except RefusedError as error:
-        if asked:
-            fix = (
-                "ask for the GPUs of one node alone: gpus_per_node"
-                if asked == "gpus"
-                else "change one of them"
-            )
-            yield Hit(asked, f'sbatch refuses the job: "{error}"', fix)
+        fix = "ask for the GPUs of one node alone: gpus_per_node" if asked == "gpus" else "say --nodes too"
+        yield Hit(asked, f'sbatch refuses the job: "{error}"', fix)
 
 
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")

@@ -11,6 +11,7 @@ import yaml
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job_file import JobSpec
+from sbatchgen.job.script import JobScript
 from tests.adopt.adopted import adopted
 from tests.conftest import Command
 
@@ -48,6 +49,15 @@ def test_a_variable_of_the_new_script_gets_another_name() -> None:
     assert not adoption.lost
     assert 'mkdir -p ${OLD_RUN_DIR}/a "${OLD_RUN_DIR}/b"\n' in adoption.rendered
     assert yaml.safe_load(adoption.job)["args"] == ["--out", "/x"]
+
+
+def test_a_job_with_gpus_of_tasks_says_its_nodes() -> None:
+    """Without --ntasks, which becomes a number for each node, sbatch refuses --gpus-per-task alone."""
+    options = "--ntasks=2 --ntasks-per-node=2 --gpus-per-task=1 --time=10"
+    adoption = adopted(f"#!/bin/bash\n#SBATCH {options}\nsrun python t.py\n")
+    assert not adoption.lost
+    assert JobScript(file="job.slurm", text=adoption.rendered).sbatch.refusal is None
+    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=2\n" in adoption.rendered
 
 
 AFTER = """python t.py
