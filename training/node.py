@@ -38,7 +38,7 @@ LEAST = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes, in
 LEAST_FOLDER, LEAST_FILES = 100 << 20, 100
 USED = 0.1  # of a GPU's memory may be in use before a training: contexts of the driver and of this check
 MEMLOCK = 64 << 20  # bytes: RDMA registers more
-BUSY = 0.5  # of a CPU: a left-over process that takes less does no harm
+BUSY, WATCH_S = 0.1, 0.5  # of a CPU: a left-over process that takes less does no harm; for so long at least
 SIZE, PERIOD = 4096, 16  # of matrices, and of their pattern
 SLOWED = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
 BROKEN = {
@@ -84,21 +84,23 @@ def main(argv: list[str]) -> int:
 
 def check_node(asked: argparse.Namespace) -> None:
     """Check the node, and print what was found."""
-    node, found = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), Findings()
-    listener = listen(found)
+    node, findings = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), Findings()
+    before, since = {pid: cpu_s(pid) for pid in pids()}, time.monotonic()
+    listener = listen(findings)
     here = [address() or node, listener.getsockname()[1]]
     say({"node": node, "at": here, "time": time.time()})
     folders = [*LEAST, *([asked.path] if asked.path else [])]
     with ThreadPoolExecutor(max_workers=len(folders) + 1) as pool:
         facts = {path: pool.submit(limited, ["--folder", path], FOLDER_S) for path in folders}
-        gpus = pool.submit(check_gpus, asked.gpus, found, shared=asked.shared)
-        check_interfaces(os.environ, found)
-        lost = meet(node, found)
-        left = list(left_over(os.environ.get("SLURM_JOB_ID", "")))
+        gpus = pool.submit(check_gpus, asked.gpus, findings, shared=asked.shared)
+        check_interfaces(os.environ, findings)
+        lost = meet(node, findings)
         for path, written in facts.items():
-            found.bad += folder_faults(path, *written.result())
+            findings.bad += folder_faults(path, *written.result())
         gpus.result()
-    say({"node": node, "lost": lost, "left": left, "bad": found.bad, "unchecked": found.unchecked})
+    time.sleep(max(0.0, since + WATCH_S - time.monotonic()))
+    left = [*left_over(before, BUSY * (time.monotonic() - since))]
+    say({"node": node, "lost": lost, "left": left, "bad": findings.bad, "unchecked": findings.unchecked})
     select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # others may still connect
     os._exit(0)  # a child that the kernel does not let go must not hold this process
 
@@ -115,7 +117,11 @@ def limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as late:
-        process.kill()  # and no wait: one in the kernel does not end
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # and no longer: one that is in the kernel does not end
+        for stream in (process.stdout, process.stderr):
+            stream.close()  # type: ignore[union-attr]
         return None, (late.output or b"").decode(errors="replace")
     return process.returncode, out if process.returncode == 0 else out + err
 
@@ -123,22 +129,22 @@ def limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
 # --- GPUs ---
 
 
-def check_gpus(count: int, found: Findings, *, shared: bool) -> None:
+def check_gpus(count: int, findings: Findings, *, shared: bool) -> None:
     """Check each GPU in a process of its own, all at once."""
     if not count:
-        found.unchecked.append(Fault("GPUs", "the job has none"))
+        findings.unchecked.append(Fault("GPUs", "the job has none"))
         return
-    before = read_smi(found)
+    before = read_smi(findings)
     with ThreadPoolExecutor(max_workers=count) as pool:
         ended = pool.map(lambda gpu: limited(["--gpu", str(gpu)], IMPORT_S + GPU_S), range(count))
         for gpu, (status, text) in enumerate(ended):
             part, facts = f"GPU {gpu}", parsed(text)
-            found.bad += gpu_faults(part, status, text, facts, shared=shared)
+            findings.bad += gpu_faults(part, status, text, facts, shared=shared)
             uuid = str(facts.get("uuid", ""))
             known = [each for each in before if uuid and uuid in (each.findtext("uuid") or "")]
             if not known and len(before) == count and not uuid:
                 known = [before[gpu]]
-            found.bad += [Fault(part, what) for each in known for what in smi_faults(each, shared=shared)]
+            findings.bad += [Fault(part, what) for each in known for what in smi_faults(each, shared=shared)]
 
 
 def gpu_faults(
@@ -207,16 +213,16 @@ def wrong_products(torch: Any, device: str) -> str:
     return ""
 
 
-def read_smi(found: Findings) -> list[ET.Element]:
+def read_smi(findings: Findings) -> list[ET.Element]:
     """Return what nvidia-smi says of each GPU; nothing where it is not there."""
     if shutil.which("nvidia-smi") is None:
         why = "no nvidia-smi: ECC errors, slowdowns and processes of others are not known"
-        found.unchecked.append(Fault("GPUs", why))
+        findings.unchecked.append(Fault("GPUs", why))
         return []
     status, text = limited(["nvidia-smi", "-q", "-x"], SMI_S)
     with contextlib.suppress(ET.ParseError):
         return ET.fromstring(text).findall("gpu") if status == 0 else []  # noqa: S314 - of the driver
-    found.unchecked.append(Fault("GPUs", "nvidia-smi prints no XML"))
+    findings.unchecked.append(Fault("GPUs", "nvidia-smi prints no XML"))
     return []
 
 
@@ -230,7 +236,7 @@ def smi_faults(gpu: ET.Element, *, shared: bool) -> Iterator[str]:
         yield f"the driver asks for a {action.lower()}"
     for element in gpu.iter():
         for name, why in SLOWED.items():
-            if element.tag.endswith(name) and element.text == "Active":
+            if element.tag.endswith(name) and (element.text or "").strip() == "Active":
                 yield f"is slowed down: {why}"
     for process in () if shared else gpu.iter("process_info"):
         name = process.findtext("process_name") or "?"
@@ -284,25 +290,25 @@ def own_files(path: str) -> str:
     return f"; {total >> 20} MiB in it are yours, from earlier jobs" if total else ""
 
 
-def check_interfaces(environ: Mapping[str, str], found: Findings) -> None:
-    """Check the interfaces that NCCL and Gloo are told to use, and RDMA's."""
+def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
+    """Check the interfaces that the job names for NCCL and Gloo, and RDMA's."""
     known = [name for _, name in socket.if_nameindex()]
     for name in sorted(named_interfaces(environ)):
         fitting = [name] if name in known else [each for each in known if each.startswith(name)]
         if not fitting:
-            found.bad.append(Fault(f"interface {name}", "is not there"))
+            findings.bad.append(Fault(f"interface {name}", "is not there"))
         elif not any(is_up(each) for each in fitting):
-            found.bad.append(Fault(f"interface {name}", "is down"))
+            findings.bad.append(Fault(f"interface {name}", "is down"))
     devices = Path("/sys/class/infiniband")
     for name in environ.get("NCCL_IB_HCA", "").lstrip("=").split(","):
         ports = (
             [*devices.glob(f"{name.partition(':')[0]}/ports/*/state")] if name[:1] not in ("", "^") else []
         )
         if ports and not any("ACTIVE" in read_word(port) for port in ports):
-            found.bad.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
+            findings.bad.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if devices.is_dir() and any(devices.iterdir()) and 0 <= limit < MEMLOCK:
-        found.bad.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
+        findings.bad.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
 
 
 def named_interfaces(environ: Mapping[str, str]) -> set[str]:
@@ -325,7 +331,7 @@ def is_up(name: str) -> bool:
 
 
 def asked_of_kernel(interface: str, request: int) -> bytes:
-    """Return the answer to a request about an interface; empty where there is none."""
+    """Return the answer to a request about an interface; empty without that interface."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe, request, struct.pack("256s", interface[:15].encode()))
     return b""
@@ -338,7 +344,7 @@ def read_word(path: Path) -> str:
     return "?"
 
 
-def listen(found: Findings) -> socket.socket:
+def listen(findings: Findings) -> socket.socket:
     """Listen on the job's port on its first node, on any port on the others, and send to all who connect."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -347,7 +353,7 @@ def listen(found: Findings) -> socket.socket:
     try:
         listener.bind(("", port))
     except OSError as error:
-        found.bad.append(Fault(f"port {port}", f"can't be used: {error.strerror}"))
+        findings.bad.append(Fault(f"port {port}", f"can't be used: {error.strerror}"))
         listener.bind(("", 0))
     listener.listen(64)
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
@@ -365,16 +371,18 @@ def serve(listener: socket.socket) -> None:
                 connection.recv(1)  # the other end closes first: the port stays free
 
 
-def meet(node: str, found: Findings) -> list[str]:
-    """Connect to the next two nodes of the ring; return those that can't be reached."""
+def meet(node: str, findings: Findings) -> list[str]:
+    """Connect to the next two nodes of the ring; return those that do not answer."""
     line = ""
     if select.select([sys.stdin], [], [], IMPORT_S + GPU_S)[0]:
         line = sys.stdin.readline()
     places = parsed(line)
     if node not in places:
-        found.unchecked.append(Fault("network", "the other nodes are not known here"))
+        findings.unchecked.append(Fault("network", "the other nodes are not known here"))
         return []
-    return [each for each in targets(node, sorted(places)) if not reaches(*places[each])]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        tries = {other: pool.submit(reaches, *places[other]) for other in targets(node, sorted(places))}
+    return [other for other, reached in tries.items() if not reached.result()]
 
 
 def targets(node: str, nodes: list[str]) -> list[str]:
@@ -393,17 +401,16 @@ def reaches(host: str, port: int) -> bool:
     return False
 
 
-def left_over(job: str) -> Iterator[tuple[int, str, str]]:
-    """Yield pid, job and name of this user's processes of other jobs that keep a CPU busy."""
-    before = {pid: cpu_s(pid) for pid in pids()}
-    time.sleep(0.5)
+def left_over(before: Mapping[int, float], least: float) -> Iterator[tuple[int, str, str]]:
+    """Yield pid, job and name of processes of the user's other jobs that took more CPU than the least."""
+    job = os.environ.get("SLURM_JOB_ID", "").encode()
     for pid, used in before.items():
         with contextlib.suppress(OSError, ValueError):
-            if Path(f"/proc/{pid}").stat().st_uid == os.getuid() and cpu_s(pid) - used > BUSY * 0.5:
+            if Path(f"/proc/{pid}").stat().st_uid == os.getuid() and cpu_s(pid) - used > least:
                 environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                jobs = [line[13:].decode() for line in environ if line.startswith(b"SLURM_JOB_ID=")]
+                jobs = [line[13:] for line in environ if line.startswith(b"SLURM_JOB_ID=")]
                 if jobs and jobs[0] != job:
-                    yield pid, jobs[0], read_word(Path(f"/proc/{pid}/comm"))
+                    yield pid, jobs[0].decode(), read_word(Path(f"/proc/{pid}/comm"))
 
 
 def pids() -> list[int]:
@@ -420,7 +427,7 @@ def cpu_s(pid: int) -> float:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Return the JSON object of the last line; empty if there is none."""
+    """Return the JSON object of the last line; empty without one."""
     with contextlib.suppress(ValueError, IndexError):
         value = json.loads(text.strip().splitlines()[-1])
         return value if isinstance(value, dict) else {}

@@ -31,17 +31,17 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import BAD_NODE, DONE, FAILED, complain, one_line
-from training.files import parse, read_small
+from training.errors import BAD_NODE, DONE, FAILED, UserError, complain, one_line
+from training.files import parse, read_small, replace
 from training.node import MARK, Fault, targets
-from training.output.log import write_json
 
 RECORD = "preflight.json"  # in the run folder
 SILENT_S, LONGEST_S = 240, 900  # for the other nodes once one has answered; for the first
 END_S = 10  # for the tasks to end once all have answered
+MANY = "all nodes"
 CLOCK_S = 60  # how far a node's clock may be from the others'
 MOST_STARTS = 2  # that leave nodes out
-# Parts that are of one node, whatever the others say; what else is wrong on all nodes is no node's fault.
+# Parts that are of one node, whatever the others say; other faults that all nodes have are not their own.
 OF_ONE = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
 # What srun says of a task or a node that has failed.
 _FAILED = re.compile(
@@ -100,7 +100,8 @@ def main(argv: list[str]) -> int:
     if bad and asked.exclude:
         left_out = leave_out(asked.exclude, job, bad, left_out)
     try:
-        write_json(asked.folder / RECORD, {**facts, "excluded": left_out})
+        text = json.dumps({**facts, "excluded": left_out})
+        replace(asked.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
     except OSError as error:
         complain(f"preflight: can't write {asked.folder / RECORD}: {one_line(error)}")
     return BAD_NODE if bad else FAILED if faults else DONE
@@ -132,7 +133,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: int) -> Answer
     for stream in (process.stdout, process.stderr):
         threading.Thread(target=_read, args=(stream, lines), daemon=True).start()
     answers = Answers()
-    deadline, open_streams, told = time.monotonic() + LONGEST_S, 2, False
+    deadline, open_streams, is_informed = time.monotonic() + LONGEST_S, 2, False
     while open_streams and len({*answers.ends, *answers.failed}) < nodes and not answers.late:
         with contextlib.suppress(queue.Empty):
             line = lines.get(timeout=1)
@@ -140,8 +141,8 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: int) -> Answer
             answers.take(line or "", time.time())
         if answers.places:
             deadline = min(deadline, time.monotonic() + SILENT_S)
-        if len({*answers.places, *answers.failed}) == nodes and not told:
-            told = True
+        if len({*answers.places, *answers.failed}) == nodes and not is_informed:
+            is_informed = True
             with contextlib.suppress(OSError):  # a task has ended
                 process.stdin.write(f"{json.dumps(answers.places)}\n")  # type: ignore[union-attr]
                 process.stdin.flush()  # type: ignore[union-attr]
@@ -172,18 +173,18 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None) -> dict[str, list[Fault]]:
     """Return what is wrong, by node, "" for all; `running`: the user's jobs, None if they are not known."""
-    found = {node: [*_of_node(node, answers, running)] for node in nodes}
+    faults = {node: [*_of_node(node, answers, running)] for node in nodes}
     if not answers.ends and not answers.failed:
         return {"": [Fault("start", f"the check did not run: {(answers.messages or ['no answer'])[-1]}")]}
     network: list[Fault] = []
     for node, what in unreached(answers):
-        (found[node] if node else network).append(Fault("network", what))
+        (faults[node] if node else network).append(Fault("network", what))
     ended = [node for node in nodes if node in answers.ends] or nodes
-    shared = set.intersection(*({fault.part for fault in found[node]} for node in ended))
+    shared = set.intersection(*({fault.part for fault in faults[node]} for node in ended))
     shared = {part for part in shared if not part.startswith(OF_ONE)}
-    common = [fault for fault in found[ended[0]] if fault.part in shared] + network
-    found = {node: [fault for fault in each if fault.part not in shared] for node, each in found.items()}
-    return {node: list(dict.fromkeys(each)) for node, each in {"": common, **found}.items() if each}
+    common = [fault for fault in faults[ended[0]] if fault.part in shared] + network
+    faults = {node: [fault for fault in each if fault.part not in shared] for node, each in faults.items()}
+    return {node: list(dict.fromkeys(each)) for node, each in {"": common, **faults}.items() if each}
 
 
 def _of_node(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
@@ -236,14 +237,14 @@ def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: A
     if faults and not answers.ends:
         for line in answers.messages[-20:]:
             complain(f"  {line}")
-    for node, each in faults.items():
-        for part, what in each:
-            complain(f"error: preflight: {node or 'all nodes'}: {part}: {what}")
     if bad:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        why = "; ".join(f"{node}: {part} {what}" for node in bad for part, what in faults[node])
+        why = ", ".join(f"{node}: {part} {what}" for node in bad for part, what in faults[node])
         complain(f"  for a ticket: job {os.environ.get('SLURM_JOB_ID', '')}, {when}: {why}")
-        complain(f"  fix: submit with --exclude={','.join(bad)}")
+    for node, each in faults.items():
+        fix = f"--exclude={','.join(bad)}" if node else "all nodes have it: no other nodes help"
+        for part, what in each:
+            complain(f"error: {UserError(f'preflight: {node or MANY}: {part}: {what}', fix=fix)}")
 
 
 def left_out_before(folder: Path, job: str) -> list[list[str]]:

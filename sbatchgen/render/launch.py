@@ -33,7 +33,7 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     wanted, each = resolved.settings.preflight, resolved.resources.gpus_per_task  # which srun takes over
     if not wanted:
         return ""
-    gpus = sum(count for _, count in each) if each else max(resolved.gpus_per_node, bool(resolved.shards))
+    gpus = sum(count for _, count in each) if each else resolved.gpus_per_node or min(resolved.shards, 1)
     shared = not resolved.slurm or resolved.shards or resolved.partition.oversubscribed
     words = ['python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR"', f"--gpus {gpus}"]
     words += ["--shared"] if gpus and shared else []
