@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 MARK = "preflight: "  # before a line of JSON: containers print their own lines
-IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 30, 20, 20, 5
+IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5
 MEET_BYTES = 1 << 18  # more than a frame: jumbo frames that a switch drops are noticed
 LEAST = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes, in folders that a training uses
 LEAST_FOLDER, LEAST_FILES = 100 << 20, 100

@@ -111,8 +111,10 @@ def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: boo
     As in: sbatchgen preflight --profile msu --nodes 4 --follow. It ends with 0 if the nodes are ready, and
     names those that are not. Before a training: --preflight true, an option of each JOB.
     """
+    from sbatchgen.inputs.search import bundled
+
     given |= {name: value for name, value in _CHECKS.items() if given.get(name) is None}
-    args = args or ("--dataset", "digits")  # no files that have to be there
+    given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
     submit_reviewed(submission_of("ddp", args, given), yes=yes, dry_run=dry_run, follow=follow)
 
 

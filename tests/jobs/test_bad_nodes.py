@@ -11,14 +11,18 @@ import pytest
 
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.jobs.jobs import Site, site_on
+from tests.jobs.jobs import PROFILE, Site, site_on
 
+TWO_EACH = ("--profile", "./cpus.yaml", "--nproc-per-node", "2")
 EXPEDITES = "SlurmctldParameters=enable_expedited_requeue"
 
 
 @pytest.fixture(scope="module")
 def site(slurm_root: Path | None) -> Iterator[Site]:
     with Cluster(visible=VISIBLE, root=slurm_root) as cluster:
+        cluster.put(
+            "work/cpus.yaml", PROFILE.replace("gpus_per_node: 4, shards_per_gpu: 16", "gpus_per_node: 0")
+        )
         yield site_on(cluster)
 
 
@@ -26,14 +30,16 @@ def site(slurm_root: Path | None) -> Iterator[Site]:
 def without_tmp(site: Site, node: str) -> Iterator[None]:
     """Let nobody write into the /tmp of a node."""
     site.cluster.root(["mount", "-o", "remount,ro", "/tmp"], on=node)  # noqa: S108
-    yield
-    site.cluster.root(["mount", "-o", "remount,rw", "/tmp"], on=node)  # noqa: S108
+    try:
+        yield
+    finally:
+        site.cluster.root(["mount", "-o", "remount,rw", "/tmp"], on=node)  # noqa: S108
 
 
 def test_a_job_with_a_bad_node_ends_before_its_training(site: Site) -> None:
     with without_tmp(site, "n3"):
         job = site.submit("named", "cpu", "--preflight", "true", "--nodelist", "n3", check=True)
-        ddp = site.submit("two", "ddp", "--nodes", "4", "--gpu-request", "none", "--preflight", "true")
+        ddp = site.submit("two", "ddp", *TWO_EACH, "--nodes", "4", "--preflight", "true")
         assert site.cluster.wait(job)["ExitCode"] == "69:0"
         assert site.cluster.wait(ddp)["ExitCode"] == "69:0"
     log = site.log("two")
@@ -45,25 +51,25 @@ def test_a_job_with_a_bad_node_ends_before_its_training(site: Site) -> None:
 
 def test_a_job_leaves_a_bad_node_out_and_trains_on_the_others(site: Site) -> None:
     with without_tmp(site, "n2"):
-        said = ("--nodes", "2", "--gpu-request", "none", "--preflight", "exclude", "--exclude", "n4")
+        said = (*TWO_EACH, "--nodes", "2", "--preflight", "exclude", "--exclude", "n4")
         job = site.submit("without", "ddp", *said)
         record = site.cluster.wait(job, timeout=300)
     assert (record["JobState"], record["NodeList"], record["Restarts"]) == ("COMPLETED", "n[1,3]", "1")
-    assert record["ExcNodeList"] == "n[2,4]"
+    assert record["ExcNodeList"] == "n4,n2"
     assert "Epoch 2" in site.log("without")
     found = json.loads((site.folder / "runs/without/preflight.json").read_text())
     assert (found["faults"], found["excluded"]) == ({}, [["n2"]])
 
 
 def test_healthy_nodes_train(site: Site) -> None:
-    job = site.submit("healthy", "ddp", "--nodes", "2", "--gpu-request", "none", "--preflight", "true")
-    assert site.cluster.wait(job, timeout=300)["JobState"] == "COMPLETED"
+    job = site.submit("healthy", "ddp", *TWO_EACH, "--nodes", "2", "--preflight", "true")
+    assert site.cluster.wait(job, timeout=300)["JobState"] == "COMPLETED", site.log("healthy")
     assert "Preflight of 2 nodes" in site.log("healthy")
     assert "nodes ready" in site.sbatchgen("status", "healthy", check=True).stdout
 
 
 def test_a_job_that_only_checks(site: Site) -> None:
-    done = site.sbatchgen("preflight", "--nodes", "3", "--gpu-request", "none", "--yes", check=True)
+    done = site.sbatchgen("preflight", *TWO_EACH, "--nodes", "3", "--yes", check=True)
     assert site.cluster.wait(int(done.stdout))["JobState"] == "COMPLETED"
     assert "Preflight of 3 nodes" in site.log("preflight")
 
