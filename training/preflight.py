@@ -174,15 +174,17 @@ def _end(process: subprocess.Popen[str]) -> None:
 def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None) -> dict[str, list[Fault]]:
     """Return what is wrong, by node, "" for all; `running`: the user's jobs, None if they are not known."""
     faults = {node: [*_of_node(node, answers, running)] for node in nodes}
-    if not answers.ends and not answers.failed:
-        return {"": [Fault("start", f"the check did not run: {(answers.messages or ['no answer'])[-1]}")]}
-    network: list[Fault] = []
+    common: list[Fault] = []
+    silent = [node for node in nodes if node not in answers.ends and node not in answers.failed]
+    if silent and not (answers.late and answers.ends):
+        last = (answers.messages or ["no message"])[-1]
+        common.append(Fault("start", f"the check ended before {', '.join(silent)} had answered: {last}"))
     for node, what in unreached(answers):
-        (faults[node] if node else network).append(Fault("network", what))
+        (faults[node] if node else common).append(Fault("network", what))
     ended = [node for node in nodes if node in answers.ends] or nodes
     shared = set.intersection(*({fault.part for fault in faults[node]} for node in ended))
     shared = {part for part in shared if not part.startswith(OF_ONE)}
-    common = [fault for fault in faults[ended[0]] if fault.part in shared] + network
+    common += [fault for fault in faults[ended[0]] if fault.part in shared]
     faults = {node: [fault for fault in each if fault.part not in shared] for node, each in faults.items()}
     return {node: list(dict.fromkeys(each)) for node, each in {"": common, **faults}.items() if each}
 

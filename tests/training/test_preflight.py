@@ -74,7 +74,9 @@ def test_a_node_that_srun_names_has_failed() -> None:
 def test_a_check_that_was_ended_names_no_node() -> None:
     given = answers()
     del given.ends["n2"], given.ends["n3"]
-    assert judge(NODES, given, None) == {}  # as scancel ends it: Slurm says what happened
+    given.messages = ["srun: forcing job termination"]
+    says = "the check ended before n2, n3 had answered: srun: forcing job termination"
+    assert judge(NODES, given, None) == {"": [Fault("start", says)]}  # as scancel ends it
     given.late = True
     assert named(given) == {"n2": ["start"], "n3": ["start"]}
     nothing = Answers()
