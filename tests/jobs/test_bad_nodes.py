@@ -28,7 +28,7 @@ def site(slurm_root: Path | None) -> Iterator[Site]:
 
 @contextmanager
 def without_tmp(site: Site, node: str) -> Iterator[None]:
-    """Let nobody write into the /tmp of a node."""
+    """Keep the /tmp of a node from being written."""
     site.cluster.root(["mount", "-o", "remount,ro", "/tmp"], on=node)  # noqa: S108
     try:
         yield
@@ -57,8 +57,8 @@ def test_a_job_leaves_a_bad_node_out_and_trains_on_the_others(site: Site) -> Non
     assert (record["JobState"], record["NodeList"], record["Restarts"]) == ("COMPLETED", "n[1,3]", "1")
     assert record["ExcNodeList"] == "n4,n2"
     assert "Epoch 2" in site.log("without")
-    found = json.loads((site.folder / "runs/without/preflight.json").read_text())
-    assert (found["faults"], found["excluded"]) == ({}, [["n2"]])
+    record = json.loads((site.folder / "runs/without/preflight.json").read_text())
+    assert (record["faults"], record["excluded"]) == ({}, [["n2"]])
 
 
 def test_healthy_nodes_train(site: Site) -> None:
