@@ -12,7 +12,7 @@ from training import preflight
 
 BAD = {
     "": [["torch", "can't be imported"]],
-    "n3": [["/tmp", "can't be written"], ["GPU 1", "computes wrong"]],
+    "n3": [["run folder", "can't be written"], ["GPU 1", "computes wrong"]],
 }
 
 
@@ -23,7 +23,7 @@ BAD = {
         ({"nodes": ["n1", "n2"], "faults": {}}, "2 nodes ready"),
         (
             {"nodes": ["n3"], "faults": BAD},
-            "all nodes: torch: can't be imported; n3: /tmp: can't be written; n3: GPU 1: computes wrong",
+            "all nodes: torch: can't be imported; n3: run folder: can't be written; n3: GPU 1: computes wrong",
         ),
         ({"nodes": 3, "faults": {}}, ""),
         ({"nodes": [], "faults": [1]}, ""),
