@@ -14,7 +14,7 @@ from types import SimpleNamespace
 __version__ = "2.13"
 version = SimpleNamespace(cuda="13.0", hip=None)
 backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace()))
-float32, bfloat16, float64 = "float32", "bfloat16", "float64"
+float32, float16, float64 = "float32", "float16", "float64"
 file = os.environ.get("GPU_FAULT", "{FAULT}")
 faults = dict(line.split(maxsplit=1) for line in open(file)) if os.path.exists(file) else {{}}
 kinds = {{int(gpu): kind.strip() for gpu, kind in faults.items()}}

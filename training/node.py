@@ -194,14 +194,14 @@ def wrong_products(torch: Any, device: str) -> str:
     """Multiply matrices whose product is known, in three precisions; say what is wrong, or "".
 
     Both repeat a tile of small whole numbers, so their product repeats the product of the tiles, times the
-    number of tiles: no number of it needs more bits than bfloat16 has, and every order of additions is exact.
+    number of tiles: no number of it needs more bits than float16 has, and every order of additions is exact.
     """
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     span, times = range(PERIOD), SIZE // PERIOD
     first = [[(3 * row + 4 * column) % 5 - 2 for column in span] for row in span]
     second = [[(2 * row + row * column) % 5 - 2 for column in span] for row in span]
     tile = [[sum(first[row][k] * second[k][column] for k in span) for column in span] for row in span]
-    for precision in (torch.float32, torch.bfloat16, torch.float64):
+    for precision in (torch.float32, torch.float16, torch.float64):
         left, right, product = (
             torch.tensor(each, dtype=precision).to(device).repeat(times, times)
             for each in (first, second, tile)
