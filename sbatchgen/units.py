@@ -343,6 +343,31 @@ class LinePattern(Text):
         return cls(Text.parse(text))
 
 
+class Switch(Text):
+    """On, off, or on in another way, which has a word of its own."""
+
+    WORD = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Switch | bool:  # type: ignore[override]
+        """true, false or the word."""
+        if text not in ("true", "false", cls.WORD):
+            raise ValueError(f"'{text}' is not true, false or {cls.WORD}")
+        return cls(text) if text == cls.WORD else text == "true"
+
+
+class Requeue(Switch):
+    """Whether Slurm may requeue a job; expedite: at once, and before all others."""
+
+    WORD = "expedite"
+
+
+class Preflight(Switch):
+    """Whether nodes are checked before the training; exclude: the job starts again without bad ones."""
+
+    WORD = "exclude"
+
+
 class Release(Text):
     """A release of Slurm, as 24.05 or 24.05.3."""
 

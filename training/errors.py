@@ -9,7 +9,8 @@ import traceback
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
-PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
+BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is not fit, and the training has not begun
+PREEMPTED = 75  # EX_TEMPFAIL there: stopped and saved, can be started again
 MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() has what this one is made for"
 UNUSED = "--find-unused-parameters, or set requires_grad of these weights to False"

@@ -90,7 +90,7 @@ def _read_option(draft: Draft, use: Option) -> None:
     name, key, line = use.name, use.name.replace("-", "_"), (use.line,)
     text = "true" if use.value is None else use.value
     if name in ("requeue", "no-requeue"):
-        key, text = "requeue", str(name == "requeue").lower()
+        key, text = "requeue", use.value or str(name == "requeue").lower()
     elif name.startswith("container-"):
         draft.changed.add(name)
         draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")

@@ -31,7 +31,9 @@ GROUPS = {
         "sweep": "sweeps", "resubmit": "again",
     },
     "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
-    "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "gpus": "gpus"},
+    "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "preflight": "submit",
+        "gpus": "gpus",
+    },
     "Set up": {
         "profile": "profiles", "page": "page", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",

@@ -49,6 +49,15 @@ DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Review what this very command would submit, and stop."
 )
 
+FOLLOW = click.option(
+    "--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone."
+)
+# A job of mode ddp that checks its nodes, and trains nothing.
+_CHECKS = {
+    "template": "preflight.sh.j2", "preflight": "true", "resume": "off", "job_name": "preflight",
+    "time": "00:15:00",
+}  # fmt: skip
+
 
 @click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
 @YES
@@ -59,7 +68,7 @@ DRY_RUN = click.option(
     multiple=True,
     help="Refuse a job that is not the reviewed one: its digest in the review.",
 )
-@click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
+@FOLLOW
 @click.option(
     "--after",
     metavar="RUN",
@@ -89,6 +98,24 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
         for name in job
     ]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
+
+
+@click.command(cls=JobCommand, usage="[OPTIONS]")
+@YES
+@DRY_RUN
+@FOLLOW
+@click.pass_obj
+def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: bool, **given: Any) -> None:
+    """Submit a job that checks nodes and their GPUs, and trains nothing.
+
+    As in: sbatchgen preflight --profile msu --nodes 4 --follow. It ends with 0 if the nodes are ready, and
+    names those that are not. Before a training: --preflight true, an option of each JOB.
+    """
+    from sbatchgen.inputs.search import bundled
+
+    given |= {name: value for name, value in _CHECKS.items() if given.get(name) is None}
+    given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
+    submit_reviewed(submission_of("ddp", args, given), yes=yes, dry_run=dry_run, follow=follow)
 
 
 def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:

@@ -52,14 +52,15 @@ def _option(field: Field[Any], key: str) -> JobOption:
     about, kind = field.metadata, without_none(field.type)
     choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
     metavar = about.get("metavar", choices)
+    is_flag = kind is bool or "/" in about.get("flag", "")
     return JobOption(
         [about.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
         key=key,
         group=about.get("group", "Slurm"),
         common=about.get("common", False),
         help=about["help"],
-        metavar=None if kind is bool else metavar,
-        is_flag=kind is bool,
+        metavar=None if is_flag else metavar,
+        is_flag=is_flag,
         multiple=get_origin(kind) in (tuple, Mapping),
         shell_complete=_completion(about.get("values"), metavar.split("|"), is_path=kind is ShellPath),
     )

@@ -6,7 +6,7 @@ Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 
 from dataclasses import fields
 
 from sbatchgen.keys import described, record
-from sbatchgen.units import Duration, Gres, JobName, Memory, ShellPath, Text
+from sbatchgen.units import Duration, Gres, JobName, Memory, Requeue, ShellPath, Text
 
 
 @record
@@ -55,7 +55,10 @@ class SbatchOptions:
     nice: int | None = described("Lower the priority by this number.")
     array: Text | None = described("Job array, as 0-9%2.", common=True)
     dependency: Text | None = described("Other jobs to wait for, as afterok:123.")
-    requeue: bool | None = described("Whether Slurm may requeue the job.", flag="--requeue/--no-requeue")
+    requeue: Requeue | bool | None = described(
+        "Whether Slurm may requeue the job; expedite: at once and before all others (Slurm 25.11).",
+        flag="--requeue/--no-requeue",
+    )
     signal: Text | None = described("Signal before the time limit, as B:USR1@300.")
     mail_type: Text | None = described("Events to mail, as END,FAIL.")
     mail_user: Text | None = described("Who gets the mails.")

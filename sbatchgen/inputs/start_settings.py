@@ -18,6 +18,7 @@ from sbatchgen.units import (
     EnvName,
     EnvValue,
     Port,
+    Preflight,
     ShellPath,
     StepOption,
     Text,
@@ -118,6 +119,11 @@ class PlaceSettings:
     setup_after_runtime: tuple[Text, ...] = list_key("Lines of shell to run once the runtime is set up.", ())
     setup_per_task: tuple[Text, ...] = list_key(
         "Lines of shell that run in each task of the training's step, before its program.", ()
+    )
+    preflight: Preflight | bool | None = described(
+        "Check each node and GPU before the training; exclude: start again without bad nodes.",
+        group="Launch",
+        metavar="true|false|exclude",
     )
     starter: StarterName | None = described(
         "What starts the tasks of launcher srun; `step` is for srun alone. [default: srun]"

@@ -28,6 +28,22 @@ def program(resolved: ResolvedJob) -> tuple[str, ...]:
     return (*_trainer(resolved), *arguments.given(resolved))
 
 
+def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str], job_id: str) -> str:
+    """Return the command that checks the nodes before the training, or ""."""
+    wanted, each = resolved.settings.preflight, resolved.resources.gpus_per_task  # which srun takes over
+    if not wanted:
+        return ""
+    gpus = sum(count for _, count in each) if each else resolved.gpus_per_node or min(resolved.shards, 1)
+    shared = not resolved.slurm or resolved.shards or resolved.partition.oversubscribed
+    words = ['python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR"', f"--gpus {gpus}"]
+    words += ["--shared"] if gpus and shared else []
+    words += [f'--exclude "{job_id}"'] if wanted is not True and resolved.slurm else []
+    words += ["-- srun" if resolved.slurm else "--", *_runtime(resolved, exported, mounted)]
+    command = " ".join([*words, quoting.value(resolved.settings.python or "python3")])
+    # a requeue ends this script by TERM, which must not come before the bad nodes are left out
+    return f"trap '' TERM; {command} || exit; trap - TERM" if "--exclude" in command else f"{command} || exit"
+
+
 def node_setup(resolved: ResolvedJob) -> str:
     """Return the command that runs the profile's setup of a node once on each, or ""."""
     text = shell_text(resolved.settings.setup_per_node)
@@ -112,7 +128,8 @@ def first_port(resolved: ResolvedJob) -> str:
 def uses_code(resolved: ResolvedJob) -> bool:
     """Whether a program of the training package is started."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart
-    return resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved) or looks
+    checks = looks or bool(resolved.settings.preflight)
+    return resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved) or checks
 
 
 def uses_data(resolved: ResolvedJob) -> bool:

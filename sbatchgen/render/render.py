@@ -258,6 +258,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "other_directives": resolved.settings.directives if resolved.slurm else (),
             "module_lines": tuple(_modules(resolved)),
             "setup_per_node": launch.node_setup(resolved),
+            "preflight": launch.preflight(resolved, exported, mounted, element if array else "$SLURM_JOB_ID"),
             "node_lines": tuple(exports.for_nodes(resolved)),
             "master_addr": resolved.settings.master_addr or "",
             # of a module or of setup: a virtual environment may use their packages

@@ -1,4 +1,4 @@
-"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB044, and SB126.
+"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB055, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -19,7 +19,7 @@ from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
 from sbatchgen.runtimes.edf import IN_CONTAINER
 from sbatchgen.sbatch.gres import parted
-from sbatchgen.units import VARIABLE
+from sbatchgen.units import VARIABLE, Requeue
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 
@@ -28,6 +28,7 @@ NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose",
 # Options whose values sbatchgen takes as they are, and sbatch parses.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
+EXPEDITES = "25.11"  # the first release with --requeue=expedite
 # sbatch(1), OUTPUT ENVIRONMENT VARIABLES: in the batch script they are those of its own, single task.
 _OF_TASKS = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -256,6 +257,21 @@ def _requeue_allowed(job: JudgedJob) -> Iterator[Hit]:
         what = "requeue is off: the job can't be started again before its time limit"
         fix = "remove requeue, or continue in other jobs with --chain N, or set --max-restarts 0"
         yield Hit(job.at("options.requeue"), what, fix)
+
+
+@RULES.add("SB055", "error", "an expedited requeue that can't work")
+def _expedite(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("options.requeue")
+    if not (resolved.slurm and isinstance(resolved.options.requeue, Requeue)):
+        return
+    if job.slurm < EXPEDITES:
+        what = f"requeue: expedite came with Slurm {EXPEDITES}: sbatch {job.slurm} refuses the script"
+        yield Hit(at, what, "write requeue: true")
+    if resolved.consecutive:
+        what = (
+            "Slurm holds an expedited job that ends with a status above 0: the next of the chain never starts"
+        )
+        yield Hit(at, what, "write requeue: false, or remove the chain")
 
 
 @RULES.add("SB027", "error", "a malformed option")

@@ -9,6 +9,7 @@ from sbatchgen.quoting import numbers_as_text
 from sbatchgen.runs import life, own_trainer
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
+from sbatchgen.runs.preflight_record import preflight_says
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
 from sbatchgen.slurm.queue import SlurmJob
@@ -85,6 +86,8 @@ def page(
         facts += [("", progress.costs)] if progress.costs else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
+    checked = preflight_says(state.run.folder)
+    facts += [("preflight", checked)] if checked else []
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"

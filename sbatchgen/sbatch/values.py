@@ -30,6 +30,7 @@ _PATTERNS = {
     "moment": r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses|uts|[ap]m"
     r"|(second|minute|hour|day|week)s?|[0-9:./T+\s-])+",
     "open-mode": "[at].*",
+    "requeue": "|expedite",
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }

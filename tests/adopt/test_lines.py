@@ -380,6 +380,8 @@ def test_a_rendered_script_names_its_job() -> None:
         ("--time=24:00", "#SBATCH --time=0-00:24:00", "mended"),
         ("-p=gpu", "#SBATCH --partition==gpu", "mended"),
         ("--quotatype=spot", "#SBATCH --quotatype=spot", "understood"),
+        ("--requeue=expedite", "#SBATCH --requeue=expedite", "understood"),
+        ("--no-requeue", "#SBATCH --no-requeue", "understood"),
         ("--output=$HOME/x.out", "", "mended"),
     ],
 )

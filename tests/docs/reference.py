@@ -23,7 +23,19 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.rule_page import FOLDER as RULE_PAGES
-from sbatchgen.units import RELEASES, Count, Duration, Memory, Period, Port, Release, Resume, ShellPath
+from sbatchgen.units import (
+    RELEASES,
+    Count,
+    Duration,
+    Memory,
+    Period,
+    Port,
+    Preflight,
+    Release,
+    Requeue,
+    Resume,
+    ShellPath,
+)
 from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config
 
@@ -41,6 +53,8 @@ KINDS: dict[Any, str] = {
     Release: "release",
     ShellPath: "path",
     Resume: "auto, off or a path",
+    Requeue: "true, false or `expedite`",
+    Preflight: "true, false or `exclude`",
 }
 ENDS = "\n\nMade from the code by `pytest --update-golden tests/docs`.\n"
 

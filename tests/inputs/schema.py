@@ -15,7 +15,7 @@ from sbatchgen.inputs.document import is_required
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of, without_none
-from sbatchgen.units import Count, Duration, Memory, Port
+from sbatchgen.units import Count, Duration, Memory, Port, Switch
 
 TITLES = {"profile": "A cluster, as sbatchgen knows it", "job": "A job of sbatchgen, or its sbatchgen.yaml"}
 _RECORDS: dict[str, type] = {"profile": Profile, "job": JobSpec}
@@ -69,8 +69,9 @@ def _of(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
 def _scalar(kind: Any) -> dict[str, Any]:
     if get_origin(kind) is Literal:
         return {"enum": [*get_args(kind)]}
-    if kind is bool:
-        return {"enum": [True, False, "true", "false"]}
+    if kind is bool or issubclass(kind, Switch):
+        words = [kind.WORD] if issubclass(kind, Switch) else []
+        return {"enum": [True, False, "true", "false", *words]}
     if kind in _NUMBERS:
         least = _NUMBERS[kind]
         number = {"type": "integer"} | ({} if least is None else {"minimum": least})

@@ -73,7 +73,10 @@ RIGHT = [
     ),
     ("profile", HEAD + "policies: {SB301: 'off'}\nmodes: {ddp: {nodes: 2}}\nsetup: [ulimit -l unlimited]"),
     ("profile", HEAD + "options: {account: 123, comment: no}\nenv: {A: 1, B: 1.5, C: true}"),
-    ("job", "mode: ddp\nprofile: msu\noptions: {nodes: '2', time: 90, exclusive: true}\nargs: [--lr, 0.1]"),
+    (
+        "job",
+        "mode: ddp\nprofile: msu\noptions: {nodes: '2', time: 90, exclusive: true, requeue: expedite}\nargs: [--lr, 0.1]",
+    ),
     ("job", "lint: {disable: [SB4], severity: {SB301: error}}\nbinds: [/scratch]\nrequeue_on_timeout: true"),
     ("job", "extra_options: {mcs-label: x}\nenv: {NCCL_DEBUG: INFO}\nresume: off\nmax_restarts: 0"),
 ]
@@ -90,6 +93,7 @@ WRONG = [
     ("job", "options: {node: 2}"),
     ("job", "options: {nodes: two}"),
     ("job", "options: {exclusive: yess}"),
+    ("job", "options: {requeue: expedited}"),
     ("job", "env: [A]"),
     ("job", "args: --lr 0.1"),
     ("job", "trainer: [a.py]"),

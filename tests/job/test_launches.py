@@ -53,6 +53,7 @@ def launches(body: str) -> tuple[Launch, ...]:
         ("srun fabric run --devices 4 --num_nodes=2 t.py", "srun fabric run t.py", (2, 8, 4, 4)),
         ("lightning run model --devices=2 t.py", "lightning run model", (1, 1, 1, None)),
         ("srun tune run --nproc_per_node 4 full", "srun tune run full", (2, 8, 4, 4)),
+        ("srun ft_launcher --nproc_per_node=4 --ft-segment 4 t.py", "srun ft_launcher t.py", (2, 8, 4, 4)),
         ("srun composer -n 4 --world_size 8 t.py", "srun composer t.py", (2, 8, 4, 4)),
         ("srun unbuffer python t.py", "srun unbuffer python t.py", (2, 8, 4, None)),
         ("perf stat -e cycles python t.py", "perf stat python t.py", (1, 1, 1, None)),

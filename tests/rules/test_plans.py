@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.rules.judge import check
-from sbatchgen.units import Gres, ShellPath, Text
+from sbatchgen.units import Gres, Requeue, ShellPath, Text
 from tests.conftest import Command
 from tests.scripts import errors, resolved
 
@@ -112,6 +112,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"trainer": Text("my trainer")}, "neither a file nor a module", False),
     ("ddp", {"args": ("--run-dir=x",)}, "sbatchgen sets the trainer's --run-dir itself", False),
     ("ddp", {"max_restarts": -1}, "max_restarts is negative", False),
+    ("ddp", {"requeue": Requeue("expedite"), "chain": 3}, "next of the chain never starts", False),
 ]
 
 
@@ -126,6 +127,17 @@ def test_what_can_not_work_is_refused_with_a_fix(
     assert about[0].problem.fix or "partition" in words
 
 
+@pytest.mark.parametrize(("release", "known"), [("25.05.3", False), ("25.11", True), ("26.05.5", True)])
+def test_an_older_slurm_does_not_know_an_expedited_requeue(here: Path, release: str, *, known: bool) -> None:
+    here.write_text(f"{PROFILE}slurm: {release}\n")
+    job = resolved("ddp", here, account=Text("a"), requeue=Requeue("expedite"))
+    assert job.directives["requeue"] == "expedite"
+    whats = [finding.problem.what for finding in errors(job)]
+    assert whats == ([] if known else [EXPEDITED.format(release)])
+    assert errors(resolved("ddp", here, account=Text("a"), requeue=True)) == []
+
+
+EXPEDITED = "requeue: expedite came with Slurm 25.11: sbatch {} refuses the script"
 WARNS: list[tuple[str, dict[str, Any], str]] = [
     ("dataparallel", {}, "slower than DDP"),
     ("ddp", {"nproc_per_node": 2}, "2 processes on a node with 4 GPUs"),

@@ -342,6 +342,8 @@ def test_releases_differ() -> None:
     assert directive("--stepmgr", slurm="24.05.8").refusal is None
     assert said(directive("--requeue=expedite", slurm="25.05")).endswith("doesn't allow an argument")
     assert directive("--requeue=expedite", slurm="25.11").refusal is None
+    assert said(directive("--requeue=yes", slurm="26.05")) == "Invalid --requeue specification"
+    assert directive("--requeue=", slurm="26.05").refusal is None
     assert directive("-N 1-15:4", slurm="23.02").refusal is None
     assert directive("-N 1-15:4", slurm="22.05").refusal
     for release in ("22.05", "23.11", "26.05"):

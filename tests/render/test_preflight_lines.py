@@ -1,0 +1,75 @@
+"""What the check of nodes adds to a script: two lines where it is asked for, else nothing."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.units import Gres, Preflight
+from tests.conftest import Command
+from tests.scripts import NEEDS, resolved, script
+
+
+def added(mode: str, profile: str = "msu", **said: object) -> list[str]:
+    """The lines that the check adds to a script; there is nothing that it takes away but the digest."""
+    wanted = said.pop("preflight", True)
+    before = script(resolved(mode, profile, **said)).splitlines()  # type: ignore[arg-type]
+    after = script(resolved(mode, profile, **said, preflight=wanted)).splitlines()  # type: ignore[arg-type]
+    lines = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
+    lines = [line for line in lines if not line[2:].startswith(("# sbatchgen ", "CODE_DIR="))]
+    assert not [line for line in lines if line.startswith("-")]
+    return [line[2:] for line in lines]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("mode", ["ddp", "single", "cpu"])
+def test_it_is_two_lines_under_every_runtime(mode: str, runtime: str) -> None:
+    lines = added(mode, runtime=runtime, **NEEDS.get(runtime, {}))
+    assert len(lines) == 2
+    assert lines[0].startswith("# Each node and each GPU")
+    started = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --gpus '
+    assert lines[1].startswith(started)
+    assert lines[1].endswith(" || exit")
+    assert subprocess.run(["bash", "-n"], input=lines[1], text=True, check=False).returncode == 0
+
+
+def test_how_many_gpus_are_checked() -> None:
+    assert "--gpus 4 -- srun python3" in added("ddp", runtime="host")[1]
+    assert "--gpus 0 -- srun python3" in added("cpu", runtime="host")[1]
+    assert "--gpus 1 --shared -- srun" in added("single", runtime="host", gres=Gres("shard:2"))[1]
+    one_each = added("ddp", runtime="host", launcher="srun", gpu_request="gpus_per_task")[1]
+    assert "--gpus 1 -- srun python3" in one_each  # srun takes --gpus-per-task over
+    assert '"$RUN_DIR" --gpus 0 -- python3 || exit' in added("ddp", "local")[1]  # one machine, no srun
+
+
+def test_a_job_that_leaves_nodes_out_ignores_the_end_that_a_requeue_brings() -> None:
+    lines = added("ddp", runtime="host", preflight=Preflight("exclude"))
+    assert lines[1] == (
+        'trap \'\' TERM; python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --gpus 4 '
+        '--exclude "$SLURM_JOB_ID" -- srun python3 || exit; trap - TERM'
+    )
+    array = added("ddp", runtime="host", preflight=Preflight("exclude"), array="0-3")
+    assert '--exclude "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' in array[1]
+
+
+def test_a_profile_may_ask_for_it(command: Command, tmp_path: Path) -> None:
+    profile = tmp_path / "here.yaml"
+    text = (
+        "name: here\nurl: https://example.org\nchecked: 2026-01-01\npartitions: {gpu: {gpus_per_node: 4}}\n"
+    )
+    profile.write_text(f"{text}preflight: true\n")
+    assert "preflight.py" in command("render", "ddp", "--profile", str(profile)).out
+    off = command("render", "ddp", "--profile", str(profile), "--preflight", "false").out
+    assert "preflight.py" not in off
+
+
+def test_the_command_submits_a_job_that_trains_nothing(command: Command) -> None:
+    shown = command("preflight", "--profile", "torchrun", "--nodes", "2", "--dry-run")
+    assert shown.status == 0, shown.err
+    assert "training/preflight.py" in shown.err
+    assert "torchrun.py" not in shown.err
+    assert "#SBATCH --job-name=preflight\n" in shown.err

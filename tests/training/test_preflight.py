@@ -1,0 +1,267 @@
+"""The check of nodes before a training: which node is named, with what, and what follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import gpu_stand_in
+from tests.conftest import REPOSITORY
+from training import node, preflight
+from training.errors import BAD_NODE, DONE, FAILED
+from training.node import MARK, Fault
+from training.preflight import Answers, judge
+
+NODES = ("n1", "n2", "n3", "n4")
+GOOD: dict[str, Any] = {"lost": [], "left": [], "bad": [], "unchecked": []}
+Started = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def answers(**ends: dict[str, Any]) -> Answers:
+    """What four nodes say: nothing is wrong, but for what is given."""
+    made = Answers()
+    for name in NODES:
+        end = {"node": name, **GOOD, **ends.get(name, {})}
+        made.take(MARK + json.dumps({"node": name, "at": [name, 1], "time": 1000.0}), 1000.5)
+        made.take(MARK + json.dumps(end), 1001.0)
+    return made
+
+
+def named(
+    given: Answers, nodes: Sequence[str] = NODES, running: Sequence[str] | None = ("17",)
+) -> dict[str, Any]:
+    """The parts that are named, by node."""
+    return {name: [fault.part for fault in faults] for name, faults in judge(nodes, given, running).items()}
+
+
+def test_healthy_nodes_are_not_named() -> None:
+    assert judge(NODES, answers(), ("17",)) == {}
+
+
+def test_a_fault_of_one_node_is_that_node_s_and_of_all_nodes_no_node_s() -> None:
+    torch_bad = {"bad": [["torch", "can't be imported"], ["GPU 1", "computes wrong"]]}
+    assert named(answers(n3=torch_bad)) == {"n3": ["torch", "GPU 1"]}
+    everywhere = dict.fromkeys(NODES, torch_bad)
+    assert named(answers(**everywhere)) == {"": ["torch"], **{name: ["GPU 1"] for name in NODES}}
+
+
+def test_a_node_that_srun_names_has_failed() -> None:
+    for line, says in (
+        ("srun: error: n2: task 1: Exited with exit code 7", "Exited with exit code 7"),
+        ("srun: error: n2: tasks 4-7: Killed", "Killed"),
+        ("srun: error: Node failure on n2", "the node has failed"),
+        ("srun: error: Task launch for StepId=5.0 failed on node n2: No such file", "No such file"),
+    ):
+        given = answers()
+        del given.ends["n2"]
+        given.take(line, 0.0)
+        assert judge(NODES, given, None) == {"n2": [Fault("start", f"the check failed: {says}")]}
+    given = Answers()
+    for name in NODES:
+        given.take(f"srun: error: {name}: task 0: Exited with exit code 127", 0.0)
+    assert [*judge(NODES, given, None)] == [""]  # it does not start anywhere
+
+
+def test_a_check_that_was_ended_names_no_node() -> None:
+    given = answers()
+    del given.ends["n2"], given.ends["n3"]
+    given.messages = ["srun: forcing job termination"]
+    says = "the check ended before n2, n3 had answered: srun: forcing job termination"
+    assert judge(NODES, given, None) == {"": [Fault("start", says)]}  # as scancel ends it
+    given.late = True
+    assert named(given) == {"n2": ["start"], "n3": ["start"]}
+    nothing = Answers()
+    nothing.take("srun: error: Unable to create step for job 17", 0.0)
+    (fault,) = judge(NODES, nothing, None)[""]
+    assert fault.what.endswith("Unable to create step for job 17")
+
+
+def test_a_clock_and_a_process_of_an_earlier_job() -> None:
+    given = answers(n4={"left": [[9, "16", "python"], [10, "17", "python"]]})
+    given.ahead["n1"] -= 3600
+    assert named(given) == {"n1": ["clock"], "n4": ["left over"]}
+    given.ahead["n1"] += 3600
+    assert named(given, running=("16", "17")) == {}
+    assert named(given, running=None) == {}  # squeue did not answer
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ({"n1": ["n3"], "n2": ["n3"], "n3": ["n1", "n4"]}, {"n3": ["network"]}),  # cut off
+        ({"n1": ["n3"], "n2": ["n3"]}, {"n3": ["network"]}),  # takes no connections
+        ({"n3": ["n1", "n4"]}, {"n3": ["network"]}),  # makes none
+        ({"n1": ["n2"]}, {"": ["network"]}),  # either may be at fault
+    ],
+)
+def test_a_node_that_others_do_not_reach_is_told_from_those(
+    lost: dict[str, list[str]], expected: dict[str, list[str]]
+) -> None:
+    assert named(answers(**{name: {"lost": others} for name, others in lost.items()})) == expected
+
+
+def test_two_nodes_that_do_not_reach_each_other_are_both_named_in_the_message() -> None:
+    given = answers(n1={"lost": ["n2"]}, n2={"lost": ["n1"]})
+    for table in (given.places, given.ends, given.ahead):
+        del table["n3"], table["n4"]
+    assert judge(NODES[:2], given, None)[""][0] == Fault("network", "n1 does not reach n2")
+
+
+def test_a_product_of_whole_numbers_is_known_in_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "SIZE", 64)
+    assert node.wrong_products(torch, "cpu") == ""
+    right = torch.Tensor.__matmul__
+
+    def off(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        product = right(self, other)
+        product[5, 7] += 1
+        return product
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", off)
+    assert node.wrong_products(torch, "cpu") == "computes wrong: 1 of 4096 numbers of a torch.float32 product"
+
+
+def test_folders_that_a_training_can_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faults(path: Path) -> list[Fault]:
+        return [*node.folder_faults(str(path), 0, json.dumps(node.folder_facts(path)))]
+
+    assert faults(tmp_path) == []
+    assert faults(tmp_path / "missing")[0].what == "can't be written: No such file or directory"
+    assert [*tmp_path.iterdir()] == []
+    room = os.statvfs(tmp_path)
+    small = list(room)
+    small[4] = 1  # f_bavail
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(small))
+    assert faults(tmp_path)[0].what == "only 0 MiB are free"
+    small[4], small[7] = room.f_bavail, 3  # f_favail
+    assert faults(tmp_path)[0].what == "has room for 3 more files only"
+    assert [*node.folder_faults("/x", None, "")] == [Fault("/x", f"does not answer within {node.FOLDER_S} s")]
+
+
+def test_what_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    assert node.limited(["sh", "-c", "echo imported; sleep 60"], 0.5) == (None, "imported\n")
+    assert time.monotonic() - began < 30
+
+
+def test_interfaces_that_a_job_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(**environ: str) -> list[Fault]:
+        findings = node.Findings()
+        node.check_interfaces(environ, findings)
+        return findings.bad
+
+    assert parts() == parts(NCCL_SOCKET_IFNAME="=lo", GLOO_SOCKET_IFNAME="lo") == []
+    assert parts(NCCL_SOCKET_IFNAME="^docker0") == []
+    assert parts(NCCL_SOCKET_IFNAME="l", GLOO_SOCKET_IFNAME="lo,ib7") == [
+        Fault("interface ib7", "is not there")
+    ]
+    monkeypatch.setattr(node, "is_up", lambda _: False)
+    assert parts(GLOO_SOCKET_IFNAME="lo") == [Fault("interface lo", "is down")]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Started:
+    """Starts the check on this machine as its only node, with stand-ins of GPUs that have a fault."""
+    gpu_stand_in.write(tmp_path)
+    (tmp_path / "run").mkdir()
+
+    def start(*arguments: str, fault: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "fault").write_text(fault)
+        words = [sys.executable, str(REPOSITORY / "training/preflight.py"), str(tmp_path / "run")]
+        paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+        variables = {**os.environ, **paths, "GPU_FAULT": str(tmp_path / "fault"), **environ}
+        command = [*words, *arguments, "--", sys.executable]
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    return start
+
+
+def test_without_gpus_it_says_what_it_could_not_check(started: Started, tmp_path: Path) -> None:
+    done = started()
+    assert (done.returncode, done.stderr) == (DONE, "")
+    assert "  not checked: GPUs: the job has none\n" in done.stdout
+    record = json.loads((tmp_path / "run" / preflight.RECORD).read_text())
+    assert (record["faults"], len(record["nodes"])) == ({}, 1)
+    (tmp_path / "nvidia-smi").unlink()
+    done = started("--gpus", "4", PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert done.returncode == DONE
+    assert "not checked: GPUs: no nvidia-smi" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "says"),
+    [
+        ("wrong", "GPU 2", "computes wrong: 3 of 16777216 numbers"),
+        ("error", "GPU 2", "can't compute: CUDA error: uncorrectable ECC error encountered"),
+        ("missing", "GPU 3", "is not there: torch finds 3"),
+        ("full", "GPU 2", "only 20 of 80 GiB of its memory are free"),
+        ("memory", "GPU 2", "its memory has failed"),
+        ("hot", "GPU 2", "is slowed down: too hot"),
+        ("stranger", "GPU 2", "process 4242 (python) of another job uses it"),
+    ],
+)
+def test_a_bad_gpu_is_named_with_the_line_to_type(started: Started, kind: str, part: str, says: str) -> None:
+    done = started("--gpus", "4", fault=f"2 {kind}\n")
+    assert done.returncode == BAD_NODE
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    host = os.uname().nodename
+    assert line.startswith(f"error: preflight: {host}: {part}: {says}")
+    assert line.endswith(f"; fix: --exclude={host}")
+
+
+def test_a_gpu_that_is_shared_may_be_in_use(started: Started) -> None:
+    assert started("--gpus", "4", "--shared", fault="2 full\n1 stranger\n").returncode == DONE
+    assert started("--gpus", "4", "--shared", fault="2 full\n1 wrong\n").returncode == BAD_NODE
+
+
+def test_a_torch_that_can_not_be_imported_anywhere_is_no_node_s_fault(started: Started) -> None:
+    done = started("--gpus", "4", fault="2 import\n")
+    assert done.returncode == FAILED
+    assert "error: preflight: all nodes: torch: can't be imported: ImportError: libcudart" in done.stderr
+
+
+def test_gpus_that_do_not_answer() -> None:
+    late = [*node.gpu_faults("GPU 1", -14, "imported\n", {}, shared=False)]
+    assert late == [Fault("GPU 1", f"does not answer within {node.GPU_S} s")]
+    stuck = [*node.gpu_faults("GPU 1", None, "imported\n", {}, shared=False)]
+    assert stuck == late
+    (slow,) = node.gpu_faults("GPU 1", None, "", {}, shared=False)
+    assert slow.part == "torch"
+
+
+SCONTROL = """#!/bin/bash
+echo "$*" >>"$(dirname "$0")/asked"
+case "$1 $2" in
+    "show hostnames") hostname ;;
+    "show job") echo "JobId=17 ReqNodeList=(null) ExcNodeList=n9" ;;
+    "requeue 18") echo "Requested operation is presently disabled" >&2; exit 1 ;;
+esac
+"""
+
+
+def test_the_job_starts_again_without_bad_nodes_at_most_twice(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    host, asked = os.uname().nodename, tmp_path / "asked"
+    for allowed in (True, True, False):
+        asked.write_text("")
+        done = started("--gpus", "4", "--exclude", "17_3", fault="0 wrong\n", SLURM_JOB_ID="17")
+        assert done.returncode == BAD_NODE
+        changes = [line for line in asked.read_text().splitlines() if not line.startswith("show")]
+        assert changes == (["requeue 17_3", f"update jobid=17_3 excnodelist=n9,{host}"] if allowed else [])
+    assert "2 starts have left nodes out: not again" in done.stderr
+    asked.write_text("")
+    done = started("--gpus", "4", "--exclude", "18", fault="0 wrong\n", SLURM_JOB_ID="18")  # another job
+    assert (done.returncode, "update" in asked.read_text()) == (BAD_NODE, False)
+    assert f"can't leave n9,{host} out: Requested operation is presently disabled" in done.stderr

@@ -1,0 +1,278 @@
+"""Check the nodes before a training: `python3 .../training/preflight.py FOLDER [OPTIONS] -- COMMAND`.
+
+COMMAND starts Python as it starts the training: srun, and a container if there is one. It runs node.py once
+on each node, with the run folder as FOLDER. This program gathers what the nodes say, prints it, and writes
+preflight.json there. It exits with 0 if the training may begin; with BAD_NODE if a node is named; with 1 if
+what is wrong is wrong on all nodes, or the check itself did not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+PACKAGE = Path(__file__).resolve().parent
+if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
+    sys.path.insert(0, str(PACKAGE.parent))
+
+from training.errors import BAD_NODE, DONE, FAILED, UserError, complain, one_line
+from training.files import parse, read_small, replace
+from training.node import MARK, Fault, targets
+
+RECORD = "preflight.json"  # in the run folder
+SILENT_S, LONGEST_S = 240, 900  # for the other nodes once one has answered; for the first
+END_S = 10  # for the tasks to end once all have answered
+MANY = "all nodes"
+CLOCK_S = 60  # how far a node's clock may be from the others'
+MOST_STARTS = 2  # that leave nodes out
+# Parts that are of one node, whatever the others say; other faults that all nodes have are not their own.
+OF_ONE = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
+# What srun says of a task or a node that has failed.
+_FAILED = re.compile(
+    r"srun: error: (?:(\S+): tasks? \S+: (.+)|.*(?:ailure|failed) on (?:node )?([\w.-]+)(.*))"
+)
+
+
+@dataclass
+class Answers:
+    """What came from the nodes, and from srun."""
+
+    places: dict[str, Any] = field(default_factory=dict)  # by node: where others reach it
+    ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # by node: its last line
+    ahead: dict[str, float] = field(default_factory=dict)  # by node: how far its clock is ahead, in seconds
+    failed: dict[str, str] = field(default_factory=dict)  # by node: what srun says of it
+    messages: list[str] = field(default_factory=list)
+    late: bool = False  # whether the time was over
+
+    def take(self, line: str, now: float) -> None:
+        """Add a line of a task or of srun."""
+        facts = parse(line[len(MARK) :].encode()) if line.startswith(MARK) else {}
+        node = str(facts.get("node", ""))
+        if "at" in facts:
+            self.places[node], self.ahead[node] = facts["at"], facts["time"] - now
+        elif node:
+            self.ends[node] = facts
+        else:
+            self.messages.append(line)
+            match = _FAILED.match(line)
+            if match:
+                how = match[2] or (match[4] or "").strip(" :") or "the node has failed"
+                self.failed.setdefault(match[1] or match[3], how)
+
+
+def main(argv: list[str]) -> int:
+    """Check the nodes; return the exit status."""
+    split = argv.index("--")
+    parser = argparse.ArgumentParser(prog="preflight.py", usage="%(prog)s FOLDER [OPTIONS] -- COMMAND")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--gpus", default="0", help="GPUs of a task")
+    parser.add_argument("--shared", action="store_true", help="others may use them too")
+    parser.add_argument("--exclude", metavar="JOB", default="", help="requeue the job without bad nodes")
+    asked = parser.parse_args(argv[:split])
+    job, began = os.environ.get("SLURM_JOB_ID", ""), time.time()
+    nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
+    nodes = nodes or [socket.gethostname()]
+    options = ["--gpus", asked.gpus, *(["--shared"] if asked.shared else []), str(asked.folder.resolve())]
+    answers = gather(argv[split + 1 :], options, len(nodes))
+    running = output_of("squeue", "--noheader", "--me", "--format=%A").split()
+    faults = judge(nodes, answers, running if job in running else None)
+    bad = [node for node in faults if node]
+    seconds = round(time.time() - began, 1)
+    show(nodes, faults, answers, f"{seconds:.0f} s")
+    facts = {"job": job, "time": round(began), "seconds": seconds, "nodes": nodes, "faults": faults}
+    left_out = left_out_before(asked.folder, job)
+    if bad and asked.exclude:
+        left_out = leave_out(asked.exclude, job, bad, left_out)
+    try:
+        text = json.dumps({**facts, "excluded": left_out})
+        replace(asked.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
+    except OSError as error:
+        complain(f"preflight: can't write {asked.folder / RECORD}: {one_line(error)}")
+    return BAD_NODE if bad else FAILED if faults else DONE
+
+
+def output_of(*command: str) -> str:
+    """Return what a command of Slurm prints; "" if it fails or is not there."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+    return ""
+
+
+# --- What the nodes say ---
+
+
+def gather(command: Sequence[str], options: Sequence[str], nodes: int) -> Answers:
+    """Run node.py on each node, and return what all of them say."""
+    first, *rest = command
+    alone = ["--kill-on-bad-exit=0", "--wait=0"]  # the other tasks live on where one fails
+    tasks = [f"--ntasks={nodes}", "--ntasks-per-node=1", *alone] if first == "srun" else []
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    if tasks and cpus:
+        tasks.append(f"--cpus-per-task={cpus}")  # 22.05 and 23.02 do not inherit it, and memory may go by it
+    words = [first, *tasks, *rest, str(PACKAGE / "node.py"), *options]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace")
+    lines: queue.Queue[str | None] = queue.Queue()
+    for stream in (process.stdout, process.stderr):
+        threading.Thread(target=_read, args=(stream, lines), daemon=True).start()
+    answers = Answers()
+    deadline, open_streams, is_informed = time.monotonic() + LONGEST_S, 2, False
+    while open_streams and len({*answers.ends, *answers.failed}) < nodes and not answers.late:
+        with contextlib.suppress(queue.Empty):
+            line = lines.get(timeout=1)
+            open_streams -= line is None
+            answers.take(line or "", time.time())
+        if answers.places:
+            deadline = min(deadline, time.monotonic() + SILENT_S)
+        if len({*answers.places, *answers.failed}) == nodes and not is_informed:
+            is_informed = True
+            with contextlib.suppress(OSError):  # a task has ended
+                process.stdin.write(f"{json.dumps(answers.places)}\n")  # type: ignore[union-attr]
+                process.stdin.flush()  # type: ignore[union-attr]
+        answers.late = time.monotonic() > deadline
+    _end(process)
+    return answers
+
+
+def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+    for line in stream:
+        lines.put(line.rstrip())
+    lines.put(None)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let the tasks end, which wait for the end of their stdin; end those that do not."""
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # type: ignore[union-attr]
+    for stop in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+            return
+        process.send_signal(stop)
+
+
+# --- What is wrong with them ---
+
+
+def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None) -> dict[str, list[Fault]]:
+    """Return what is wrong, by node, "" for all; `running`: the user's jobs, None if they are not known."""
+    faults = {node: [*_of_node(node, answers, running)] for node in nodes}
+    common: list[Fault] = []
+    silent = [node for node in nodes if node not in answers.ends and node not in answers.failed]
+    if silent and not (answers.late and answers.ends):
+        last = (answers.messages or ["no message"])[-1]
+        common.append(Fault("start", f"the check ended before {', '.join(silent)} had answered: {last}"))
+    for node, what in unreached(answers):
+        (faults[node] if node else common).append(Fault("network", what))
+    ended = [node for node in nodes if node in answers.ends] or nodes
+    shared = set.intersection(*({fault.part for fault in faults[node]} for node in ended))
+    shared = {part for part in shared if not part.startswith(OF_ONE)}
+    common += [fault for fault in faults[ended[0]] if fault.part in shared]
+    faults = {node: [fault for fault in each if fault.part not in shared] for node, each in faults.items()}
+    return {node: list(dict.fromkeys(each)) for node, each in {"": common, **faults}.items() if each}
+
+
+def _of_node(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
+    """Yield what is wrong with a node by itself."""
+    end = answers.ends.get(node)
+    if end is None and node in answers.failed:
+        yield Fault("start", f"the check failed: {answers.failed[node]}")
+    elif end is None and answers.late and answers.ends:
+        yield Fault("start", f"no answer within {SILENT_S} s")
+    ahead = answers.ahead.get(node, 0) - statistics.median(answers.ahead.values() or [0])
+    if abs(ahead) > CLOCK_S:
+        yield Fault("clock", f"is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}")
+    if end is None:
+        return
+    yield from (Fault(*fault) for fault in end["bad"])
+    for pid, job, name in end["left"]:
+        if running is not None and job not in running:
+            yield Fault("left over", f"process {pid} ({name}) of job {job} keeps a CPU busy")
+
+
+def unreached(answers: Answers) -> Iterator[tuple[str, str]]:
+    """Yield nodes that others don't reach, or that reach no others; "" where two may be at fault."""
+    ring = sorted(answers.places)
+    tried = {(node, other) for node in ring if node in answers.ends for other in targets(node, ring)}
+    lost = {(node, other) for node, other in tried if other in answers.ends[node]["lost"]}
+    named = set()
+    for node in ring:
+        for side, says in ((1, "is not reached by"), (0, "does not reach")):
+            ways = {way for way in tried if way[side] == node}
+            if len(ways) > 1 and ways <= lost and node not in named:
+                named.add(node)
+                yield node, f"{says} {', '.join(sorted(way[1 - side] for way in ways))}"
+    for node, other in sorted(lost):
+        if not {node, other} & named:
+            yield "", f"{node} does not reach {other}"
+
+
+# --- What follows ---
+
+
+def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, took: str) -> None:
+    """Print what was found, and for whom it is."""
+    bad = [node for node in faults if node]
+    many = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
+    verdict = f"{', '.join(bad)}: not fit" if bad else "not ready" if faults else "ready"
+    print(f"Preflight of {many} in {took}: {verdict}", flush=True)
+    left = {tuple(fault) for end in answers.ends.values() for fault in end["unchecked"]}
+    for part, what in sorted(left):
+        print(f"  not checked: {part}: {what}", flush=True)
+    if faults and not answers.ends:
+        for line in answers.messages[-20:]:
+            complain(f"  {line}")
+    if bad:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        why = ", ".join(f"{node}: {part} {what}" for node in bad for part, what in faults[node])
+        complain(f"  for a ticket: job {os.environ.get('SLURM_JOB_ID', '')}, {when}: {why}")
+    for node, each in faults.items():
+        fix = f"--exclude={','.join(bad)}" if node else "all nodes have it: no other nodes help"
+        for part, what in each:
+            complain(f"error: {UserError(f'preflight: {node or MANY}: {part}: {what}', fix=fix)}")
+
+
+def left_out_before(folder: Path, job: str) -> list[list[str]]:
+    """Return the nodes that earlier starts of this job have left out, a list for each."""
+    with contextlib.suppress(OSError):
+        record = parse(read_small(folder / RECORD))
+        return record.get("excluded", []) if record.get("job") == job else []
+    return []
+
+
+def leave_out(task: str, job: str, bad: Sequence[str], before: list[list[str]]) -> list[list[str]]:
+    """Requeue the job without these nodes; `task`: its name for scontrol, which differs in an array."""
+    if len(before) >= MOST_STARTS:
+        complain(f"preflight: {MOST_STARTS} starts have left nodes out: not again")
+        return before
+    known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job))
+    names = ",".join([*([known[1]] if known else []), *bad])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which Slurm ends this start; the script ignores it too
+    for command in (["requeue", task], ["update", f"jobid={task}", f"excnodelist={names}"]):
+        done = subprocess.run(["scontrol", *command], capture_output=True, text=True, check=False)
+        if done.returncode:  # an update works only once the job is back in the queue
+            complain(f"preflight: can't leave {names} out: {done.stderr.strip()}")
+            return before
+    print(f"Requeueing without {names}", flush=True)
+    return [*before, [*bad]]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
