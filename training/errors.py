@@ -9,6 +9,7 @@ import traceback
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
+HANGS = 68  # a rank hung, and the job was to end then
 BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is not fit, and the training has not begun
 PREEMPTED = 75  # EX_TEMPFAIL there: stopped and saved, can be started again
 MORE_MEMORY = "--accumulate 2, a smaller batch, --activation-checkpointing; in the validation --eval-batch"

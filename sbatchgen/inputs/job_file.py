@@ -72,6 +72,11 @@ class _CommonKeys:
     resume_args: tuple[Argument, ...] | None = list_key(
         "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
     )
+    hang: Literal["report", "stop", "requeue"] | None = training_key(
+        "When a rank hangs: only say which (report), end the job (stop), or start it again from its newest "
+        "checkpoint (requeue). [default: report]",
+        metavar="report|stop|requeue",
+    )
     metrics: LinePattern | None = training_key(
         "What your own trainer prints of its loss: a regular expression with groups, as (?P<loss>[0-9.]+).",
         metavar="REGEX",

@@ -81,6 +81,7 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
 
 def _common(resolved: ResolvedJob) -> dict[str, str]:
     exports = COMMON_ENV | (NO_USER_PACKAGES if resolved.hides_user_packages else {})
+    exports |= {"HANG": resolved.hang} if resolved.hang else {}
     if resolved.programs:  # each has its own CPUs
         return exports | resolved.runtime.exports(resolved)
     if resolved.profile.scheduler != "none" and not _shares_whole_nodes(resolved):

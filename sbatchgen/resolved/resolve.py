@@ -47,7 +47,7 @@ _DEFAULTS = {
 }
 # Keys that the resolved job has as they are.
 _SAME = (
-    *("trainer", "data", "run_dir", "checkpoint", "resume", "metrics", "max_restarts", "chain"),
+    *("trainer", "data", "run_dir", "checkpoint", "resume", "metrics", "hang", "max_restarts", "chain"),
     *("requeue_on_timeout", "requeue_on_node_fail", "snapshot_dir", "template"),
 )
 

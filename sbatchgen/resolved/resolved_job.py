@@ -106,6 +106,7 @@ class ResolvedJob:
     checkpoint: str | None
     resume_args: tuple[str, ...]
     metrics: str | None
+    hang: str | None
     launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath

@@ -223,6 +223,26 @@ def test_a_rank_in_a_lock_is_named_beside_a_collective(job: Job) -> None:
     assert 'train.py", line 8 in <module>' in (job.run_dir / "stacks" / "rank-00001.txt").read_text()
 
 
+@pytest.mark.parametrize("act", ["stop", "requeue"])
+def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path, act: str) -> None:
+    source = """
+        import os, threading, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        for step in range(8):
+            if dist.get_rank() == 1 and step == 5:
+                threading.Lock().acquire() and threading.Event().wait()
+            dist.all_reduce(torch.ones(1))
+        os._exit(0)
+    """
+    files = {f"SBATCHGEN_{name.upper()}_FILE": str(tmp_path / name) for name in ("again", "exit")}
+    job.start(source, "torchrun.py", "--standalone", "--nproc-per-node=2", HANG=act, **files)
+    assert job.started[0].wait(HANGS_S)
+    assert (tmp_path / "exit").read_text() == "68\n"
+    assert (tmp_path / "again").exists() == (act == "requeue")
+    assert "hang: 1 of 2 ranks waits in all_reduce" in job.log.read_text()
+    assert "rank 1 on" in job.report()["says"]
+
+
 WAITS = """
     import os, time, torch.distributed as dist
     dist.init_process_group("gloo")

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -19,13 +20,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.errors import complain
+from training.errors import HANGS, complain
 from training.files import CHECKPOINTS, read_small, replace
 from training.hook.sitecustomize import register
 from training.processes import stacks
+from training.processes.jobscript import AGAIN_FILE, ask_again, leave_status
 from training.processes.stop import end_with_parent, ignore_signals
 
 AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable: seconds, or off
+ACT = "HANG"  # the variable: report, stop or requeue
 LONGER, LATE = 3, 8  # times the longest pause so far; times as long: then one may compute, or not answer
 LOOKS, CHANGES = 3, 5  # in a quarter of the time; after which a run has continued: our line is the first
 FOLDER, ASK, REPORT, NAMED = "stacks", "ask", "hang.json", 4  # ranks in the line
@@ -78,6 +81,19 @@ class Watcher:
             _put(self.run_dir / REPORT, json.dumps({"says": says, "time": time.time()}))
             self._changes = 0
             complain(f"hang: {says}; stacks: {self.run_dir / FOLDER}")
+            self._act(os.environ.get(ACT, ""))
+
+    def _act(self, act: str) -> None:
+        """End the training, if the job is to: the launchers end the ranks of other nodes."""
+        if act not in ("stop", "requeue"):
+            return
+        if act == "requeue" and os.environ.get(AGAIN_FILE):
+            ask_again()
+        leave_status(HANGS)
+        complain("hang: the training is ended, and what it has not saved is lost")
+        for pid in self._ranks.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
 
     def _silence(self) -> float:
         """How long nothing has been written into the run folder, or to the log where that is a file."""
