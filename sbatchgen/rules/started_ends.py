@@ -167,7 +167,7 @@ def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
 def _option_as_program(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
         line = done.script.lines[step.line - 1].split() if step.line <= len(done.script.lines) else []
-        if step.command and step.command[0].startswith("-") and step.command[0] == line[0]:
+        if step.command and line and step.command[0].startswith("-") and step.command[0] == line[0]:
             what = f"the script starts '{step.command[0]}' as a program: the line before does not continue"
             yield Hit(done.at(step.line), what, "end that line with a backslash, and no comment on it")
 

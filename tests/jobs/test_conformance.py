@@ -169,7 +169,8 @@ def found(site: Site, jobs: dict[str, int], name: str) -> dict[tuple[str, str], 
         facts_of_task = json.loads(file.read_text().replace(name, "NAME"))
         env = {key: value for key, value in facts_of_task.pop("env").items() if not differs(key)}
         # Put before the image's own; what the image does not set is still the job's, and occurs twice
-        env["PYTHONPATH"] = ":".join(dict.fromkeys(env["PYTHONPATH"].split(":")))
+        paths = dict.fromkeys(env["PYTHONPATH"].split(":"))
+        env["PYTHONPATH"] = ":".join(path for path in paths if not path.endswith("/training/hook"))
         if "MASTER_PORT" in env:
             env["MASTER_PORT"] = port.get(env["MASTER_PORT"], env["MASTER_PORT"])
         facts |= {(file.stem, key): value for key, value in {**env, **facts_of_task}.items()}

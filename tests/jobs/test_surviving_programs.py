@@ -131,3 +131,4 @@ def test_nothing_is_left(site: Site, jobs: dict[str, str]) -> None:
         return "".join(numbers)
 
     cluster.until(lambda: not running(), "end of all processes of the user")
+    assert not running()

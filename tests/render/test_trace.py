@@ -46,7 +46,7 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
         "runtime/apptainer.sh.j2",
     }  # without a line of their own
     assert seen == {*BUNDLED.rglob("*.j2")} - {
-        BUNDLED / name for name in unseen | {"node_fail.sh.j2", "runtime/own.sh.j2"}
+        BUNDLED / name for name in unseen | {"node_fail.sh.j2", "preflight.sh.j2", "runtime/own.sh.j2"}
     }
 
 

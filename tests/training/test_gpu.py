@@ -386,7 +386,9 @@ def test_a_rank_that_is_stuck_shows_where(trainers: Trainers, own: dict[str, str
     """By the line that its loader is in."""
     flags = ("--dataset", "gpu_own:data", "--model", "gpu_own:plain", "--batch-size", "8", "--workers", "1")
     run_dir = tmp_path / "run"
-    tasks(trainers, (run_dir,) * 2, *flags, env=own | {"HANG_AFTER": "3"})
+    tasks(
+        trainers, (run_dir,) * 2, *flags, env=own | {"HANG_AFTER": "3"}, fresh=True
+    )  # it reads their environ
     wait_for((run_dir / "hang.json").exists, "report")
 
     says = json.loads((run_dir / "hang.json").read_text())["says"]

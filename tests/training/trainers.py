@@ -179,7 +179,11 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 
 def tasks(
-    trainers: Trainers, run_dirs: tuple[Path, ...], *flags: str, env: dict[str, str] | None = None
+    trainers: Trainers,
+    run_dirs: tuple[Path, ...],
+    *flags: str,
+    env: dict[str, str] | None = None,
+    fresh: bool = False,
 ) -> list[subprocess.Popen[str]]:
     """Ranks as srun starts them: no launcher replaces their exit statuses."""
     with socket.socket() as probe:
@@ -189,7 +193,9 @@ def tasks(
         env or {}
     )
     return [
-        trainers.start(run_dir, *flags, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
+        trainers.start(
+            run_dir, *flags, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}, fresh=fresh
+        )
         for rank, run_dir in zip(map(str, range(len(run_dirs))), run_dirs, strict=True)
     ]
 

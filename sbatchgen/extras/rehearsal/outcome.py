@@ -131,7 +131,7 @@ def _name(resolved: ResolvedJob) -> str:
 
 def _programs(start: Start) -> Iterator[Row]:
     """Whether each of several programs has started, was ready, and ended no later than the job."""
-    for program in start["programs"]:
+    for program in start.get("programs", ()):
         detail = {
             "starts": "it ran until the job ended it",
             "ready": "it was ready, and ran until the job ended it",
