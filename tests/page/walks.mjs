@@ -392,6 +392,7 @@ const walks = {
     const text = "programs:\n  server: {command: [python3, serve.py], nodes: 1, ready: {port: '{port}'}}\n  trainer: {mode: ddp, trainer: train.py, nodes: 2, needs: [server], main: true}\n";
     const visit = await Visit.open("#profile=msu&mode=ddp");
     await visit.settled();
+    await visit.page.click("#more > summary");
     await visit.page.click("#several summary");
     await visit.page.$eval(
       "#programs",

@@ -625,6 +625,7 @@ async function restore() {
     if (text !== null) at(id).value = harmful.test(text) ? "" : text;
   }
   at("several").open = several();
+  at("more").open ||= several();
   showFields();
   showCommand();
   open(state.get("tab") === "check" ? "check" : "build");
