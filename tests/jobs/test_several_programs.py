@@ -50,15 +50,15 @@ programs:
     cpus: 1
     grace: {GRACE_S}s
 """
-# A program that is well, or has a fault. Where it crashes, its child is lost to a Slurm without cgroups.
+# A program that is well, or has a fault. A child that outlives it is lost to a Slurm without cgroups, for two minutes.
 PROGRAM = r"""
-name=$1 fault=$2 long=3600
+name=$1 fault=$2 long=120
 [[ $fault != crash* ]] || long=20
 echo "$name on $(hostname) with GPUs $CUDA_VISIBLE_DEVICES"
 [[ $name == client ]] || setsid sleep 20 & # holds the output
 case $fault in
     "crash at start") exit 3 ;;
-    "never ready") sleep 3600 ;;
+    "never ready") sleep 120 ;;
     "crash later") (sleep 4; kill -9 $$) & ;;
     "end too early") (sleep 4; kill -USR1 $$) & trap 'kill $child; exit 0' USR1 ;;
     hang) kill -STOP $$ ;;
@@ -71,7 +71,7 @@ case $name in
     evaluator) [[ $fault == TERM* ]] || trap 'echo evaluated; exit 0' TERM; sleep $long & child=$! ;;
 esac
 wait $child; status=$?
-[[ $fault == TERM* ]] && sleep 3600
+[[ $fault == TERM* ]] && sleep 120
 exit $status
 """
 
