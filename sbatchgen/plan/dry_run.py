@@ -329,11 +329,12 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
     processes = [(each, step.line) for step in done.steps for each in step.processes if not each.container]
     programs = [(process.argv[0], process.cwd, line) for process, line in processes]
     lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *absent(programs)]
-    functions = functions_of(done.script.body)
-    lacked += false_tests(done.trace, functions) if _WAITS in done.script.text else ()
+    if _WAITS in done.script.text:
+        lacked += false_tests(done.trace, functions_of(done.script.body))
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
         return lacked
+    functions = functions_of(done.script.body)
     if not done.ended.limit and (need := false_test(done.trace, functions)):
         lacked.append(need)
     return lacked or [*unset(done, given)] or [*_tested(done, given)]
