@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sbatchgen.adopt.block import Block
-from sbatchgen.adopt.draft import SUBMIT_DIR, Draft
+from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.trainer_arguments import arguments
 from sbatchgen.bash.chain import Tool
 from sbatchgen.job.launches import Launch
+from sbatchgen.resolved.programs import MOST
 from sbatchgen.units import ProgramName
 
-_MOST = 8
 # Options of srun: those of a program's share, and those that change nothing of what starts where.
 _SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
 _SAME = """
@@ -37,7 +37,7 @@ class BackgroundStep(NamedTuple):
 def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
     """Return the steps that become programs; none unless that is certain."""
     launches = [each for each in draft.script.launches if not each.is_helper]
-    if not 2 <= len(launches) <= _MOST or draft.folder != SUBMIT_DIR:
+    if not 2 <= len(launches) <= MOST:
         return []
     steps = []
     for launch in launches:
@@ -46,8 +46,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep
         if block is None or program is None:
             return []
         steps.append(BackgroundStep(launch, block, program))
-    first = steps[0].block.start
-    rest = [each for each in statements if each.start > first and each not in [step.block for step in steps]]
+    rest = _after(steps, statements)
     nodes = sum(step.program["nodes"] for step in steps)
     waits = [command for block in rest for command in block.commands if command.name == "wait"]
     is_certain = nodes == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
@@ -62,13 +61,18 @@ def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Seque
     for (launch, block, program), name in zip(steps, _names(steps), strict=True):
         programs[name] = program
         draft.add(block.lines, "understood", f"program {name}: {launch.program.words[0].text}")
-    for block in statements:
-        if block.start > steps[0].block.start and block not in [step.block for step in steps]:
-            draft.add(block.lines, "dropped", "the job ends with the last of its programs")
+    for block in _after(steps, statements):
+        draft.add(block.lines, "dropped", "the job ends with the last of its programs")
     for option in ("nodes", "ntasks", "ntasks_per_node"):
         draft.options.pop(option, None)
     draft.changed |= {"ntasks", "ntasks-per-node"}
     draft.note(_ENDS)
+
+
+def _after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
+    """Return the other statements after the first step."""
+    ours = [step.block for step in steps]
+    return [block for block in statements if block.start > ours[0].start and block not in ours]
 
 
 def _is_alone(launch: Launch, block: Block) -> bool:

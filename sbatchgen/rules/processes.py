@@ -188,10 +188,10 @@ def _expected(script: JobScript) -> Iterator[Hit]:
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
                 what += f"{has}{' on a node' * (unit != 'node')}: "
                 what += "it waits for more" if wanted > has else "the others are idle, or do the same"
-                yield Hit(script.at_word(word), what, _said(name, word.text, unit))
+                yield Hit(script.at_word(word), what, _in_words_of_slurm(name, word.text, unit))
 
 
-def _said(name: str, word: str, unit: str) -> str:
+def _in_words_of_slurm(name: str, word: str, unit: str) -> str:
     """The number of a program in words of Slurm."""
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"

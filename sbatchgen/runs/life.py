@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 import statistics
-import time as clock
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -52,11 +52,11 @@ class Quiet(NamedTuple):
 def hang(folder: Path, started: float, ended: float | None = None) -> str:
     """Return which rank hangs, as the watcher of a job that ran in this time says; "" without a hang."""
     report = read_object(folder / HANG)
-    says, time = report.get("says"), number(report.get("time"))
-    if not isinstance(says, str) or time is None:
+    says, seen = report.get("says"), number(report.get("time"))
+    if not isinstance(says, str) or seen is None:
         return ""
-    is_its = started - CLOCKS_S <= time and (ended is None or time <= ended + CLOCKS_S)
-    ago = "" if ended is not None else f", seen {in_units(max(0.0, clock.time() - time))} ago"
+    is_its = started - CLOCKS_S <= seen and (ended is None or seen <= ended + CLOCKS_S)
+    ago = "" if ended is not None else f", seen {in_units(max(0.0, time.time() - seen))} ago"
     return f"{HANGS}{one_line(says[:LONGEST])}{ago}" if is_its else ""
 
 

@@ -44,11 +44,8 @@ class Watcher:
         self._is_fixed, self.after_s = bool(after_s), after_s or AFTER_S  # so long nothing must move
         self._ranks: dict[int, int] = {}  # their processes, also of those that have ended
         self._signs: list[tuple[int, ...]] = []
-        self._looked, self._quiet_s, self._next_s = (
-            time.monotonic(),
-            0.0,
-            0.0,
-        )  # the last: when it looks again
+        self._looked = time.monotonic()
+        self._quiet_s = self._next_s = 0.0  # how long nothing has moved; after how long it asks again
         self._changes, self._asked = CHANGES, self._ask_time()  # since its report
 
     def run(self) -> None:
