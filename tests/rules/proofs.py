@@ -554,7 +554,7 @@ _READ = (
         bad=_REFUSED,
         mended="python 2",
         examples=(1, 1),
-        fix=(("task=1", "task=1 --ntasks=2"),),
+        fix=(("task=1", "task=1 --ntasks=2 --nodes=1"),),
     ),
     Proof(
         rule="SB140",
