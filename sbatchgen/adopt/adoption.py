@@ -5,7 +5,7 @@ same, except for what the account lists.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from sbatchgen.adopt.plain import Plain, plain
 from sbatchgen.adopt.remarks import AccountRow, Outcome, Remark, joined
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
@@ -38,7 +39,7 @@ _LOGIN = (
 _NEEDS = ("", ":?", "?")  # operators of expansions that need a value
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Adoption:
     """A script as a job and a profile."""
 

@@ -2,12 +2,12 @@
 
 from bisect import bisect_left
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 from sbatchgen.bash import Assignment, Body, Command, VariableUse
 from sbatchgen.executables.program import programs
+from sbatchgen.frozen import frozen
 from sbatchgen.job.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
@@ -22,7 +22,7 @@ CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | programs("closes")
 _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Block:
     """A statement of a script; several may share a line."""
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
 from sbatchgen.bash import Piece, Word
+from sbatchgen.frozen import frozen
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
 
@@ -22,7 +23,7 @@ _NO_PREFIX = (
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Plain:
     """A script in plain words."""
 

@@ -9,7 +9,7 @@ and the chain continues with the command that it ends in.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from sbatchgen.bash.body import Body, string_body
@@ -17,6 +17,7 @@ from sbatchgen.bash.statement import Command
 from sbatchgen.bash.word import ASSIGNED, Word
 from sbatchgen.executables.command_options import Given, program_name, read_options
 from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
+from sbatchgen.frozen import frozen
 
 DEPTH_MAX = 8  # of shells that shells start
 TOOLS_MAX = 50
@@ -27,7 +28,7 @@ _MAIN = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
 _NAME = re.compile(r"--?[\w-]+=|-\w")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class ToolOption:
     """An option of a tool."""
 
@@ -46,7 +47,7 @@ class ToolOption:
         return replace(self.word, pieces=(*([first._replace(text=text)] if text else []), *rest))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Tool:
     """A tool of a chain."""
 

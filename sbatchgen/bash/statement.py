@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sbatchgen.bash.grammar import EXPANSIONS, Node, names, unfolded
 from sbatchgen.bash.text import Placed, ShellText
 from sbatchgen.bash.word import ASSIGNED, Word, word
+from sbatchgen.frozen import frozen
 
 DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
 TESTS = frozenset(("test_command", "compound_statement"))
@@ -68,7 +69,7 @@ class Redirect(NamedTuple):
     target: Word | None  # the file, the descriptor, the string of <<< or the delimiter of <<
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Assignment(Placed):
     """A variable that gets a value. Lines and columns count from 1."""
 
@@ -92,7 +93,7 @@ class Assignment(Placed):
         return None if self.word is None or self.append else self.word.value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class VariableUse(Placed):
     """An expansion of a variable. Lines and columns count from 1."""
 

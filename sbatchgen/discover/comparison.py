@@ -1,7 +1,7 @@
 """A profile compared with its cluster: what is stale, and what is new."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from sbatchgen.discover.entries import Entry, lines
@@ -9,6 +9,7 @@ from sbatchgen.discover.facts import facts
 from sbatchgen.discover.slurm_answers import LiveCluster
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.quoting import first_names
@@ -29,7 +30,7 @@ _CHOICES = ("default_partition", "cpus_per_gpu")  # the staff choose these, what
 _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
-@dataclass(frozen=True)
+@frozen()
 class Difference:
     """A key with another value than the cluster has."""
 
@@ -62,7 +63,7 @@ def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Differ
     return [row for row in [*rows, *gone] if row.at or row.path not in hidden]
 
 
-@dataclass(frozen=True)
+@frozen()
 class _Comparison:
     profile: Document[Profile]
     live: Profile

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import visible
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*(?::[A-Za-z0-9_./@%+=-]+)*")
@@ -14,7 +14,7 @@ _OTHER = re.compile(r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IG
 _MOST = 300  # characters of a comment
 
 
-@dataclass(frozen=True)
+@frozen()
 class Entry:
     """A key and its value, with comments; only comments if the key is empty."""
 

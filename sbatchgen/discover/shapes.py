@@ -3,9 +3,10 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm.gpu_nodes import of_node
 from sbatchgen.slurm.node import SlurmNode
 
@@ -15,7 +16,7 @@ ALIKE = 1.05  # how much memory differs within a kind: slurmd -C prints another 
 _UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Shape:
     """What a node has, memory and disk in MiB."""
 

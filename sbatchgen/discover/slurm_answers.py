@@ -5,10 +5,10 @@ import platform
 import pwd
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer_if_any
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LiveCluster:
     """A cluster as Slurm describes it to this user."""
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.executables.command_options import program_name, read_options
 from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS
+from sbatchgen.frozen import frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEFAULT_PORT = "29500"  # of torchrun and deepspeed
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LauncherCall:
     """A call of a launcher, in a script or as it was started."""
 

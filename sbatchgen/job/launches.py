@@ -9,13 +9,13 @@ Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; tor
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from sbatchgen.bash import Body, Command, Piece, Word, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
+from sbatchgen.frozen import frozen
 from sbatchgen.resolved.resource_request import Amounts, ResourceRequest
 from sbatchgen.runtimes import RUNTIMES
 
@@ -37,7 +37,7 @@ _ENVIRONMENT = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Launch:
     """A command that starts programs."""
 

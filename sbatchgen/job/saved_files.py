@@ -3,14 +3,15 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from sbatchgen.frozen import frozen
 
 # Calls that save, of torch, safetensors, transformers, numpy, joblib and keras.
 _CALLS = frozenset(("save", "save_file", "save_model", "save_pretrained", "save_weights", "savez", "dump"))
 _MODEL = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
 
 
-@dataclass(frozen=True)
+@frozen()
 class SavedFile:
     """A file that is always the same, and the option of the program that names another, or ""."""
 

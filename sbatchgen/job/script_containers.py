@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import LAUNCHERS
 from sbatchgen.finding import Place
+from sbatchgen.frozen import frozen
 from sbatchgen.job.known_options import PYXIS_NAMES
 from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
@@ -18,7 +18,7 @@ PULLED = re.compile(r"(?:docker|oras|library|shub)://")
 Use = tuple[str, str, Place]  # of an option: its name, its value and where
 
 
-@dataclass(frozen=True)
+@frozen()
 class Container:
     """A container that a script starts."""
 

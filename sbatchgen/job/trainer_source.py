@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.executables.word_table import rows
+from sbatchgen.frozen import frozen
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
 
@@ -57,7 +58,7 @@ _OTHER_RANKS = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen()
 class TrainerSource:
     """A trainer and the modules beside it."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from sbatchgen import __version__
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Edit, Finding, Severity
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import first_names, visible
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -20,7 +20,7 @@ _WIDTH = 100  # of a script's line as it is quoted
 Style = Callable[[str, str], str]
 
 
-@dataclass(frozen=True)
+@frozen()
 class Located:
     """A finding, the file that it is in, and the line of the file that it is about."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding, Severity
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Settings:
     """What counts for all files of a call."""
 

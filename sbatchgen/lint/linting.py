@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from sbatchgen import text_table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
 from sbatchgen.finding import Finding, Severity
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, formats, shellcheck
 from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
@@ -28,7 +29,7 @@ PAGES_MAX = 2  # with their numbers of findings: a summary has five lines at mos
 MANY = 100  # files from which on it pays to start processes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Outcome:
     """What a call of `lint` gives."""
 
@@ -39,7 +40,7 @@ class Outcome:
     status: int  # the exit status
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Checked:
     """The findings of a file, and the change that --fix or --diff makes of them."""
 
@@ -51,7 +52,7 @@ class Checked:
     is_document: bool = False
 
 
-@dataclass(frozen=True)
+@frozen()
 class Task:
     """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
 

@@ -9,12 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, near_file
 from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.wrong_file import mistaken
 from sbatchgen.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
@@ -38,7 +38,7 @@ _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!
 _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Source:
     """A script and where it is."""
 

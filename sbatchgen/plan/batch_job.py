@@ -5,9 +5,10 @@ Source: jobs on Slurm 22.05 and 26.05 (tests/plan); sbatch(1), OUTPUT ENVIRONMEN
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbatchgen.errors import DocumentError
+from sbatchgen.frozen import frozen
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.step import GPU_VARIABLES, counts, node_list
 from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest
@@ -20,7 +21,7 @@ _LATER = "23.02"
 _SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a job has
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Grant:
     """What a job holds."""
 

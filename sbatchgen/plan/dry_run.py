@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.finding import Place
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.batch_job import Grant
@@ -101,7 +102,7 @@ class Given(NamedTuple):
     status: int = 0  # the exit status of each program that the script starts
 
 
-@dataclass(frozen=True)
+@frozen()
 class DryRun:
     """What a script would start."""
 

@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import PurePath
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.trust import temporary_folder
 from sbatchgen.plan.copies import copy, needs_copy
 
@@ -24,7 +25,7 @@ _MOST_ENTRIES = 1000  # of a folder whose links are followed
 _PATH = re.compile(r"(?<![\w.:/}])(?:/[\w.+@=-]+)+", re.ASCII)
 
 
-@dataclass(frozen=True)
+@frozen()
 class Sight:
     """What is shown, with a layer in memory over it."""
 

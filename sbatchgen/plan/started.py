@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.executables.command_options import Given, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, commands, programs
+from sbatchgen.frozen import frozen
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.step import GPU_VARIABLES, number_of
 from sbatchgen.sandbox.box import PLACE
@@ -31,7 +32,7 @@ class Taken(NamedTuple):
     gpus: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class StartRecord:
     """The start of a program, as its stand-in saw it."""
 
@@ -80,7 +81,7 @@ class StartRecord:
         return (*self.environment.get("__plan_needs", "").split(), "", "", "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class StartedProcess:
     """A process that a job would start."""
 
@@ -95,7 +96,7 @@ class StartedProcess:
     container: str  # the image that it runs in; "" for no container
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Step:
     """A step of srun, or a program that the batch script starts itself."""
 
@@ -115,7 +116,7 @@ class Step:
         return self.command[0] == "srun"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class StartedLauncher(LauncherCall):
     """A process that is a launcher of PyTorch."""
 

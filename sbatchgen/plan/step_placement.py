@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.started import StartRecord, Taken
 from sbatchgen.plan.step import LATER
@@ -33,7 +33,7 @@ def placements(
     }
 
 
-@dataclass(frozen=True)
+@frozen()
 class _Placed:
     """A step where it runs: what it takes of each node, and its GPUs there."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -18,6 +18,7 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
 from sbatchgen.errors import DocumentError
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.search import bundled
 from sbatchgen.render.render import environment_of, fill, finish
 from sbatchgen.resolved.request import Request
@@ -29,7 +30,7 @@ _MARK = re.compile(r"\0([^\0]*)\0")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
-@dataclass(frozen=True)
+@frozen()
 class TemplateLine:
     """Where a line of the script came from."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, Origin
@@ -47,7 +48,7 @@ MATTER = (
 DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Setting:
     """A value of a resolved job, and where it was set."""
 

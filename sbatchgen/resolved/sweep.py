@@ -7,11 +7,11 @@ import io
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sbatchgen.errors import CommandLineError, DocumentError, near_file
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import numbers_as_text
 from sbatchgen.units import Argument
 
@@ -27,7 +27,7 @@ _RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
-@dataclass(frozen=True)
+@frozen()
 class Sweep:
     """The points of a sweep: the values that each parameter has at each point."""
 
@@ -77,7 +77,7 @@ class Sweep:
         return out.getvalue()
 
 
-@dataclass(frozen=True)
+@frozen()
 class SweepArray:
     """An array of a sweep."""
 
@@ -95,7 +95,7 @@ class SweepArray:
         return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
 
 
-@dataclass(frozen=True)
+@frozen()
 class Range:
     """All numbers from `low` to `high`, both included."""
 

@@ -1,9 +1,10 @@
 """What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbatchgen import quoting
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.quoting import counted
 from sbatchgen.render import launch
@@ -16,7 +17,7 @@ _SHOWN = 3  # rows of nodes: more are alike, but for their numbers
 _WIDTH = 100  # of a line of the command
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class NodeStarts:
     """What starts on a node, or on each of several that are alike; None for what is not known."""
 
@@ -30,7 +31,7 @@ class NodeStarts:
     cpus: int | None  # CPUs that the job gets of each node
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ProgramStarts:
     """What starts of one of several programs."""
 
@@ -47,7 +48,7 @@ class ProgramStarts:
     command: str  # what a task runs, as in the script
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Starts:
     """What starts where."""
 

@@ -1,7 +1,8 @@
 """What a job asks Slurm for, beside what a node has, and what that costs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import promises_restarts
 from sbatchgen.resolved.resolved_job import ResolvedJob
@@ -9,7 +10,7 @@ from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.units import Weights
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Amount:
     """What the job gets of a node, and what the node has."""
 
@@ -22,7 +23,7 @@ class Amount:
         return self.given / self.of if self.given is not None and self.of else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Allocation:
     """What Slurm is asked for; GPUs, shards, CPUs and memory are of each node."""
 
@@ -41,7 +42,7 @@ class Allocation:
     gpu_memory_mib: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Cost:
     """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU.
 

@@ -6,9 +6,10 @@ None stands for what is not known or does not apply.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbatchgen.finding import Finding
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import fate, promises_restarts
@@ -29,7 +30,7 @@ FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
 _POINT = re.compile(r"    \d+\) (?:param|point_args)=\(")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Part:
     """A section of the script: its title, and its first and last line, counted from 1."""
 
@@ -38,7 +39,7 @@ class Part:
     last: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Change:
     """The last submission of the run, and the unified diff since then, "" if nothing changed."""
 
@@ -48,7 +49,7 @@ class Change:
     diff: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JobSummary:
     """What runs, and its folders; data and resume are None where your own trainer does not get them.
 
@@ -70,7 +71,7 @@ class JobSummary:
     programs: tuple[str, ...] = ()  # the names of its programs, if it has several
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Cluster:
     """Where it runs; on the day `checked` the profile was last compared with its source `url`."""
 
@@ -85,7 +86,7 @@ class Cluster:
     preemption_grace_s: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Review:
     """All of it."""
 

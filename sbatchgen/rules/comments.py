@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Place
+from sbatchgen.frozen import frozen
 from sbatchgen.rules.rule import Hit, Rules
 
 KINDS = ("disable", "disable-file")
@@ -21,7 +21,7 @@ SB516 SB517 SB607 SB613 SB616 SB618 SB703 SB706 SB707 SB708 SB801 SB807 SB808 SB
 RETIRED = frozenset(_IDS.split())
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Suppression:
     """A rule that a comment turns off."""
 
@@ -31,7 +31,7 @@ class Suppression:
     at: Place  # where the rule is named
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Applied:
     """The comments of a script and what they met."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
+from sbatchgen.frozen import frozen
 
 J = TypeVar("J")  # what a rule judges: a JobScript, a JudgedJob, or any Job
 
@@ -45,7 +45,7 @@ class Hit(NamedTuple):
 Check = Callable[[J], Iterator[Hit]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(eq=False)
 class Rule(Generic[J]):
     """A rule."""
 

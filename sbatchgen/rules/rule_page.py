@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from sbatchgen.frozen import frozen
 
 FOLDER = Path(__file__).parent / "pages"
 PROFILE = FOLDER / "example.yaml"
@@ -24,7 +25,7 @@ _BLOCK = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen()
 class Example:
     """A script or a job, good or bad; `settings` are the words after it."""
 
@@ -34,7 +35,7 @@ class Example:
     settings: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@frozen()
 class Page:
     """All that is said about a rule."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import counted, visible
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runs.points import DONE
@@ -27,7 +28,7 @@ BUSY, IDLE = 0.8, 0.5  # shares of the CPUs
 WAITS, SELDOM = 0.15, 0.05  # shares of the time that go into waiting for data
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Advice:
     """Advice on what to ask for next time; `option` and `value` are "" for advice without a number."""
 
@@ -37,7 +38,7 @@ class Advice:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Report:
     """The cost of a run; None for what is not known."""
 

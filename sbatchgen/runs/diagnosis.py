@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from sbatchgen.errors import Problem, SlurmError
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import word
@@ -54,7 +55,7 @@ class LogLine(TypedDict):
     says: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Diagnosis:
     """The end of a run, and its likely causes."""
 

@@ -7,11 +7,12 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sbatchgen.errors import parse_error_line
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 
 # In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
@@ -61,7 +62,7 @@ class Asks(NamedTuple):
     is_script: bool = False  # whether it is a finished script, and not rendered
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class FailureText:
     """A cause, as failures.yaml explains it."""
 
@@ -83,14 +84,14 @@ class FailureText:
         return by_gpus or (self.fix_script if asks.is_script else "") or self.fix
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class FailureTexts:
     """All of failures.yaml."""
 
     causes: tuple[FailureText, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Failure:
     """A cause of which something was seen."""
 

@@ -12,13 +12,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.errors import Problem, SlurmError, did_you_mean, parse_error_line
 from sbatchgen.finding import Finding
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.flags import parameters
 from sbatchgen.inputs.search import bundled
 from sbatchgen.render import launch
@@ -35,7 +36,7 @@ OTHER_RUN = "start another run: --job-name NAME"
 AFRESH = "start from nothing: --resume off"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Start:
     """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import first_names
 from sbatchgen.resolved.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
@@ -25,7 +25,7 @@ _LESS = re.compile("loss|err|perplexity|ppl|mae|mse|nll|time|seconds", re.IGNORE
 _STOPPED = "75"  # the script's status where the training was stopped with more to do
 
 
-@dataclass(frozen=True)
+@frozen()
 class Point:
     """A point as it is now."""
 
@@ -42,7 +42,7 @@ class Point:
         return self.row is not None
 
 
-@dataclass(frozen=True)
+@frozen()
 class SweepState:
     """A sweep as it is now: the names of its parameters, and its points."""
 

@@ -7,10 +7,10 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.frozen import frozen
 from sbatchgen.units import ProgramName
 
 FOLDER, STATES = "programs", "state"  # in the run folder; the file in it
@@ -23,7 +23,7 @@ _LOG = re.compile(r"([a-z0-9-]+)\.(\d{1,9})\.log")
 _NODES = re.compile(r"on (\S+) (.+)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ProgramState:
     """A program in the last state that the script of its job has reported."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from sbatchgen.frozen import frozen
 from sbatchgen.runs.events import CONFIG, PLACES, STATUS, count, number, read_object, some_events
 from sbatchgen.runs.metrics import log_events
 from sbatchgen.runs.record import Record
@@ -24,7 +25,7 @@ COSTS = {
 _STATES = ("running", "preempted", "done", "failed")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Progress:
     """The progress of a training; None or "" for what the folder does not say."""
 

@@ -12,11 +12,11 @@ import json
 import re
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__, files
+from sbatchgen.frozen import frozen
 from sbatchgen.resolved.resolved_job import one_at_a_time
 from sbatchgen.sbatch.array import indices
 from sbatchgen.units import is_utf8
@@ -30,7 +30,7 @@ _FILE = re.compile(r"job-([0-9]{1,19}|[0-9]{8}-[0-9]{6}(?:-[0-9]{1,9})?)\.json")
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ResolvedValue:
     """A value of a resolved job, and where it was set, as `explain` shows them."""
 
@@ -40,7 +40,7 @@ class ResolvedValue:
     at: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Code:
     """The code that a job runs."""
 
@@ -59,7 +59,7 @@ class Code:
         return f"commit {self.commit[:12]}{', with changes' if self.dirty else ''}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Process:
     """A run without Slurm: its process group."""
 
@@ -69,7 +69,7 @@ class Process:
     boot: str  # the machine's start, as Linux names it
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Record:
     """A submission that was accepted."""
 

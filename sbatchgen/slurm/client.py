@@ -5,9 +5,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sbatchgen.errors import SbatchgenError, SlurmError
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import word
 
 QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
@@ -28,7 +28,7 @@ class PrivateDataError(SlurmError):
     """Slurm keeps it from users: PrivateData of slurm.conf(5)."""
 
 
-@dataclass(frozen=True)
+@frozen()
 class Output:
     """The output of a command of Slurm."""
 

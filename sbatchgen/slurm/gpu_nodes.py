@@ -9,8 +9,8 @@ other job starts there.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.node import SlurmNode
@@ -30,7 +30,7 @@ MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
 ShardsOfJobs = Mapping[tuple[str, int], int]  # in use on a node's GPU, as its jobs say
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Gpu:
     """A GPU of a node."""
 
@@ -47,7 +47,7 @@ class Gpu:
         return 0 if self.taken or self.shards_used is None else max(0, self.shards - self.shards_used)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class GpuNode:
     """A node with its GPUs."""
 
@@ -56,7 +56,7 @@ class GpuNode:
     numbered: bool  # whether Slurm says which GPUs are taken, not only how many
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class GpuCount:
     """GPUs of a type: in use, shared, free or unavailable."""
 

@@ -7,8 +7,8 @@ Source of the lines: node_info.c of Slurm 20.11 to 26.05.
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.node_gres import NodeGres, node_gres
@@ -27,7 +27,7 @@ def _flags(printed: str) -> frozenset[str]:
     return frozenset(flags | {"NOT_RESPONDING"} if "*" in printed else flags)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class SlurmNode:
     """A node as the controller knows it; memory is in MiB."""
 

@@ -5,8 +5,8 @@ What a job asks for is read by sbatch/gres.py. Source of the shapes: gres.c of S
 
 import functools
 import re
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.gres import amount
 from sbatchgen.slurm.printed import count, limit, text
 
@@ -15,7 +15,7 @@ _DETAIL = re.compile(r"\(([^()]*)\)$")
 _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class NodeGres:
     """Resources of one name and type on a node: all resources, the used or the drained ones."""
 

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.printed import count, limit, names, pairs, seconds, text
@@ -19,7 +19,7 @@ def _allowed(printed: str) -> tuple[str, ...]:
     return () if printed == "ALL" else names(printed)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class SlurmPartition:
     """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set"."""
 

@@ -7,10 +7,10 @@ for older ones.
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import of_cluster, query
 from sbatchgen.slurm.printed import count, exit_status, seconds, text, time
 from sbatchgen.slurm.state import State, state
@@ -35,7 +35,7 @@ _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", r
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SlurmJob:
     """A job, a task of an array, or all tasks of an array that still wait, as squeue or sacct knows it."""
 

@@ -6,16 +6,17 @@ A text that reasons.yaml does not know is passed on as it is.
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 
 Kind = Literal["starts", "never", "person", "ended"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Reason:
     """A reason why a job waits, or how it ended."""
 
@@ -26,7 +27,7 @@ class Reason:
     fix: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ReasonTexts:
     """All of reasons.yaml."""
 

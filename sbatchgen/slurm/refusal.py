@@ -6,16 +6,16 @@ A site's own plugin may say anything: a text that refusals.yaml does not know is
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import Problem
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.sbatch.reader import Script
 
 
-@dataclass(frozen=True)
+@frozen()
 class OptionSource:
     """An option of the job, its value, and where it was written."""
 
@@ -28,7 +28,7 @@ class OptionSource:
         return f"{text} ({self.at})" if self.at else text
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Refusal:
     """A refusal of a job by Slurm."""
 
@@ -44,7 +44,7 @@ class Refusal:
         return Problem(what, ", ".join(map(str, self.options)), self.fix)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Answer:
     """The answer of `sbatch --test-only`."""
 
@@ -56,7 +56,7 @@ class Answer:
     refusals: tuple[Refusal, ...] = ()  # why Slurm would refuse the job
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RefusalText:
     """A text of Slurm's, as refusals.yaml explains it."""
 
@@ -67,7 +67,7 @@ class RefusalText:
     general: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RefusalTexts:
     """All of refusals.yaml."""
 

@@ -1,14 +1,14 @@
 """The reservations of a live cluster: `scontrol show reservation`."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import answer_if_any
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.printed import names, pairs, text, time
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class SlurmReservation:
     """A reservation as the controller knows it."""
 

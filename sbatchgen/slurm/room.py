@@ -5,8 +5,8 @@ back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from sbatchgen.frozen import frozen
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.sbatch.hostlist import hosts
@@ -18,7 +18,7 @@ from sbatchgen.slurm.printed import limit
 from sbatchgen.units import Memory
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Availability:
     """The nodes of a partition on which a job could start now."""
 
@@ -30,7 +30,7 @@ class Availability:
     starts: bool  # whether there is room
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class NodeDemand:
     """The demand of a job on each of its nodes, in a partition."""
 

@@ -2,13 +2,13 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 
 
-@dataclass(frozen=True)
+@frozen()
 class State:
     """A state of a job."""
 
@@ -17,7 +17,7 @@ class State:
     ended: bool = False  # whether the job is over: it has no processes, and Slurm does nothing more for it
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class StateTexts:
     """All of states.yaml, by the names of states; `nodes`: by flags of nodes that take no jobs."""
 

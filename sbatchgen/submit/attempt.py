@@ -8,10 +8,10 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.errors import SbatchgenError, SlurmError
+from sbatchgen.frozen import frozen
 from sbatchgen.slurm import client, printed
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.queue import find_job
@@ -42,7 +42,7 @@ class LostError(SlurmError):
     """It is not known whether the job was submitted."""
 
 
-@dataclass(frozen=True)
+@frozen()
 class Accepted:
     """A job that Slurm has accepted: its id, its cluster if sbatch named it, and what sbatch said."""
 

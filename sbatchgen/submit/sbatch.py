@@ -8,12 +8,13 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.trust import temporary_folder
 from sbatchgen.quoting import word
 from sbatchgen.runs import index as run_index
@@ -39,7 +40,7 @@ class TooManyJobsError(SlurmError):
     """The user or account has as many jobs as a limit allows; most likely so where Slurm names no limit."""
 
 
-@dataclass(frozen=True)
+@frozen()
 class SubmittedRun:
     """A job that Slurm has accepted, its record, its folder, and whether the index has it."""
 

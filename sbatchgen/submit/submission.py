@@ -1,10 +1,10 @@
 """A script with its review: `rendered` and `finished` make it, `sbatch` and `local` send it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.frozen import frozen
 from sbatchgen.review.review import Review
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.snapshot import Snapshot
@@ -12,7 +12,7 @@ from sbatchgen.sbatch.reader import Script
 from sbatchgen.slurm.refusal import OptionSource
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Submission:
     """A script about to be submitted."""
 

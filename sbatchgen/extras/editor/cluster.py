@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.completion import names_of
 from sbatchgen.inputs.document import Document, as_data
 from sbatchgen.inputs.options import VALUES
@@ -22,7 +22,7 @@ MOST = 8  # partitions of which a limit is shown
 LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ClusterFacts:
     """A profile, and where each of its keys is written."""
 

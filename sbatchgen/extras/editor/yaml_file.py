@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, is_dataclass
+from dataclasses import Field, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from sbatchgen.extras.editor import script_file as scripts
@@ -10,6 +10,7 @@ from sbatchgen.extras.editor.answers import Choice, Choices, Note, starting
 from sbatchgen.extras.editor.cluster import ClusterFacts
 from sbatchgen.extras.editor.cursor import ITEM, cursor
 from sbatchgen.extras.editor.option_meanings import meanings
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.start_settings import ModeSettings
@@ -24,7 +25,7 @@ _OF_RULES = ("policies", "severity")
 _OF_OPTIONS = (SbatchOptions, ModeSettings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class YamlFile:
     """A job or a profile."""
 

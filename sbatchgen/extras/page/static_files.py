@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from sbatchgen import __version__
 from sbatchgen.errors import DocumentError
 from sbatchgen.extras.page.form import model
 from sbatchgen.extras.page.site import FILES, Site, strings_of
+from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
@@ -33,7 +33,7 @@ _SECONDS = 600
 PackedFile = tuple[str, str, bool]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PageParts:
     """What a page is made of."""
 

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.extras.rehearsal.tasks import MEMORY, STEPS
+from sbatchgen.frozen import frozen
 from sbatchgen.plan.step import PLACE
 from sbatchgen.runs.events import EVENTS, events
 from sbatchgen.runs.metrics import line_events
@@ -35,7 +36,7 @@ _MOST_CROWDED = 4.0
 _MOST_OF_LOG = 40_000  # characters of a start's log that are reported
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PlayedJob:
     """The job that is played."""
 

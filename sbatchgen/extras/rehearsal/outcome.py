@@ -1,11 +1,11 @@
 """What a rehearsal proved: a row for each thing that was tried."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from sbatchgen.extras.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.extras.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
+from sbatchgen.frozen import frozen
 from sbatchgen.job.trainer_source import PAGE
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import in_bytes, in_seconds
@@ -16,7 +16,7 @@ NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
 _CUBLAS, _CONTEXT, _KEPT = 96 << 20, 750 << 20, 0.16
 
 
-@dataclass(frozen=True)
+@frozen()
 class Row:
     """A thing that was tried."""
 

@@ -11,13 +11,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import FitError
 from sbatchgen.executables.program import programs
 from sbatchgen.extras.rehearsal.controller import PlayedJob
+from sbatchgen.frozen import frozen
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.batch_job import JOB_ID, Grant, grant
 from sbatchgen.plan.dry_run import facts_of_steps
@@ -53,7 +54,7 @@ done
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Rehearsal:
     """What a rehearsal showed."""
 

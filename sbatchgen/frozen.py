@@ -1,0 +1,51 @@
+"""Classes of values that do not change: dataclasses that cost a start of the command little."""
+
+from dataclasses import dataclass, field, fields
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import dataclass_transform
+
+    _Kind = TypeVar("_Kind", bound=type[Any])
+
+    @dataclass_transform(frozen_default=True, field_specifiers=(field,))
+    def frozen(*, kw_only: bool = False, slots: bool = False, eq: bool = True) -> Callable[[_Kind], _Kind]:
+        """Make a class a dataclass whose values do not change, which only mypy checks."""
+
+else:
+
+    def frozen(*, kw_only: bool = False, slots: bool = False, eq: bool = True) -> Any:
+        """Make a class a dataclass, and compile its __init__ alone: six functions take 0.35 ms a class."""
+
+        def made(kind: Any) -> Any:
+            if eq:
+                kind.__eq__, kind.__hash__ = _equal, _hash
+            if "__repr__" not in vars(kind):
+                kind.__repr__ = _repr
+            return dataclass(eq=False, repr=False, kw_only=kw_only, slots=slots)(kind)
+
+        return made
+
+
+@cache
+def _values(kind: Any) -> Any:
+    """Return the function that gets what two values of a class are compared by."""
+    return attrgetter(*(one.name for one in fields(kind) if one.compare), "__class__")
+
+
+def _equal(self: Any, other: object) -> Any:
+    kind: Any = self.__class__
+    return _values(kind)(self) == _values(kind)(other) if isinstance(other, kind) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self.__class__)(self))
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
