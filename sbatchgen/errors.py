@@ -61,6 +61,10 @@ class DocumentError(SbatchgenError):
     exit_status = 3
 
 
+class NoSandboxError(DocumentError):
+    """This machine allows no sandbox for a script."""
+
+
 class FitError(SbatchgenError):
     """The job does not fit the cluster."""
 

@@ -8,12 +8,14 @@ import marshal
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from sbatchgen.executables.program import PROGRAMS, commands, programs
@@ -59,6 +61,7 @@ _STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "con
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _CALLED = frozenset(("date", "openssl", "sleep"))  # by their stand-ins
 _COVERED = ("/usr/bin", "/usr/local/bin")
+_FEW = 3  # files over those of a folder that are mounted one by one
 # What step.py loads of this package; the reader of host lists with `units` only where it needs that.
 _OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
@@ -171,6 +174,7 @@ def dry_run(
     workdir = _absolute(script.option("chdir"), folder)
     box = _box(script, grant, home=home, workdir=workdir, see=see)
     with ExitStack() as copies:
+        box = box._replace(laid=_laid(box.over, copies))
         sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user)
         return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
 
@@ -246,6 +250,21 @@ def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Seque
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
         over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
     )
+
+
+def _laid(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
+    """Write the files for folders that get many, laid over these at once: a mount each takes 0.2 ms."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - TMPDIR may take no layer
+    laid: dict[str, str] = {}
+    for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
+        if count > _FEW:
+            laid[folder] = copies.enter_context(TemporaryDirectory(prefix="sbatchgen-", dir=memory))
+    for path, (data, mode) in over.items():
+        folder, _, name = path.rpartition("/")
+        if folder in laid:
+            Path(laid[folder], name).write_bytes(data)
+            Path(laid[folder], name).chmod(mode)
+    return laid
 
 
 def _covered() -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError
 from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
 from sbatchgen.inputs.profile import Profile
@@ -17,7 +17,6 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.plan.dry_run import MANY, DryRun, Given, dry_run
-from sbatchgen.sandbox.box import NoSandboxError
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given

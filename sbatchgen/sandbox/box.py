@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
@@ -20,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Literal, NamedTuple, cast
 
-from sbatchgen.errors import DocumentError
+from sbatchgen.errors import NoSandboxError
 from sbatchgen.sandbox import seccomp
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
@@ -33,7 +32,6 @@ lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl prof
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
 _DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-_FEW = 3  # files over a folder that are mounted one by one
 _ENTRIES = 2000  # of a folder that are shown one by one
 _START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
@@ -60,6 +58,9 @@ class Box(NamedTuple):
     readable: Sequence[str] = ()  # paths that are shown read-only, outer ones first
     files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
     over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over files of the system
+    laid: Mapping[
+        str, str
+    ] = {}  # folders with many of these, and for each one of the machine that holds them
     writable: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
     devices: Sequence[str] = ()  # beside /dev/null and its like
     network: Literal["loopback", "machine"] = "loopback"
@@ -78,17 +79,15 @@ class Ended(NamedTuple):
     cpu: float = 0.0  # seconds of processors
 
 
-class NoSandboxError(DocumentError):
-    """This machine allows no sandbox."""
-
-
 def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     """Run a program in a sandbox to its end, or raise NoSandboxError where this machine allows none."""
-    began, problem = time.monotonic(), ""
+    began, problem, python = time.monotonic(), "", os.path.realpath(sys.executable)
+    if python in map(os.path.realpath, box.over):
+        python = f"{PLACE}/interpreter"
     for layers in (True, False):  # some file systems, such as Lustre, allow no layer over their folders
         with ExitStack() as opened:
-            words, numbers = _words(box, opened, layers=layers)
-            task = _memory_file(opened, _task(argv, environment, box, layers=layers))
+            words, numbers = _words(box, opened, python, layers=layers)
+            task = _memory_file(opened, _task(argv, environment, box, python, layers=layers))
             errors = _memory_file(opened, b"")
             process = subprocess.Popen(
                 words, stdin=task, stdout=subprocess.PIPE, stderr=errors, env={}, pass_fds=numbers
@@ -155,13 +154,15 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
     return number
 
 
-def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, layers: bool) -> bytes:
+def _task(
+    argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str, *, layers: bool
+) -> bytes:
     """Return what the first process in the sandbox gets: its code, and what it does."""
     folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
     counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]  # processes of the sandbox alone
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
-        "files": {**folders, f"{PLACE}/python": (os.fsencode(_python(box)), 0o644), **box.files},
+        "files": {**folders, f"{PLACE}/python": (os.fsencode(python), 0o644), **box.files},
         "place": PLACE, "tasks": (2, 16)[box.trusts] * box.limits.processes * counts,
         "in_memory": ["/", *[*box.shown][:layers]],  # all layers are on one file system
     }  # fmt: skip
@@ -169,49 +170,30 @@ def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, *, laye
     return marshal.dumps((loader.get_code("inside"), facts))
 
 
-def _python(box: Box) -> str:
-    python = os.path.realpath(sys.executable)
-    return f"{PLACE}/interpreter" if python in map(os.path.realpath, box.over) else python
-
-
-def _words(box: Box, opened: ExitStack, *, layers: bool) -> tuple[list[str], list[int]]:
+def _words(box: Box, opened: ExitStack, python: str, *, layers: bool) -> tuple[list[str], list[int]]:
     """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
     if not (filtered := seccomp.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
     numbers = [*(number for parts in box.shown.values() for number in parts), _memory_file(opened, filtered)]
-    line = [_program(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    line += ["--unshare-cgroup-try", *["--unshare-net"] * (box.network != "machine"), "--cap-drop", "ALL"]
-    line += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", box.hostname]
-    line += ["--seccomp", str(numbers[-1]), "--size", str(box.limits.memory), "--tmpfs", "/", *_of_system()]
-    line += _devices((*_DEVICES, *box.devices), opened)
+    line = [_program(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
+    line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
+    line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
+    line += ["--tmpfs", "/", *_of_system(), *_devices((*_DEVICES, *box.devices), opened)]
     for path, parts in box.shown.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
         line += [*sources, "--tmp-overlay", path] if layers else _entries(path, parts[0])
     for path in (sys.base_prefix, *box.readable):  # this Python starts the program
         if not any(f"{path}/".startswith(f"{place}/") for place in (*box.shown, "/usr")):
             line += ["--ro-bind-try", path, path]
-    counts = Counter(map(os.path.dirname, box.over))
-    crowded = [folder for folder, count in counts.items() if layers and count > _FEW]
-    line += [word for folder in crowded for word in _over_folder(folder, box.over, opened)]
+    for folder, layer in box.laid.items() if layers else ():
+        line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
     for path, (data, mode) in box.over.items():
-        if os.path.dirname(path) in crowded:
-            continue
-        numbers.append(_memory_file(opened, data))
-        line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
+        if not layers or os.path.dirname(path) not in box.laid:
+            numbers.append(_memory_file(opened, data))
+            line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
     line += [word for path, folder in box.writable.items() for word in ("--bind", folder, path)]
-    line += ["--ro-bind", os.path.realpath(sys.executable), python := _python(box), "--", python]
+    line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
     return [*line, "-I", "-S", "-c", _START], numbers
-
-
-def _over_folder(folder: str, over: Mapping[str, tuple[bytes, int]], opened: ExitStack) -> list[str]:
-    """Return what lays files over those of a folder at once: a mount for each would take 0.2 ms."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - TMPDIR may take no layer
-    layer = opened.enter_context(TemporaryDirectory(prefix="sbatchgen-", dir=memory))
-    for path in (path for path in over if os.path.dirname(path) == folder):
-        (data, mode), file = over[path], Path(layer, os.path.basename(path))
-        file.write_bytes(data)
-        file.chmod(mode)
-    return ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
 
 
 def _of_system() -> Iterator[str]:

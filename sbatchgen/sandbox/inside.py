@@ -119,16 +119,16 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
 
 def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[float, bool, int]:
     """Return CPU seconds, whether a program runs, and bytes; above `limit`, shared ones count once."""
-    times, runs, sizes, size = os.times(), False, {}, 0
+    times, runs, sizes = os.times(), False, {}
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
         if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
             runs = runs or fields[0] in "RD"
             sizes[name] = int(fields[21]) * _PAGE
-    for about in map(os.statvfs, places):
-        blocks, files = about.f_blocks - about.f_bfree, about.f_files - about.f_ffree
-        size += blocks * about.f_frsize + files * _INODE
+    disks = [*map(os.statvfs, places)]
+    size = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in disks)
+    size += sum(each.f_files - each.f_ffree for each in disks) * _INODE
     for name in sizes if sum(sizes.values()) + size > limit else ():
         parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
