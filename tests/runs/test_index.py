@@ -232,7 +232,7 @@ def test_an_index_of_another_shape_is_made_again(
         index.accepted("0a", "8")
         index.refused("0b")
         assert index.begin("0c", tmp_path / "new", "0a", shared=False).name
-        if number % 20 == 0:
+        if number % 50 == 0:
             file.write_bytes(data)
             assert command("status").status == 0, facts
             assert command("status", "--format", "json").status == 0, facts
