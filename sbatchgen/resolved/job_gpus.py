@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin
+from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.inputs.profile import GPUS_MAX, GpuLimits, NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.modes import Mode
-from sbatchgen.resolved.decided_values import DecidedValues
 from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Gres, Text
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, below_key, record_of
+from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Layer, Level, Origin, below_key, record_of
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES, JobSettings
 from sbatchgen.modes import COMMAND, MODES, Mode
-from sbatchgen.resolved.decided_values import DecidedValues
 from sbatchgen.resolved.job_gpus import add_other_gres, emit_gpus, gpus_and_shards, take_other_gres
 from sbatchgen.resolved.profile_layers import (
     DEFAULT_LAUNCHER,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sbatchgen.inputs.layers import BY_DEFAULT, Level
+from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Level
 from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
 from sbatchgen.modes import Mode
-from sbatchgen.resolved.decided_values import DecidedValues
 from sbatchgen.resolved.job_gpus import gpus_asked
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Memory
