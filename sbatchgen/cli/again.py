@@ -147,7 +147,7 @@ def _resume_script(
     from sbatchgen.files import read_file, read_own
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import folder_check, own_trainer, submitted_scripts
+    from sbatchgen.runs import folder_check, submitted_scripts
     from sbatchgen.submit.finished import of_script
 
     kept, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
@@ -163,7 +163,7 @@ def _resume_script(
     if problem := queued():
         raise CommandLineError([problem])
     findings = submission.review.findings
-    if forgets := own_trainer.forgets(last, run.folder):
+    if forgets := submitted_scripts.forgets(last, run.folder):
         findings = (*findings, Finding("warning", Problem(forgets, last.script)))
     review = dataclasses.replace(submission.review, findings=findings)
     again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)

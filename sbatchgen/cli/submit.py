@@ -268,7 +268,7 @@ def submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
-    from sbatchgen.slurm.submission_key import new_key
+    from sbatchgen.slurm.queue import new_key
     from sbatchgen.submit import dependencies, sbatch
 
     done: list[SubmittedRun] = []

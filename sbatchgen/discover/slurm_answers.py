@@ -14,8 +14,7 @@ from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.slurm.config import config, licenses, topology
 from sbatchgen.slurm.node import SlurmNode, nodes
-from sbatchgen.slurm.partition import SlurmPartition, partitions
-from sbatchgen.slurm.reservation import SlurmReservation, reservations
+from sbatchgen.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress
 from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import SlurmJob
-from sbatchgen.slurm.reason import Kind, reason
+from sbatchgen.slurm.state import Kind, reason
 
 
 class _Queued(TypedDict):

@@ -17,8 +17,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names
-from sbatchgen.resolved.profile_layers import named_partition
-from sbatchgen.resolved.resolve import resolve
+from sbatchgen.resolved.resolve import named_partition, resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 

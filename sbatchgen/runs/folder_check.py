@@ -26,8 +26,7 @@ from sbatchgen.render import launch
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs import record
-from sbatchgen.slurm.queue import queue
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import key_of, queue
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30

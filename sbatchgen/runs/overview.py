@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
-from sbatchgen.quoting import numbers_as_text
-from sbatchgen.runs import life, own_trainer
+from sbatchgen.quoting import counted, numbers_as_text
+from sbatchgen.runs import life
+from sbatchgen.runs.events import read_object
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
-from sbatchgen.runs.preflight_record import preflight_says
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
+from sbatchgen.runs.submitted_scripts import forgets
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.text_table import one_line, table
 from sbatchgen.units import elapsed
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 MOST_POINTS = 20  # of a sweep, on the page of its run
+RECORD = "preflight.json"  # by training/preflight.py
+LONGEST = 600  # characters of what it says
 
 
 def overview(states: Sequence[RunState]) -> str:
@@ -91,8 +95,8 @@ def page(
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
-        facts.append(("a restart", forgets))
+    if records and not is_done and (says := forgets(records[-1], state.run.folder)):
+        facts.append(("a restart", says))
     facts += zip(["log", "", ""], logs, strict=False)
     if records and records[-1].script:
         facts.append(("script", " ".join([records[-1].script, *records[-1].options])))
@@ -141,3 +145,18 @@ def _local(seconds: float) -> datetime:
 def _clock(moment: datetime) -> str:
     today = moment.date() == datetime.now(moment.tzinfo).date()
     return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def preflight_says(folder: Path) -> str:
+    """Return what was found, as "n3: /tmp: can't be written"; "" where nodes were not checked."""
+    record = read_object(folder / RECORD)
+    faults, nodes = record.get("faults"), record.get("nodes")
+    if not isinstance(faults, dict) or not isinstance(nodes, list):
+        return ""
+    says = [
+        f"{node or 'all nodes'}: {part}: {what}"
+        for node, rows in faults.items()
+        if isinstance(rows, list)
+        for part, what in (each for each in rows if isinstance(each, list) and len(each) == 2)
+    ]
+    return "; ".join(says)[:LONGEST] or f"{counted(len(nodes), 'node')} ready"

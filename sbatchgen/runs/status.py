@@ -21,10 +21,8 @@ from sbatchgen.runs.program_states import ProgramState, failed, read_programs
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import REQUEUED, accounting
-from sbatchgen.slurm.queue import SlurmJob, queue
-from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.slurm.state import State, reason, state
 
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.

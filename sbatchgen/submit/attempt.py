@@ -14,8 +14,7 @@ from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.slurm import client, printed
 from sbatchgen.slurm.config import config
-from sbatchgen.slurm.queue import find_job
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import find_job, key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
 RETRY_S = 120.0  # how long to try again while the controller is down

@@ -14,8 +14,8 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.lint.lint_settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
-from sbatchgen.runs.own_trainer import script_forgets
 from sbatchgen.runs.record import Record
+from sbatchgen.runs.submitted_scripts import script_forgets
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import OptionSource, asked_in
 from sbatchgen.submit.submission import Submission, log_folders

@@ -24,9 +24,8 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.runs.snapshot import Snapshot, describe
 from sbatchgen.slurm import client
-from sbatchgen.slurm.queue import find_job
+from sbatchgen.slurm.queue import find_job, folder_name, new_key
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
-from sbatchgen.slurm.submission_key import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
