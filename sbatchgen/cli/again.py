@@ -118,8 +118,7 @@ def submit_points(
 def last_record(run: Run) -> Record:
     """Return the record of a run's newest job, and enter the folder where that was submitted.
 
-    Raises:
-        DocumentError: The run has no record, or the folder is gone.
+    Raises DocumentError: the run has no record, or the folder is gone.
     """
     from sbatchgen.runs.record import records, submitting
     from sbatchgen.runs.run_folder import refusal

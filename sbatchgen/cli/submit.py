@@ -172,9 +172,7 @@ def agreed(
 ) -> bool:
     """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted.
 
-    Raises:
-        CommandLineError: There is no terminal to ask.
-        DocumentError: A job is not what was reviewed.
+    Raises CommandLineError: there is no terminal to ask; DocumentError: a job is not what was reviewed.
     """
     asks = not yes and not dry_run
     in_brief = asks and sys.stdin.isatty() and sys.stderr.isatty()

@@ -38,8 +38,7 @@ class Document(Generic[T]):
 def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
     """Return the file as a `kind`, a dataclass; `text` is what an editor has of it.
 
-    Raises:
-        DocumentError: It can't be read, is not YAML, or does not fit the dataclass.
+    Raises DocumentError: it can't be read, is not YAML, or does not fit the dataclass.
     """
     return decode(_text(path) if text is None else text, kind, name=str(path))
 
@@ -204,8 +203,7 @@ def _leaf(path: str) -> str:
 def parse_scalar(text: str, kind: Any) -> Any:
     """Return the text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
 
-    Raises:
-        ValueError: With one sentence that says what is expected.
+    Raises ValueError: with one sentence that says what is expected.
     """
     if get_origin(kind) is Literal and text not in get_args(kind):
         raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
@@ -222,8 +220,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
 def parse_value(text: str, kind: Any) -> Any:
     """Return the text as a `kind`; of a list it is [A, B], or one item.
 
-    Raises:
-        ValueError: With one sentence that says what is expected.
+    Raises ValueError: with one sentence that says what is expected.
     """
     if get_origin(kind) is not tuple:
         return parse_scalar(text, kind)

@@ -21,9 +21,8 @@ ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no r
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
     """Have a program make an image, which gets its name when it is whole.
 
-    Raises:
-        CommandLineError: There is no such source.
-        DocumentError: The program is absent or failed, or the file is there already.
+    Raises CommandLineError: there is no such source; DocumentError: the program is absent or failed, or the
+    file is there already.
     """
     uri, (program, *verb) = tool.uri(source), tool.words
     if not shutil.which(program) and tool.older and shutil.which(tool.older):

@@ -62,10 +62,8 @@ def render(
     """The script, from the first template found in the folders, the bundled ones last.
 
     `code` holds the bundled package `training`; `rerun` is the command of the first comment. The cache is for
-    compiled templates: to compile them is a third of the time.
-
-    Raises:
-        DocumentError: A template is missing or broken.
+    compiled templates: to compile them is a third of the time. Raises DocumentError: a template is missing or
+    broken.
     """
     environment = environment_of(tuple(folders), cache)
     return finish(fill(environment, resolved, code=code), rerun)

@@ -45,8 +45,7 @@ def trace(
 ) -> list[TemplateLine]:
     """The place of each line of the script that `render` made of the resolved job.
 
-    Raises:
-        DocumentError: A template changes its own text, which can't be followed.
+    Raises DocumentError: a template changes its own text, which can't be followed.
     """
     marked = fill(_marking(tuple(folders)), resolved, code=code)
     lines = list(_placed(marked))

@@ -47,10 +47,8 @@ def resolve_programs(
     """Return a job with several programs, everything decided, and so each of these.
 
     The job is its main program, with all nodes: what stops, resumes and requeues it is that of the main one.
-    `mode_name` is the mode of a program that names none.
-
-    Raises:
-        CommandLineError: Its programs contradict each other.
+    `mode_name` is the mode of a program that names none. Raises CommandLineError: its programs contradict
+    each other.
     """
     wanted = _wanted(layers)
     _refuse(wanted, layers)

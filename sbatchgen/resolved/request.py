@@ -52,10 +52,8 @@ def read_request(
     """The request of a command line: of a mode or a job YAML, the values of `parameters`, and arguments.
 
     The rules of `check` choose a partition if the job names none. `read_trainer` returns what follows from
-    the trainer's text, as the lowest layer. An editor has `text` as the job YAML.
-
-    Raises:
-        SbatchgenError: The command line or a file is wrong.
+    the trainer's text, as the lowest layer. An editor has `text` as the job YAML. Raises SbatchgenError: the
+    command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)

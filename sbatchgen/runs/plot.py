@@ -113,11 +113,8 @@ def plot(histories: Sequence[History], output: Path | None) -> Path:
     """Plot these runs; return the path of the picture.
 
     Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, in the current
-    folder.
-
-    Raises:
-        CommandLineError: The file has another suffix.
-        DocumentError: matplotlib is missing, or the file can't be written.
+    folder. Raises CommandLineError: the file has another suffix; DocumentError: matplotlib is missing, or the
+    file can't be written.
     """
     path = output or (histories[0].folder / DEFAULT if len(histories) == 1 else Path(DEFAULT))
     suffix = path.suffix.lower()

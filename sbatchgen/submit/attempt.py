@@ -62,13 +62,10 @@ def ask(
 ) -> Accepted:
     """Run sbatch, retrying until it is known whether the job exists.
 
-    The last word of `sbatch` is the script, in a folder of its own: see `slurm.submission_key`. An answer
-    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until
-    it has ended.
-
-    Raises:
-        LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.
-        SbatchgenError: There is no job, and will be none.
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. An answer
+    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until it
+    has ended. Raises LostError: sbatch's answer was lost, and the job is not in the queue, but may still
+    come; SbatchgenError: there is no job, and will be none.
     """
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:

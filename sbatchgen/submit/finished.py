@@ -33,11 +33,8 @@ def of_script(
 ) -> Submission:
     """Return the submission of a finished script; options of sbatch go with it, over its own.
 
-    `earlier` are the options that it was submitted with before, as "--mem=64G".
-
-    Raises:
-        CommandLineError: Other options of a job were given: they can't change the script.
-        DocumentError: It can't be read.
+    `earlier` are the options that it was submitted with before, as "--mem=64G". Raises CommandLineError:
+    other options of a job were given: they can't change the script; DocumentError: it can't be read.
     """
     more = _options(path, given, args)
     named = dict(option.partition("=")[::2] for option in earlier) | more

@@ -17,11 +17,8 @@ def installed(named: Path | None, cache: Path | None, note: Callable[[str], obje
     """Return the folder that holds the packages: the one that is named, or one that npm fills.
 
     npm compares each package with the digest in package-lock.json, and runs no script of a package. `note`
-    shows that it takes long.
-
-    Raises:
-        CommandLineError: A package is not there.
-        DocumentError: npm is not installed, or failed.
+    shows that it takes long. Raises CommandLineError: a package is not there; DocumentError: npm is not
+    installed, or failed.
     """
     if named:
         for name in NAMES:
