@@ -1,7 +1,5 @@
 """The command line: its commands, its errors and its exit statuses."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

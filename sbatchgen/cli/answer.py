@@ -1,7 +1,5 @@
 """A command's answer, without a process of its own: what a page in a browser asks for."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

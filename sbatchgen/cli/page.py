@@ -1,7 +1,5 @@
 """page."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """data, image: what is made before a job holds GPUs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """lint, lsp, adopt."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

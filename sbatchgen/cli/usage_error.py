@@ -1,7 +1,5 @@
 """A mistake in a command line, as click finds it, in the form of our own errors."""
 
-from __future__ import annotations
-
 import click
 
 from sbatchgen.errors import Problem, did_you_mean

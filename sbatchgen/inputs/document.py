@@ -4,8 +4,6 @@ The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` 
 text is wanted. All problems of a file are reported at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial

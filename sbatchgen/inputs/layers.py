@@ -1,7 +1,5 @@
 """Layers of values, of a profile, a file or the command line, with their places; and what they decide."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import IntEnum

@@ -4,8 +4,6 @@ So that no file takes long to read, its depth and its number of values have limi
 refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

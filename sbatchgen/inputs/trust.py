@@ -1,7 +1,5 @@
 """Who can write a file, and so decide what runs as this user (like git's safe.directory)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

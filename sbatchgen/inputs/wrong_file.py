@@ -1,7 +1,5 @@
 """The kind of a file that a command does not take, and the command that takes it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

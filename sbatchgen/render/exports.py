@@ -1,7 +1,5 @@
 """Resolved job -> the variables that the script exports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from sbatchgen import quoting

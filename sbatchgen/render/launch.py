@@ -1,7 +1,5 @@
 """Resolved job -> the command of the script: job step, container, launcher, trainer and its arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting

@@ -3,8 +3,6 @@
 Sites rely on the names of these values in templates of their own; a test holds the list.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Resolved job -> what the script needs of each of its programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ template after it has trimmed blanks (`Extension.filter_stream`), so that marks 
 without its marks must be the script, byte for byte, and that is checked.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Sequence

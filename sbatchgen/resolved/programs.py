@@ -1,7 +1,5 @@
 """The programs of a job: the share that each has of its nodes, and where it finds the others."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

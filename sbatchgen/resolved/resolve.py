@@ -4,8 +4,6 @@ The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < 
 here reads a file or the environment, and nothing is refused: `check` judges the resolved job.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a job gets of a node: GPUs and the option that asks for them, CPUs, memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Level, Origin

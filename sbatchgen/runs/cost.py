@@ -4,8 +4,6 @@ Slurm's database has what it has seen of jobs; more of a training is in its own 
 (docs/reference/run-folder.md). What is in neither is left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Why a run failed: what Slurm, its log and its run folder say of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The training package answers that itself, without torch: `python3 training --look`.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -5,8 +5,6 @@ folders too, and `add` enters it again from there. No job needs it. Several comm
 time: one of them writes, and the file is replaced, never changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The logs of a job: where they are, and how they grow."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import io

@@ -4,8 +4,6 @@ A line of the log counts if it holds a JSON object with a step or an epoch, {"st
 match of the job's key `metrics`, a regular expression that the user wrote.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Runs as people and programs read them: a table, a page for one run, JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The programs of a run that has several: the states that its script writes, and their logs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

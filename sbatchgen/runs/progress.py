@@ -1,7 +1,5 @@
 """How far a training is, as its run folder says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field

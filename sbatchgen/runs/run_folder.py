@@ -3,8 +3,6 @@
 training/files.py and a line of the job script check the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -4,8 +4,6 @@ The copy, in the run folder, holds the files that git knows, byte for byte as th
 and those that are named.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The state of runs: what Slurm says now, or said last, and how far the trainings are."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

@@ -5,8 +5,6 @@ are replaced, never changed: bash reads a script while it runs it. Only their us
 values of variables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from datetime import datetime, timezone
