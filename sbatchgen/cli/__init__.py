@@ -33,7 +33,7 @@ GROUPS = {
         "gpus": "gpus",
     },
     "Set up": {
-        "profile": "profiles", "page": "page", "data": "prepare", "image": "prepare", "schema": "profiles",
+        "profile": "profiles", "page": "prepare", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",
     },
 }  # fmt: skip

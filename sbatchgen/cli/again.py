@@ -12,7 +12,7 @@ import click
 
 from sbatchgen.cli import submit
 from sbatchgen.cli.output import YES, completed_runs, here
-from sbatchgen.cli.runs import check_folder, find_point, open_index, states_of
+from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
 
@@ -84,12 +84,13 @@ def submit_points(
 ) -> None:
     """Submit points of a sweep again: those of a list as 3,17-19, else all that are not done."""
     from sbatchgen.runs import points
+    from sbatchgen.runs.status import run_states
     from sbatchgen.sbatch.array import indices
 
     named = {number for numbers in indices(only) or () for number in numbers}
     if only and not named:
         raise CommandLineError.of(f"'{only}' is not a list of points", at="--points", fix="write 3,17-19")
-    (state,), problems = states_of([run.name])
+    (state,), problems = run_states(open_index(), os.environ, [run])
     name, before = state.run.name, state.sweep
     if problems:
         raise SlurmError(problems)

@@ -253,11 +253,6 @@ def profile_sources(name: str, *, form: str) -> None:
         put(visible(table((", ".join(row["keys"]), row["url"]) for row in rows)), nl=False)
 
 
-def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete what has a schema."""
-    return completion.offered(_schemas(), incomplete)
-
-
 def _schemas() -> dict[str, Path]:
     files = sorted(bundled("schemas").rglob("*.json"))
     return {file.stem.replace("-", " "): file for file in files}
@@ -265,8 +260,9 @@ def _schemas() -> dict[str, Path]:
 
 @click.command("schema")
 @click.argument(
-    "words", metavar="profile|job|COMMAND...", nargs=-1, required=True, shell_complete=completed_schemas
-)
+    "words", metavar="profile|job|COMMAND...", nargs=-1, required=True,
+    shell_complete=lambda _ctx, _param, incomplete: completion.offered(_schemas(), incomplete),
+)  # fmt: skip
 def schema(words: tuple[str, ...]) -> None:
     """Print a JSON schema.
 

@@ -11,6 +11,7 @@ from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, 
 from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import word
+from sbatchgen.units import RELEASES
 
 
 def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -26,13 +27,6 @@ def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str)
     ]
 
 
-def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete releases of Slurm."""
-    from sbatchgen.units import RELEASES
-
-    return completion.offered(RELEASES, incomplete)
-
-
 PROFILE = click.option(
     "--profile",
     metavar="NAME|FILE",
@@ -42,7 +36,7 @@ PROFILE = click.option(
 SLURM = click.option(
     "--slurm",
     metavar="RELEASE",
-    shell_complete=completed_releases,
+    shell_complete=lambda _ctx, _param, incomplete: completion.offered(RELEASES, incomplete),
     help="Release of Slurm that will read the scripts, as 23.11.",
 )
 
@@ -156,9 +150,8 @@ def lsp(profile: str | None, slurm: str | None) -> None:
         if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
         what = f"lsp needs pygls, and this Python has no {error.name}"
-        raise CommandLineError.of(
-            what, fix="in the folder of sbatchgen's source: pip install '.[lsp]'"
-        ) from error
+        fix = "in the folder of sbatchgen's source: pip install '.[lsp]'"
+        raise CommandLineError.of(what, fix=fix) from error
     serve(profile, slurm, os.environ)
 
 

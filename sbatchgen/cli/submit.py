@@ -241,7 +241,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.runs.status import run_states
-    from sbatchgen.submit import dependencies
+    from sbatchgen.submit.submission import completion
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
@@ -250,9 +250,9 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
     chosen = [find_point(index, name) for name in after] if index else []
     states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
-    waits = [
-        dependencies.completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)
-    ] or [""] * len(after)
+    waits = [completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
+        ""
+    ] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
@@ -267,7 +267,8 @@ def submit_to_slurm(
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
     from sbatchgen.slurm.queue import new_key
-    from sbatchgen.submit import dependencies, sbatch
+    from sbatchgen.submit import sbatch
+    from sbatchgen.submit.submission import options_of_chain
 
     done: list[SubmittedRun] = []
     given, key = submission.asked.get("dependency"), new_key()
@@ -275,9 +276,7 @@ def submit_to_slurm(
         with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
                 before = [run.record.job for run in done]
-                options = dependencies.options(
-                    before, dependency or (given.value if given and before else "")
-                )
+                options = options_of_chain(before, dependency or (given.value if given and before else ""))
                 run = sbatch.submit(
                     reserved, options, lock=lock, environment=os.environ, index=index, note=note,
                     keep_env=keep_env, key=f"{key}{len(done):02x}" if submission.jobs > 1 else key,

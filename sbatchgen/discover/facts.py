@@ -7,9 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
-from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
 from sbatchgen.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
-from sbatchgen.discover.slurm_answers import LiveCluster
+from sbatchgen.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.partition import SlurmPartition

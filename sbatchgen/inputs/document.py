@@ -122,9 +122,8 @@ class _Decoder:
         for here, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
             field = key_of(kind, key)
             if field and field.name in values:
-                self.fail(
-                    key_node, f"both {key.rstrip('+')} and {key.rstrip('+')}+{where}", "keep one of them"
-                )
+                name = key.rstrip("+")
+                self.fail(key_node, f"both {name} and {name}+{where}", "keep one of them")
             elif field:
                 values[field.name] = self.decode(value, field.type, here)
             else:

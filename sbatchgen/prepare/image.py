@@ -48,14 +48,14 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 def _beside(target: Path) -> Iterator[Path]:
     """Yield a name for a new file on the same file system; what has it at the end is removed."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".sbatchgen-", dir=target.parent))
+        folder = tempfile.TemporaryDirectory(
+            prefix=".sbatchgen-", dir=target.parent, ignore_cleanup_errors=True
+        )
     except OSError as error:
         what = f"can't write into {target.parent}: {error.strerror}"
         raise DocumentError.of(what, fix="name another file: --to FILE") from error
-    try:
-        yield folder / target.name
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with folder as name:
+        yield Path(name, target.name)
 
 
 def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:

@@ -25,9 +25,8 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.own_folders(resolved),
     )
-    own_way = (
-        ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
-    )  # see `launch.command`
+    # in a container, `launch.command` sets these
+    own_way = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
     return tuple(name for name in exported if name not in own_way)
 
 

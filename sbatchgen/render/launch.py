@@ -55,9 +55,9 @@ def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
     lines, share = resolved.settings.setup_per_task, resolved.share
     if share and share.preset:
-        from sbatchgen.resolved import presets  # of few jobs
+        from sbatchgen.resolved.programs import lines_of_task  # of few jobs
 
-        yield f"bash -c {shell_text((*lines, *presets.lines_of_task(share.preset, share.name)))} task"
+        yield f"bash -c {shell_text((*lines, *lines_of_task(share.preset, share.name)))} task"
         return
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
     counts = arguments.NODE_RANK in rank

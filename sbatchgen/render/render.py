@@ -39,9 +39,8 @@ TITLES = {
 _OF_JOB = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
-FOREIGN = (
-    *("BASH_ENV", "CONDA_PREFIX", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "VIRTUAL_ENV"),
-)
+_BUNDLES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+FOREIGN = ("BASH_ENV", "CONDA_PREFIX", *_BUNDLES, "VIRTUAL_ENV")
 # Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
 _MOST = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"

@@ -19,7 +19,7 @@ from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names
 from sbatchgen.resolved.resolve import named_partition, resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.units import JobName, ShellPath, Text, is_utf8
+from sbatchgen.units import JobName, Text, is_utf8
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.choice import Check
@@ -187,18 +187,8 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     )
 
 
-def with_log(request: Request, log: str) -> Request:
-    """The same request with its log at an absolute path, as `submit` wants it."""
-    options = replace(request.resolved.options, output=ShellPath(log))
-    return _with(request, replace(request.resolved, options=options), "--output", log)
-
-
-def with_snapshot(request: Request, folder: str) -> Request:
-    """The same request, for a job that runs in a snapshot of its code."""
-    return _with(request, replace(request.resolved, snapshot_dir=ShellPath(folder)), "--snapshot-dir", folder)
-
-
-def _with(request: Request, resolved: ResolvedJob, *words: str) -> Request:
+def with_words(request: Request, resolved: ResolvedJob, *words: str) -> Request:
+    """Return the request of a resolved job that differs by options: `words` say so on a command line."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
     return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 

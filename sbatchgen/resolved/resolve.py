@@ -73,7 +73,9 @@ def resolve(
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
-    _join_args(values)
+    if here := values.get(LAUNCHER_ARGS):  # the job's come after the profile's, where they win
+        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
+        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
     _choose_runtime(values, layers)
     for key, value in _DEFAULTS.items():
         values.derive(key, value, "default")
@@ -89,13 +91,6 @@ def resolve(
     emit_gpus(values, partition, gpus)
     add_other_gres(values, *others)
     return _resolved_job(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
-
-
-def _join_args(values: DecidedValues) -> None:
-    """Arguments of the launcher that come after others, where they win: the job's after the profile's."""
-    if here := values.get(LAUNCHER_ARGS):
-        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
-        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
 
 
 def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:

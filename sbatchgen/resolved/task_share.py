@@ -1,6 +1,6 @@
 """What a job gets of a node: GPUs and the option that asks for them, CPUs, memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS
@@ -75,7 +75,9 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
     nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
     counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
-    having = [(count, _nodes_with(kinds, count, nodes)) for count in counts]
+    most = [max(kind.whole_gpus.values(), default=0) for kind in kinds]
+    numbers = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
+    having = [(n, sum(k for m, k in zip(most, numbers, strict=True) if m >= n)) for n in counts]
     best, why = counts[0] if counts else 0, "mode and partition"
     if enough := [count for count, number in having if number >= nodes]:
         best = enough[0]
@@ -101,11 +103,6 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
         values.set("options.gpus_per_node", Text(f"{min(types)}:{best}"), Origin(Level.DEFAULT, "whole GPUs"))
     values.why_gpus = why
     return best
-
-
-def _nodes_with(kinds: Sequence[NodeFacts], gpus: int, unknown: int) -> int:
-    having = [kind for kind in kinds if max(kind.whole_gpus.values(), default=0) >= gpus]
-    return sum(kind.nodes if isinstance(kind, NodeShape) and kind.nodes else unknown for kind in having)
 
 
 def _at_most(request: Text, most: int) -> Text:
@@ -168,15 +165,12 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
         each = max(1, gpus_asked(values, "gpus_per_task")) if by_srun else 1
         nproc = given or gpus * partition.processes_per_gpu // each or (1 if shards else 2)
-        values.derive("nproc_per_node", nproc, _why(partition) if gpus else "no whole GPUs")
+        several = partition.processes_per_gpu
+        per_gpu = f"{several} processes per GPU" if several > 1 else "one process per GPU"
+        values.derive("nproc_per_node", nproc, per_gpu if gpus else "no whole GPUs")
     why = "one task per process" if by_srun else "one task per node"
     values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
     return int(nproc)
-
-
-def _why(partition: Partition) -> str:
-    several = partition.processes_per_gpu
-    return f"{several} processes per GPU" if several > 1 else "one process per GPU"
 
 
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:

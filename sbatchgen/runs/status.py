@@ -103,11 +103,8 @@ def run_states(
 def point_state(state: RunState, point: str) -> RunState:
     """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
     name, folder = state.run.name, state.run.folder
-    about = (
-        next((each for each in state.sweep.points if str(each.number) == point), None)
-        if state.sweep
-        else None
-    )
+    several = state.sweep.points if state.sweep else ()
+    about = next((each for each in several if str(each.number) == point), None)
     if about is None:
         raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
     known = record.records(folder)

@@ -75,7 +75,8 @@ def ask(
         )
         if accepted := _accepted(answer):
             return accepted
-        if _is_lost(answer):
+        by_signal = not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
+        if by_signal or _LOST.search(answer.err):  # Slurm may have accepted the job all the same
             note("note: sbatch's answer was lost: looking for the job in the queue")
             if job := _search(answer, key_of(sbatch[-1]), environment, before, started, clusters=clusters):
                 return job
@@ -96,13 +97,6 @@ def _accepted(answer: client.Output) -> Accepted | None:
         return None
     says = "\n".join(line for line in (answer.err.strip(), answer.failure) if line)
     return Accepted(match[1], match[2] or "", says)
-
-
-def _is_lost(answer: client.Output) -> bool:
-    """Whether Slurm may have accepted the job although sbatch was killed, failed or printed no reason."""
-    if _LOST.search(answer.err):
-        return True
-    return not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
 
 
 def _search(

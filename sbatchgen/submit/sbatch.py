@@ -141,7 +141,11 @@ def submit(
         accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
     entry.change(Index.accepted, accepted.job, accepted.cluster)
     about = replace(about, job=accepted.job, cluster=accepted.cluster)
-    _keep(run_dir, about, submission.script, note)
+    try:
+        records.keep(run_dir, about)
+        submitted_scripts.keep(run_dir, about.job, submission.script)
+    except OSError as error:
+        note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
     return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
 
 
@@ -161,14 +165,6 @@ def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note:
         if copied:
             shutil.rmtree(copied.place, ignore_errors=True)
         raise
-
-
-def _keep(run_dir: Path, about: Record, script: bytes, note: Note) -> None:
-    try:
-        records.keep(run_dir, about)
-        submitted_scripts.keep(run_dir, about.job, script)
-    except OSError as error:
-        note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
