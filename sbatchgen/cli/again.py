@@ -126,12 +126,11 @@ def last_record(run: Run) -> Record:
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
-    kept = records(run.folder) or [record for record in (submitting(run.folder),) if record]
-    if not kept:
+    last = next(reversed(records(run.folder)), None) or submitting(run.folder)
+    if last is None:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
         raise DocumentError.of(what, fix="submit it again, with --run-dir")
-    last = kept[-1]
     try:
         os.chdir(last.folder)
     except OSError as error:
@@ -150,14 +149,14 @@ def _resume_script(
     from sbatchgen.runs import folder_check, submitted_scripts
     from sbatchgen.submit.finished import of_script
 
-    kept, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
+    ran, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
     try:
-        same = read_own(kept, MAX_BYTES) == read_file(script, MAX_BYTES)
+        same = read_own(ran, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:
         same = False
     if not same:
         what = f"{script} has changed since job {last.job} ran it"
-        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+        raise DocumentError.of(what, fix=f"submit that one, or {ran}, which is what it ran")
     submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
     queued = partial(folder_check.queued, run.folder, os.environ)
     if problem := queued():

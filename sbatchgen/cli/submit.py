@@ -91,12 +91,8 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     """
     how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
     snapshot = snapshot_of(given)
-    submissions = [
-        submission_of(
-            name, args, given, keep_env=keep_sbatch_env, snapshot=snapshot, ask_squeue=not how["after"]
-        )
-        for name in job
-    ]
+    options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
+    submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
@@ -286,11 +282,9 @@ def submit_to_slurm(
         if done:
             show_submitted(done, "status, logs, cancel, resume")
         if 0 < len(done) < submission.jobs:
-            what = (
-                f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
-            )
+            what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted"
             fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
-            note(f"warning: {what}\n  fix: {fix}")
+            note(f"warning: {what}, and continue the training\n  fix: {fix}")
     return done[-1]
 
 

@@ -130,12 +130,9 @@ def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted])
 def _wanted(layers: Sequence[Layer]) -> list[_Wanted]:
     """Return the programs with the nodes that each gets: those of its own in order, then what they share."""
     specs: dict[ProgramName, ProgramSpec] = {}
-    for layer in layers:
-        specs |= {
-            ProgramName(key.removeprefix(_HEAD)): value
-            for key, value in layer.values.items()
-            if key.startswith(_HEAD)
-        }
+    for key, value in (item for layer in layers for item in layer.values.items()):
+        if key.startswith(_HEAD):
+            specs[ProgramName(key.removeprefix(_HEAD))] = value
     order = sorted(specs, key=lambda name: (not specs[name].nodes, not specs[name].main))
     main = next((name for name in order if specs[name].main), ProgramName())
     first, at = 0, {}
@@ -165,12 +162,8 @@ def _refuse(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> None:
     places = {key: place for layer in layers for key, place in layer.places.items()}
     faults = [*_of_all(wanted, layers), *(fault for each in wanted for fault in _of_one(each, wanted))]
     if faults:
-        raise CommandLineError(
-            [
-                Problem(what, places.get(key) or places.get(key.rpartition(".")[0], "programs"), fix)
-                for key, what, fix in faults
-            ]
-        )
+        at = {key: places.get(key) or places.get(key.rpartition(".")[0], "programs") for key, *_ in faults}
+        raise CommandLineError([Problem(what, at[key], fix) for key, what, fix in faults])
 
 
 def _of_all(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> Iterator[tuple[str, str, str]]:
@@ -200,11 +193,8 @@ def _of_one(each: _Wanted, wanted: Sequence[_Wanted]) -> Iterator[tuple[str, str
     names, key = [other.name for other in wanted], f"{_HEAD}{each.name}"
     for other in each.spec.needs:
         if other not in names:
-            yield (
-                f"{key}.needs",
-                f"{each.name} needs '{other}', which is not a program",
-                did_you_mean(other, names),
-            )
+            what = f"{each.name} needs '{other}', which is not a program"
+            yield f"{key}.needs", what, did_you_mean(other, names)
     for named, fact in _named(each.spec):
         if named and named not in names:
             near = nearest(named, names) or names[0]
@@ -231,10 +221,8 @@ def _layer(each: _Wanted, wanted: Sequence[_Wanted], *, whole: bool, main: bool)
         if value is None or name == "mode" or (whole and name == "env"):
             continue
         if isinstance(value, Mapping):
-            values |= {
-                f"{name}.{key}": text and _filled(text, each, wanted, "${{{}}}")
-                for key, text in value.items()
-            }
+            for key, text in value.items():
+                values[f"{name}.{key}"] = text and _filled(text, each, wanted, "${{{}}}")
         elif isinstance(value, tuple):
             values[name] = tuple(_filled(text, each, wanted) for text in value)
         else:

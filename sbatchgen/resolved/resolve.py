@@ -221,11 +221,8 @@ def profile_layers(
     """The profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places
     facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
-    optional = {
-        "template": cluster.template,
-        "data": cluster.paths.data,
-        "options.partition": cluster.default_partition,
-    }
+    optional = {"template": cluster.template, "data": cluster.paths.data}
+    optional["options.partition"] = cluster.default_partition
     facts |= {key: value for key, value in optional.items() if value}
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
     yield Layer(Level.PROFILE, facts, {**places, **where})
@@ -233,9 +230,8 @@ def profile_layers(
     given = [each.values["launcher"] for each in layers if "launcher" in each.values]
     launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
     uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
-    parts = [("gpu_options.", "options.")] * uses_gpus + [(f"launchers.{launcher}.", "")] * bool(
-        mode.launchers
-    )
+    parts = [("gpu_options.", "options.")] * uses_gpus
+    parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)
     yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
     here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings)
     yield from _with_parts(here, parts)

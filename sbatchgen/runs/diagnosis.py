@@ -233,11 +233,8 @@ def _of_program(
         yield from causes
         return
     its_end = f"{program.name} on "  # as the script says it in the log of the job
-    known = [
-        cause
-        for cause in causes
-        if cause.rank not in ("effect", "limit") and not cause.means.startswith(its_end)
-    ]
+    others = [cause for cause in causes if cause.rank not in ("effect", "limit")]
+    known = [cause for cause in others if not cause.means.startswith(its_end)]
     for cause in known:
         yield replace(cause, means=f"{program.says}: {cause.means}")
     if not known:

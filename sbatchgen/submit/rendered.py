@@ -143,10 +143,8 @@ def _check_here(
     begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":
         findings = []  # by that job
-    findings += [
-        *folder_check.unset(resolved, environment),
-        *folder_check.files_there(resolved, folder, environment),
-    ]
+    findings += folder_check.unset(resolved, environment)
+    findings += folder_check.files_there(resolved, folder, environment)
     if snapshot:
         findings += missing(resolved, snapshot)
     return begins, findings + ([Finding("error", used)] if used else [])
@@ -249,9 +247,8 @@ def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
 def _about(request: Request, folder: Path) -> Record:
     """Return what the record of a job holds before the job is submitted."""
     resolved = request.resolved
-    values = (
-        ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in settings(request)
-    )
+    rows = settings(request)
+    values = (ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in rows)
     return Record(
         shared="${SLURM_JOB_ID}" in resolved.run_dir,
         name=resolved.name,
