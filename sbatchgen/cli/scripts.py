@@ -20,11 +20,8 @@ def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str)
 
     from sbatchgen.rules.rule_page import pages
 
-    return [
-        CompletionItem(rule, help=page.title)
-        for rule, page in pages().items()
-        if rule.startswith(incomplete.upper())
-    ]
+    known = ((rule, page) for rule, page in pages().items() if rule.startswith(incomplete.upper()))
+    return [CompletionItem(rule, help=page.title) for rule, page in known]
 
 
 PROFILE = click.option(

@@ -86,15 +86,10 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     elif any(kind.gpu_types for kind in kinds):
         best, why = 1, "a slice of a GPU: NCCL uses no others"
     names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
-    limiting: list[tuple[str, GpuLimits]] = [
-        (f"qos {name}", profile.qos[name]) for name in names if name in profile.qos
-    ]
-    limits = [
-        (limit, name)
-        for name, holder in [("the partition", partition), *limiting]
-        for key in GPUS_MAX
-        if (limit := getattr(holder, key)) is not None
-    ]
+    limiting: dict[str, GpuLimits] = {"the partition": partition}
+    limiting |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
+    known = ((getattr(holder, key), name) for name, holder in limiting.items() for key in GPUS_MAX)
+    limits = [(limit, name) for limit, name in known if limit is not None]
     if limits and nodes * best > min(limits)[0] >= nodes:
         best, why = min(limits)[0] // nodes, f"{min(limits)[1]} allows {min(limits)[0]} GPUs"
     slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)

@@ -70,9 +70,9 @@ def log_events(
     known: list[dict[str, Any]] = []
     for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
-        own = pattern or record.value("metrics")
+        key = pattern or record.value("metrics")
         lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
-        known = [*_events(lines, re.compile(own) if own else None), *known]
+        known = [*_events(lines, re.compile(key) if key else None), *known]
         if from_end and paths:
             break
     return known

@@ -61,8 +61,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     if row.state.name == "PENDING":
         start = f"; expected {_clock(row.start)}" if row.start else ""
         return f"{text}{again}: {job.says}{start}"
-    of = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
-    return f"{text} {elapsed(row.used_s)}{of} on {row.node_list or '?'}{again}"
+    limit = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
+    return f"{text} {elapsed(row.used_s)}{limit} on {row.node_list or '?'}{again}"
 
 
 def headline(state: RunState) -> str:

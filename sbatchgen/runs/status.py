@@ -147,14 +147,14 @@ def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
     earlier = [line for before, _ in logs for line in before]
     if not newest or newest.cause not in _AGAIN:
         newest = _outside(earlier)
-    said = newest.means if newest else ""
-    if not (said or earlier or restarts):
+    ended = newest.means if newest else ""
+    if not (ended or earlier or restarts):
         return ""
     with contextlib.suppress(SlurmError):
         known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or []
         ends = [row.before for row in known if row.before]
-        said = next((end for end in ends if not (said and end.startswith(REQUEUED))), said)
-    return said
+        ended = next((end for end in ends if not (ended and end.startswith(REQUEUED))), ended)
+    return ended
 
 
 def _outside(lines: Iterable[tuple[int, str]]) -> Failure | None:

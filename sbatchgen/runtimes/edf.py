@@ -83,14 +83,14 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
         read = import_module("tomllib").loads(text)
     except (ImportError, OSError, ValueError):
         return None
-    bases, own = read.get("base_environment", []), read.get("mounts", [])
+    bases, mounts = read.get("base_environment", []), read.get("mounts", [])
     folders: list[str] = []
     for parent in [bases] if isinstance(bases, str) else bases:
         inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _DEPTH else None
         if inherited is None:
             return None
         folders += inherited
-    for mount in map(str, own if isinstance(own, list) else ()):
+    for mount in map(str, mounts if isinstance(mounts, list) else ()):
         source, _, rest = mount.partition(":")
         path = ShellPath(rest.partition(":")[0] or source)
         if "${" in mount and (":-" in mount or path.unset(environment)):

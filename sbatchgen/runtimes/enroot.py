@@ -138,9 +138,8 @@ class EnrootRuntime(base.ContainerRuntime):
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"
-            yield base.KeyFault(
-                "image", what, "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh"
-            )
+            fix = "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh"
+            yield base.KeyFault("image", what, fix)
         if image.endswith(".sqsh") and not self.is_file(image):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
             yield base.KeyFault("image", what, f"write ./{image}, or the absolute path")

@@ -94,10 +94,8 @@ class SlurmReservation:
     def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
         """Whether this user may use it: each list that it has must have the user."""
         lists = (self.users, {user}), (self.groups, {*groups}), (self.accounts, {*accounts})
-        return not any(
-            allowed and not having & {*allowed} and not allowed[0].startswith("-")
-            for allowed, having in lists
-        )
+        known = ((allowed, having) for allowed, having in lists if allowed and allowed[0][:1] != "-")
+        return all(having & {*allowed} for allowed, having in known)
 
 
 def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | None:

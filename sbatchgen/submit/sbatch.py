@@ -78,7 +78,9 @@ def reserved(
     run_folder.make(run_dir)
     about = submission.about
     about = replace(about, code=about.code or describe(Path(about.folder)))
-    with run_folder.only_owner_writes(), run_folder.locked(run_dir, note) as lock:
+    waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
+    locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
+    with run_folder.only_owner_writes(), locked as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
         if submission.queued and (problem := submission.queued()):
