@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from sbatchgen.runs.index import LOST, Index, RunJob, place  # noqa: E402
-from sbatchgen.slurm.submission_key import key_of  # noqa: E402
+from sbatchgen.slurm.queue import key_of  # noqa: E402
 from tests.cluster.slurm import Cluster  # noqa: E402
 from tests.jobs.jobs import SBATCHGEN  # noqa: E402
 

@@ -31,7 +31,10 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     is reported like other files that are left out. The folder is in a working tree; with `bare` it is a
     repository itself.
     """
-    root = folder.resolve() if bare else _root(folder)
+    place = folder.resolve()
+    above = (each for each in (place, *place.parents) if os.path.lexists(each / ".git"))
+    # git itself would also take a folder that only looks like a repository: a clone may hold it
+    root = place if bare else next(above, None)
     if root is None:
         return None
     place = root if bare else root / ".git"
@@ -47,15 +50,6 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
         return None  # -c ends a name at its first "="
     settings = [f"filter.{name}.{setting}" for name in filters for setting in _WITHOUT_FILTER]
     return _printed(*at, *(word for setting in settings for word in ("-c", setting)), *arguments)
-
-
-def _root(folder: Path) -> Path | None:
-    """Return the nearest folder with a .git.
-
-    By itself, git would also take a folder for a repository that only looks like one: a clone may hold it.
-    """
-    place = folder.resolve()
-    return next((each for each in (place, *place.parents) if os.path.lexists(each / ".git")), None)
 
 
 def _printed(*arguments: str) -> str | None:

@@ -1,7 +1,7 @@
 """A key of a job or a profile: a field with its help, from which flags, schemas and pages are made."""
 
 import types
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
@@ -50,6 +50,12 @@ else:
         return made
 
     frozen_record = record
+
+
+def make_record(name: str, about: str, keys: list[tuple[str, Any, Any]], module: str, *bases: Any) -> Any:
+    """Return a record of a module with these keys: name, type and field."""
+    space = {"__doc__": about, "__module__": module}
+    return make_dataclass(name, keys, bases=bases, namespace=space, kw_only=True, eq=False, repr=False)
 
 
 def _fill(self: Any, **values: Any) -> None:

@@ -1,7 +1,5 @@
 """The command line: its commands, its errors and its exit statuses."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
@@ -35,7 +33,7 @@ GROUPS = {
         "gpus": "gpus",
     },
     "Set up": {
-        "profile": "profiles", "page": "page", "data": "prepare", "image": "prepare", "schema": "profiles",
+        "profile": "profiles", "page": "prepare", "data": "prepare", "image": "prepare", "schema": "profiles",
         "completion": "", "help": "",
     },
 }  # fmt: skip
@@ -65,13 +63,8 @@ class Commands(click.Group):
         for title, names in GROUPS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
             with formatter.section(title):
-                formatter.write_dl(
-                    [
-                        (name.ljust(width), command.get_short_help_str(formatter.width))
-                        for name, command in commands.items()
-                        if command
-                    ]
-                )
+                rows = ((name.ljust(width), command) for name, command in commands.items() if command)
+                formatter.write_dl([(name, each.get_short_help_str(formatter.width)) for name, each in rows])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`, unless the command reads scripts: their names follow it."""
@@ -147,10 +140,10 @@ def _run(program: click.Command, argv: list[str]) -> int:
 def _join_words_of_bash() -> None:
     """Let click see --profile=lu, of which bash makes three words, as --profile lu."""
     words, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
-    kept = [place for place, word in enumerate(words) if word != "=" or str(place) == at]
+    places = [place for place, word in enumerate(words) if word != "=" or str(place) == at]
     if at.isdecimal() and len(words) > int(at):
-        os.environ["COMP_WORDS"] = "\n".join(words[place] for place in kept)
-        os.environ["COMP_CWORD"] = str(kept.index(int(at)))
+        os.environ["COMP_WORDS"] = "\n".join(words[place] for place in places)
+        os.environ["COMP_CWORD"] = str(places.index(int(at)))
 
 
 def _prepare_streams() -> None:

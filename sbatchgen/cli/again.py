@@ -12,7 +12,7 @@ import click
 
 from sbatchgen.cli import submit
 from sbatchgen.cli.output import YES, completed_runs, here
-from sbatchgen.cli.runs import check_folder, find_point, open_index, states_of
+from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
 
@@ -84,12 +84,13 @@ def submit_points(
 ) -> None:
     """Submit points of a sweep again: those of a list as 3,17-19, else all that are not done."""
     from sbatchgen.runs import points
+    from sbatchgen.runs.status import run_states
     from sbatchgen.sbatch.array import indices
 
     named = {number for numbers in indices(only) or () for number in numbers}
     if only and not named:
         raise CommandLineError.of(f"'{only}' is not a list of points", at="--points", fix="write 3,17-19")
-    (state,), problems = states_of([run.name])
+    (state,), problems = run_states(open_index(), os.environ, [run])
     name, before = state.run.name, state.sweep
     if problems:
         raise SlurmError(problems)
@@ -118,20 +119,18 @@ def submit_points(
 def last_record(run: Run) -> Record:
     """Return the record of a run's newest job, and enter the folder where that was submitted.
 
-    Raises:
-        DocumentError: The run has no record, or the folder is gone.
+    Raises DocumentError: the run has no record, or the folder is gone.
     """
     from sbatchgen.runs.record import records, submitting
     from sbatchgen.runs.run_folder import refusal
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
-    kept = records(run.folder) or [record for record in (submitting(run.folder),) if record]
-    if not kept:
+    last = next(reversed(records(run.folder)), None) or submitting(run.folder)
+    if last is None:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
         raise DocumentError.of(what, fix="submit it again, with --run-dir")
-    last = kept[-1]
     try:
         os.chdir(last.folder)
     except OSError as error:
@@ -147,23 +146,23 @@ def _resume_script(
     from sbatchgen.files import read_file, read_own
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import folder_check, own_trainer, submitted_scripts
+    from sbatchgen.runs import folder_check, submitted_scripts
     from sbatchgen.submit.finished import of_script
 
-    kept, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
+    ran, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
     try:
-        same = read_own(kept, MAX_BYTES) == read_file(script, MAX_BYTES)
+        same = read_own(ran, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:
         same = False
     if not same:
         what = f"{script} has changed since job {last.job} ran it"
-        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+        raise DocumentError.of(what, fix=f"submit that one, or {ran}, which is what it ran")
     submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
     queued = partial(folder_check.queued, run.folder, os.environ)
     if problem := queued():
         raise CommandLineError([problem])
     findings = submission.review.findings
-    if forgets := own_trainer.forgets(last, run.folder):
+    if forgets := submitted_scripts.forgets(last, run.folder):
         findings = (*findings, Finding("warning", Problem(forgets, last.script)))
     review = dataclasses.replace(submission.review, findings=findings)
     again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)

@@ -1,7 +1,5 @@
 """A command's answer, without a process of its own: what a page in a browser asks for."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
@@ -34,8 +32,8 @@ def answer(argv: Sequence[str], files: Mapping[str, bytes], *, site: str = "") -
     sys.stdout, sys.stderr = (io.TextIOWrapper(each, "utf-8", write_through=True) for each in (out, err))
     try:
         os.environ.clear()
-        own = {"SBATCHGEN_PATH": site, "SBATCHGEN_TRUST": site}  # in a browser, all can write in /
-        os.environ.update({ELSEWHERE: "1", "PATH": "", "XDG_CONFIG_DIRS": os.devnull, **own})
+        of_site = {"SBATCHGEN_PATH": site, "SBATCHGEN_TRUST": site}  # in a browser, all can write in /
+        os.environ.update({ELSEWHERE: "1", "PATH": "", "XDG_CONFIG_DIRS": os.devnull, **of_site})
         main(argv)
     except SystemExit as end:
         return Printed(int(end.code or 0), out.getvalue(), err.getvalue())

@@ -1,7 +1,5 @@
 """gpus: who has which GPUs and shards now, and whether a job would start."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from typing import Any

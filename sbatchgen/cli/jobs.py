@@ -43,14 +43,14 @@ class JobCommand(click.Command):
         """JOB, the command's own options, and those of every job."""
         from sbatchgen.inputs.flags import parameters
 
-        own = super().get_params(ctx)
+        options = super().get_params(ctx)
         flag = {"is_flag": True, "is_eager": True, "expose_value": False}
         every = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
         name, jobs = self.usage.split()[0], completion.jobs
         job = click.Argument(
             ["job"], metavar=name, nargs=-1 if name == "JOB..." else 1, required=True, shell_complete=jobs
         )
-        return [*[job] * name.startswith("JOB"), *own[:-1], *parameters(), every, own[-1]]
+        return [*[job] * name.startswith("JOB"), *options[:-1], *parameters(), every, options[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """JOB first."""

@@ -174,7 +174,7 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 
     places = Places(here(), os.environ)
     file = places.profile(name)
-    own = here() / places.own_copy(file)
+    target = here() / places.own_copy(file)
     document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = updated(text, differences(document, cluster), today=today)
@@ -184,15 +184,15 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
         note(f"{name}: nothing to change")
         return
     decode(after, Profile, name=f"{file} with the cluster's values")
-    diff = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(own), lineterm="")
+    diff = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(target), lineterm="")
     put(visible("\n".join(diff)))
     if not yes and not sys.stdin.isatty():
         note("nothing was written: add --yes")
         return
     if not yes:
-        click.confirm(f"Write {visible(str(own))}?", abort=True, err=True)
-    own.parent.mkdir(parents=True, exist_ok=True)
-    files.write(own, after.encode(), before=before if own.exists() else None)
+        click.confirm(f"Write {visible(str(target))}?", abort=True, err=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.write(target, after.encode(), before=before if target.exists() else None)
 
 
 @profile.command("check")
@@ -253,11 +253,6 @@ def profile_sources(name: str, *, form: str) -> None:
         put(visible(table((", ".join(row["keys"]), row["url"]) for row in rows)), nl=False)
 
 
-def completed_schemas(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete what has a schema."""
-    return completion.offered(_schemas(), incomplete)
-
-
 def _schemas() -> dict[str, Path]:
     files = sorted(bundled("schemas").rglob("*.json"))
     return {file.stem.replace("-", " "): file for file in files}
@@ -265,8 +260,9 @@ def _schemas() -> dict[str, Path]:
 
 @click.command("schema")
 @click.argument(
-    "words", metavar="profile|job|COMMAND...", nargs=-1, required=True, shell_complete=completed_schemas
-)
+    "words", metavar="profile|job|COMMAND...", nargs=-1, required=True,
+    shell_complete=lambda _ctx, _param, incomplete: completion.offered(_schemas(), incomplete),
+)  # fmt: skip
 def schema(words: tuple[str, ...]) -> None:
     """Print a JSON schema.
 

@@ -134,9 +134,9 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
     name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older one would be resumed
-    own = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
+    new = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
     short = {name: job_options.get(name) or value for name, value in SHORT.items()}
-    short_job = request_of(job, args, {**job_options, **short, **own})
+    short_job = request_of(job, args, {**job_options, **short, **new})
     submission = of_job(short_job, os.environ, here())
     if not agreed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []

@@ -97,14 +97,6 @@ def point_states_of(index: Index, names: Sequence[str]) -> tuple[list[RunState],
     return states, problems
 
 
-def states_of(names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
-    """Return the states of runs, and what Slurm could not say. Raises what `find_run` does."""
-    from sbatchgen.runs.status import run_states
-
-    index = open_index()
-    return run_states(index, os.environ, [find_run(index, name) for name in names])
-
-
 def check_folder(run: Run) -> None:
     """Raise DocumentError if the folder of a run is gone, OSError if it can't be read."""
     try:

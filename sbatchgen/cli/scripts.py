@@ -1,7 +1,5 @@
 """lint, lsp, adopt."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any
@@ -13,6 +11,7 @@ from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, 
 from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import word
+from sbatchgen.units import RELEASES
 
 
 def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -21,18 +20,8 @@ def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str)
 
     from sbatchgen.rules.rule_page import pages
 
-    return [
-        CompletionItem(rule, help=page.title)
-        for rule, page in pages().items()
-        if rule.startswith(incomplete.upper())
-    ]
-
-
-def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete releases of Slurm."""
-    from sbatchgen.units import RELEASES
-
-    return completion.offered(RELEASES, incomplete)
+    known = ((rule, page) for rule, page in pages().items() if rule.startswith(incomplete.upper()))
+    return [CompletionItem(rule, help=page.title) for rule, page in known]
 
 
 PROFILE = click.option(
@@ -44,7 +33,7 @@ PROFILE = click.option(
 SLURM = click.option(
     "--slurm",
     metavar="RELEASE",
-    shell_complete=completed_releases,
+    shell_complete=lambda _ctx, _param, incomplete: completion.offered(RELEASES, incomplete),
     help="Release of Slurm that will read the scripts, as 23.11.",
 )
 
@@ -158,9 +147,8 @@ def lsp(profile: str | None, slurm: str | None) -> None:
         if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
         what = f"lsp needs pygls, and this Python has no {error.name}"
-        raise CommandLineError.of(
-            what, fix="in the folder of sbatchgen's source: pip install '.[lsp]'"
-        ) from error
+        fix = "in the folder of sbatchgen's source: pip install '.[lsp]'"
+        raise CommandLineError.of(what, fix=fix) from error
     serve(profile, slurm, os.environ)
 
 

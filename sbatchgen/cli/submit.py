@@ -91,12 +91,8 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     """
     how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
     snapshot = snapshot_of(given)
-    submissions = [
-        submission_of(
-            name, args, given, keep_env=keep_sbatch_env, snapshot=snapshot, ask_squeue=not how["after"]
-        )
-        for name in job
-    ]
+    options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
+    submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
@@ -172,9 +168,7 @@ def agreed(
 ) -> bool:
     """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted.
 
-    Raises:
-        CommandLineError: There is no terminal to ask.
-        DocumentError: A job is not what was reviewed.
+    Raises CommandLineError: there is no terminal to ask; DocumentError: a job is not what was reviewed.
     """
     asks = not yes and not dry_run
     in_brief = asks and sys.stdin.isatty() and sys.stderr.isatty()
@@ -243,7 +237,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.runs.status import run_states
-    from sbatchgen.submit import dependencies
+    from sbatchgen.submit.submission import completion
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
@@ -252,9 +246,9 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
     chosen = [find_point(index, name) for name in after] if index else []
     states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
-    waits = [
-        dependencies.completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)
-    ] or [""] * len(after)
+    waits = [completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
+        ""
+    ] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
@@ -268,8 +262,9 @@ def submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
-    from sbatchgen.slurm.submission_key import new_key
-    from sbatchgen.submit import dependencies, sbatch
+    from sbatchgen.slurm.queue import new_key
+    from sbatchgen.submit import sbatch
+    from sbatchgen.submit.submission import options_of_chain
 
     done: list[SubmittedRun] = []
     given, key = submission.asked.get("dependency"), new_key()
@@ -277,9 +272,7 @@ def submit_to_slurm(
         with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
                 before = [run.record.job for run in done]
-                options = dependencies.options(
-                    before, dependency or (given.value if given and before else "")
-                )
+                options = options_of_chain(before, dependency or (given.value if given and before else ""))
                 run = sbatch.submit(
                     reserved, options, lock=lock, environment=os.environ, index=index, note=note,
                     keep_env=keep_env, key=f"{key}{len(done):02x}" if submission.jobs > 1 else key,
@@ -289,11 +282,9 @@ def submit_to_slurm(
         if done:
             show_submitted(done, "status, logs, cancel, resume")
         if 0 < len(done) < submission.jobs:
-            what = (
-                f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
-            )
+            what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted"
             fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
-            note(f"warning: {what}\n  fix: {fix}")
+            note(f"warning: {what}, and continue the training\n  fix: {fix}")
     return done[-1]
 
 

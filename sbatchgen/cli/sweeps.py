@@ -65,14 +65,18 @@ def run_sweep(
 ) -> None:
     """Review a sweep, ask, and submit its arrays; of its points those that are chosen."""
     from sbatchgen.resolved.request import with_sweep
-    from sbatchgen.resolved.sweep import parts
+    from sbatchgen.resolved.sweep import grid, parts, read_points
 
     options = {
         name: job_options.pop(name)
         for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
     }
     options["snapshot"] = submit.snapshot_of(job_options)
-    points = _points(options)
+    params, file, most = options["params"], options["file"], options["most"]
+    if bool(params) == bool(file) or (file and most):
+        what = "give the points by --param, with or without --random, or by --file"
+        raise CommandLineError.of(what, fix="as in: --param lr=0.1,0.01 --param batch-size=64,128")
+    points = read_points(Path(file)) if file else grid(params, most, options["seed"])
     chosen = list(choice(points) if choice else range(len(points.points)))
     if not chosen:
         note("note: no point to submit: all are done, or in the queue")
@@ -85,18 +89,12 @@ def run_sweep(
     arrays = parts(chosen, _most_tasks(request.resolved))
     carried = len(arrays) > 1 or arrays[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
-    request = with_sweep(request, points, arrays[0].text(options["throttle"]), _words(options))
+    words = [word for text in params for word in ("--param", text)]
+    words += ["--file", file] if file else []
+    words += ["--random", str(most), "--seed", str(options["seed"])] if most else []
+    words += ["--throttle", str(options["throttle"])] if options["throttle"] else []
+    request = with_sweep(request, points, arrays[0].text(options["throttle"]), words)
     _submit(request, points, arrays, options, new=choice is None)
-
-
-def _points(options: dict[str, Any]) -> Sweep:
-    from sbatchgen.resolved.sweep import grid, read_points
-
-    params, file, most = options["params"], options["file"], options["most"]
-    if bool(params) == bool(file) or (file and most):
-        what = "give the points by --param, with or without --random, or by --file"
-        raise CommandLineError.of(what, fix="as in: --param lr=0.1,0.01 --param batch-size=64,128")
-    return read_points(Path(file)) if file else grid(params, most, options["seed"])
 
 
 def _most_tasks(resolved: ResolvedJob) -> int:
@@ -110,14 +108,6 @@ def _most_tasks(resolved: ResolvedJob) -> int:
     limits = resolved.profile.limits
     known = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
     return min(array_limits(config(os.environ)).values() or known, default=MAX_ARRAY_SIZE)
-
-
-def _words(options: dict[str, Any]) -> list[str]:
-    words = [word for text in options["params"] for word in ("--param", text)]
-    words += ["--file", options["file"]] if options["file"] else []
-    words += ["--random", str(options["most"]), "--seed", str(options["seed"])] if options["most"] else []
-    words += ["--throttle", str(options["throttle"])] if options["throttle"] else []
-    return words
 
 
 def _submit(

@@ -1,7 +1,5 @@
 """A mistake in a command line, as click finds it, in the form of our own errors."""
 
-from __future__ import annotations
-
 import click
 
 from sbatchgen.errors import Problem, did_you_mean
@@ -54,7 +52,7 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
             near = _near(error.option_name, context) or f"see {context.command_path} --help."
             of_trainer = "-- TRAINER ARGS" in usage
             fix = f"{near} Arguments of the trainer come after --" if of_trainer else near.rstrip(".")
-        case click.MissingParameter(param=click.Parameter() as parameter) if _is_job(parameter, context):
+        case click.MissingParameter(param=click.Parameter(name="job")) if "--trainer" in _flags(context):
             fix = f"name a mode or a file, as in: {context.command_path} single"
         case click.MissingParameter(param=click.Option() as option):
             fix = f"add {_usage_of(option, context)}"
@@ -80,10 +78,6 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
     if word.endswith(".py") and "--trainer" in flags:
         return f"--trainer {word}"
     return f"--for {word}" if word and "--for" in flags else ""
-
-
-def _is_job(parameter: click.Parameter, context: click.Context) -> bool:
-    return parameter.name == "job" and "--trainer" in _flags(context)
 
 
 def _flags(context: click.Context) -> list[str]:

@@ -194,10 +194,8 @@ def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterat
                 what = f"{what}, and '{row.written}' has its nodes"
                 fix = f"if it was renamed, write {row.written}: for {key}:"
         elif row.live is None:
-            what, fix = (
-                f"{row.key} is {_cut(row.written)}, but the cluster has no such limit",
-                f"remove {key}",
-            )
+            what = f"{row.key} is {_cut(row.written)}, but the cluster has no such limit"
+            fix = f"remove {key}"
             if key == "shapes":
                 what = f"{row.key}: all nodes are alike now"
         else:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
-from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
 from sbatchgen.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
-from sbatchgen.discover.slurm_answers import LiveCluster
+from sbatchgen.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.partition import SlurmPartition
@@ -341,9 +340,8 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
     if named and "limits" in enforced:
         rows = []
         for name, qos in named.items():
-            limits = {
-                key: str(limit) for key in _QOS_LIMITS.split() if (limit := getattr(qos, key)) is not None
-            }
+            known = ((key, getattr(qos, key)) for key in _QOS_LIMITS.split())
+            limits = {key: str(limit) for key, limit in known if limit is not None}
             overrides = qos.overrides and listed(qos.overrides)
             keys = [*_keys(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
             rows.append(Entry(name, "" if keys else "{}", entries=keys))

@@ -1,11 +1,13 @@
-"""The answers of Slurm about its cluster; each question is asked once."""
+"""What Slurm says about its cluster, each question asked once; and what this machine, a login node, has."""
 
 import os
 import platform
 import pwd
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from sbatchgen.frozen import frozen
@@ -14,12 +16,15 @@ from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.slurm.config import config, licenses, topology
 from sbatchgen.slurm.node import SlurmNode, nodes
-from sbatchgen.slurm.partition import SlurmPartition, partitions
-from sbatchgen.slurm.reservation import SlurmReservation, reservations
+from sbatchgen.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
+from sbatchgen.slurm.printed import count
 
 T = TypeVar("T")
 
 _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
+_CONDA_ROOTS = ("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3", "/usr/local/miniconda3")
+_INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux
+_FAST_MBIT = 25_000
 
 
 @frozen(kw_only=True)
@@ -53,7 +58,8 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a user without a name
         user = ""
-    groups = _groups(environment)
+    names = answer_if_any(["id", "-Gnz"], environment) or ""  # of groups, which may have blanks
+    groups = tuple(filter(None, names.split("\0")))
     charged = accounts(user, settings.get("ClusterName", ""), environment) if user else None
     reserved = reservations(environment)
     if reserved is not None:
@@ -83,12 +89,6 @@ def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[st
         return []
 
 
-def _groups(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the user's groups, which may have blanks."""
-    names = answer_if_any(["id", "-Gnz"], environment) or ""
-    return tuple(filter(None, names.split("\0")))
-
-
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the options that `sbatch --help` lists after its own."""
     shown = answer_if_any(["sbatch", "--help"], environment)
@@ -96,3 +96,49 @@ def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     options = shown.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
     return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(options))
+
+
+def programs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each program that runs containers, with its path; "" if it is not here."""
+    for name in ("apptainer", "singularity", "enroot"):
+        yield name, shutil.which(name, path=environment.get("PATH")) or ""
+
+
+def conda_roots(environment: Mapping[str, str]) -> list[str]:
+    """Return the installations of conda."""
+    conda = environment.get("CONDA_EXE") or shutil.which("conda", path=environment.get("PATH"))
+    named = [str(Path(conda).parent.parent)] if conda else []
+    return [*dict.fromkeys([*named, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
+
+
+def modules(environment: Mapping[str, str]) -> str:
+    """Return the program that provides `module`; "" if there is no such program."""
+    if version := environment.get("LMOD_VERSION"):
+        return f"Lmod {version}"
+    return "environment modules" if environment.get("MODULESHOME") or environment.get("LMOD_CMD") else ""
+
+
+def fast_interfaces(folder: Path = Path("/sys/class/net")) -> list[str]:
+    """Return interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+    return [name for name in names if _is_fast(folder / name)]
+
+
+def _is_fast(interface: Path) -> bool:
+    if interface.name.startswith(("docker", "veth", "br-", "lo", "virbr")):
+        return False
+    if _read(interface / "type") == _INFINIBAND or interface.name.startswith(("ib", "hsn")):
+        return True
+    speed = _read(interface / "speed")
+    up = _read(interface / "operstate") == "up"
+    return up and count(speed) >= _FAST_MBIT
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:  # an interface that is down has no speed
+        return ""

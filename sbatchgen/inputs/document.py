@@ -4,8 +4,6 @@ The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` 
 text is wanted. All problems of a file are reported at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial
@@ -38,8 +36,7 @@ class Document(Generic[T]):
 def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
     """Return the file as a `kind`, a dataclass; `text` is what an editor has of it.
 
-    Raises:
-        DocumentError: It can't be read, is not YAML, or does not fit the dataclass.
+    Raises DocumentError: it can't be read, is not YAML, or does not fit the dataclass.
     """
     return decode(_text(path) if text is None else text, kind, name=str(path))
 
@@ -125,9 +122,8 @@ class _Decoder:
         for here, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
             field = key_of(kind, key)
             if field and field.name in values:
-                self.fail(
-                    key_node, f"both {key.rstrip('+')} and {key.rstrip('+')}+{where}", "keep one of them"
-                )
+                name = key.rstrip("+")
+                self.fail(key_node, f"both {name} and {name}+{where}", "keep one of them")
             elif field:
                 values[field.name] = self.decode(value, field.type, here)
             else:
@@ -204,8 +200,7 @@ def _leaf(path: str) -> str:
 def parse_scalar(text: str, kind: Any) -> Any:
     """Return the text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
 
-    Raises:
-        ValueError: With one sentence that says what is expected.
+    Raises ValueError: with one sentence that says what is expected.
     """
     if get_origin(kind) is Literal and text not in get_args(kind):
         raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
@@ -222,8 +217,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
 def parse_value(text: str, kind: Any) -> Any:
     """Return the text as a `kind`; of a list it is [A, B], or one item.
 
-    Raises:
-        ValueError: With one sentence that says what is expected.
+    Raises ValueError: with one sentence that says what is expected.
     """
     if get_origin(kind) is not tuple:
         return parse_scalar(text, kind)

@@ -83,8 +83,7 @@ def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Calla
 def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
     """Return the layer of the command line, each value parsed by the type of its key; not those not given.
 
-    Raises:
-        CommandLineError: All that is wrong.
+    Raises CommandLineError: all that is wrong.
     """
     from sbatchgen.inputs.layers import Layer, Level
 
@@ -138,8 +137,7 @@ def _parsed(key: str, value: Any) -> Any:
 def key_type(key: str) -> Any:
     """Return the type of a key as in "options.nodes", "env.NAME", "network.port_base" or "setup+".
 
-    Raises:
-        ValueError: There is no such key, or it holds keys of its own.
+    Raises ValueError: there is no such key, or it holds keys of its own.
     """
     kind: Any = JobSpec
     names = key.split(".")

@@ -1,13 +1,13 @@
 """What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, make_dataclass
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.inputs.start_settings import GpuRequest, PlaceSettings, list_key
-from sbatchgen.keys import described, record
+from sbatchgen.keys import described, make_record, record
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.units import (
@@ -214,18 +214,6 @@ KEYS_OF_PROGRAMS = (
 )
 
 
-def _made(name: str, about: str, keys: list[tuple[str, Any, Any]], *bases: type) -> Any:
-    return make_dataclass(
-        name,
-        keys,
-        bases=bases,
-        namespace={"__doc__": about, "__module__": __name__},
-        kw_only=True,
-        eq=False,
-        repr=False,
-    )
-
-
 if TYPE_CHECKING:
 
     class ProgramSpec(_ProgramKeys, _CommonKeys):
@@ -237,13 +225,10 @@ if TYPE_CHECKING:
         programs: Mapping[ProgramName, ProgramSpec]
 else:
     keys = _all_keys()
-    ProgramSpec = _made(
-        "ProgramSpec",
-        "One of several programs of a job.",
-        [key for key in keys if key[0] in KEYS_OF_PROGRAMS],
-        _ProgramKeys,
-    )
+    of_programs = [key for key in keys if key[0] in KEYS_OF_PROGRAMS]
+    about = "One of several programs of a job."
+    ProgramSpec = make_record("ProgramSpec", about, of_programs, __name__, _ProgramKeys)
     several = described("Programs that run side by side, by name.", make=dict)
     before = [key[0] for key in keys].index("options")
     keys.insert(before, ("programs", Mapping[ProgramName, ProgramSpec], several))
-    JobSpec = _made("JobSpec", "Everything a job may set.", keys, _OfJob)
+    JobSpec = make_record("JobSpec", "Everything a job may set.", keys, __name__, _OfJob)

@@ -4,8 +4,6 @@ So that no file takes long to read, its depth and its number of values have limi
 refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -59,8 +57,7 @@ def cut(text: str) -> str:
 def compose(text: str, problems: Problems) -> yaml.Node:
     """Return the nodes of the only document of a text; an empty mapping if it has no document.
 
-    Raises:
-        DocumentError: It is not YAML.
+    Raises DocumentError: it is not YAML.
     """
     text = text.removeprefix("\ufeff")
     if match := yaml.reader.Reader.NON_PRINTABLE.search(text):  # the parser reports it without a line

@@ -69,10 +69,7 @@ class SbatchOptions:
 LONG_NAMES = {option.name: option.name.replace("_", "-") for option in fields(SbatchOptions)}
 NAMES = tuple(LONG_NAMES)
 # What a profile has that an option names, as completion and editors offer it.
-VALUES = {
-    LONG_NAMES[option.name]: option.metadata["values"]
-    for option in fields(SbatchOptions)
-    if "values" in option.metadata
-}
+_VALUES = {option.name: option.metadata.get("values") for option in fields(SbatchOptions)}
+VALUES = {LONG_NAMES[name]: values for name, values in _VALUES.items() if values}
 GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 POSITIVE = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task")

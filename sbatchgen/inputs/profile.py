@@ -160,9 +160,8 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
 
     def time_limit(self, nodes: int) -> Duration | None:
         """Return the longest time limit of a job with so many nodes."""
-        limits = [
-            limit for numbers, limit in self.time_by_nodes.items() if numbers.first <= nodes <= numbers.last
-        ]
+        spans = self.time_by_nodes.items()
+        limits = [limit for span, limit in spans if span.first <= nodes <= span.last]
         limits += [self.time_max] if self.time_max else []
         if self.node_minutes_max and nodes > 0:
             limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes

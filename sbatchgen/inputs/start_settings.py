@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import make_dataclass
 from functools import partial
 from typing import Any, Literal
 
 from sbatchgen.inputs.options import SbatchOptions
-from sbatchgen.keys import described, record
+from sbatchgen.keys import described, make_record, record
 from sbatchgen.modes import Launcher, StarterName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
@@ -60,18 +59,13 @@ class Network:
                 yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
 
 
-Runtimes: Any = make_dataclass(
-    "Runtimes",
-    [
-        (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
-        for runtime in RUNTIMES.values()
-        if runtime.Facts is not NoFacts
-    ],
-    namespace={"__doc__": "Where a Python with torch comes from, by runtime.", "__module__": __name__},
-    kw_only=True,
-    eq=False,
-    repr=False,
-)
+_FACTS = [
+    (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
+    for runtime in RUNTIMES.values()
+    if runtime.Facts is not NoFacts
+]
+_ABOUT = "Where a Python with torch comes from, by runtime."
+Runtimes: Any = make_record("Runtimes", _ABOUT, _FACTS, __name__)
 
 _Visibility = Literal["node", "task"]
 _VISIBILITY = described(

@@ -1,7 +1,5 @@
 """Who can write a file, and so decide what runs as this user (like git's safe.directory)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -64,8 +62,7 @@ def doubt(path: Path, start: Path | None = None) -> Doubt | None:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Make a temporary folder that no one else can enter, change or replace; it is removed at the end.
 
-    Raises:
-        DocumentError: There is no place for one.
+    Raises DocumentError: there is no place for one.
     """
     import shutil
     import tempfile

@@ -1,7 +1,5 @@
 """The kind of a file that a command does not take, and the command that takes it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -33,12 +31,10 @@ _ANY = {
     "yaml": "name a script, or a folder with scripts",
     "run": "sbatchgen status {file}",
 }
-_OF_JOBS = {
-    "program": "sbatchgen {verb} single --trainer {file}",
-    "profile": "sbatchgen {verb} single --profile {file}",
-}
+_OF_JOBS = {"program": " --trainer {file}", "profile": " --profile {file}", "settings": ""}
+_SINGLE = {name: f"sbatchgen {{verb}} single{flag}" for name, flag in _OF_JOBS.items()}
 _INSTEAD = {
-    "job": {**_ANY, **_OF_JOBS, "settings": "sbatchgen {verb} single", "folder": "name a job YAML in it"},
+    "job": {**_ANY, **_SINGLE, "folder": "name a job YAML in it"},
     "script": {**_ANY, "folder": "name a script in it"},
     "profile": {name: _ANY[name] for name in _ANY if name != "yaml"},
 }

@@ -32,16 +32,16 @@ class RoomOutput(TypedDict):
 
 def gpus_output(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> GpusOutput:
     """Return the GPUs by type and by node."""
-    return {"types": counts, "nodes": [_node(entry) for entry in nodes]}
-
-
-def _node(entry: GpuNode) -> _Node:
-    return {
-        "name": entry.node.name,
-        "state": entry.node.state,
-        "flags": sorted(entry.node.flags),
-        "unavailable": unavailable(entry.node),
-        "reason": entry.node.reason,
-        "partitions": entry.node.partitions,
-        "gpus": entry.gpus,
-    }
+    shown: list[_Node] = [
+        {
+            "name": entry.node.name,
+            "state": entry.node.state,
+            "flags": sorted(entry.node.flags),
+            "unavailable": unavailable(entry.node),
+            "reason": entry.node.reason,
+            "partitions": entry.node.partitions,
+            "gpus": entry.gpus,
+        }
+        for entry in nodes
+    ]
+    return {"types": counts, "nodes": shown}

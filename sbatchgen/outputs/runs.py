@@ -11,7 +11,7 @@ from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress
 from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import SlurmJob
-from sbatchgen.slurm.reason import Kind, reason
+from sbatchgen.slurm.state import Kind, reason
 
 
 class _Queued(TypedDict):
@@ -59,20 +59,20 @@ class StatusOutput(TypedDict):
 
 def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> StatusOutput:
     """Return runs as they are now."""
-    return {"time": time.time(), "problems": problems, "runs": [_run(state) for state in states]}
-
-
-def _run(state: RunState) -> _Run:
-    return {
-        "name": state.run.name,
-        "folder": str(state.run.folder),
-        "jobs": state.jobs,
-        "queue": [_queued(row) for row in state.now],
-        "training": state.progress,
-        "quiet": state.quiet,
-        "programs": state.programs,
-        "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
-    }
+    runs: list[_Run] = [
+        {
+            "name": state.run.name,
+            "folder": str(state.run.folder),
+            "jobs": state.jobs,
+            "queue": [_queued(row) for row in state.now],
+            "training": state.progress,
+            "quiet": state.quiet,
+            "programs": state.programs,
+            "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
+        }
+        for state in states
+    ]
+    return {"time": time.time(), "problems": problems, "runs": runs}
 
 
 def _queued(row: SlurmJob) -> _Queued:

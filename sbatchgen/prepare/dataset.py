@@ -40,9 +40,8 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
     """Download the four files that are not there yet; each is checked before it gets its name.
 
-    Raises:
-        OSError: The folder can't be made, or a file can't be written.
-        DocumentError: No mirror has the right file.
+    Raises OSError: the folder can't be made, or a file can't be written; DocumentError: no mirror has the
+    right file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, md5 in FILES.items():

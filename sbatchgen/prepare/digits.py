@@ -6,9 +6,10 @@ The same numbers give the same bytes.
 import itertools
 import math
 import random
-import secrets
 import struct
 from pathlib import Path
+
+from sbatchgen import files
 
 SIDE = 28
 PIXELS = SIDE * SIDE
@@ -143,7 +144,5 @@ def write(folder: Path, *, train: int, test: int, seed: int) -> str:
             raise FileExistsError(f"{path} exists and holds something else")
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in missing.items():
-        temporary = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
-        temporary.write_bytes(data)
-        temporary.replace(path)  # so it appears whole or not at all
+        files.put(path, data)
     return f"{train} training and {test} test images {'written to' if missing else 'are already in'} {folder}"

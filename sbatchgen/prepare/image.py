@@ -21,9 +21,8 @@ ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no r
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
     """Have a program make an image, which gets its name when it is whole.
 
-    Raises:
-        CommandLineError: There is no such source.
-        DocumentError: The program is absent or failed, or the file is there already.
+    Raises CommandLineError: there is no such source; DocumentError: the program is absent or failed, or the
+    file is there already.
     """
     uri, (program, *verb) = tool.uri(source), tool.words
     if not shutil.which(program) and tool.older and shutil.which(tool.older):
@@ -49,14 +48,14 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 def _beside(target: Path) -> Iterator[Path]:
     """Yield a name for a new file on the same file system; what has it at the end is removed."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".sbatchgen-", dir=target.parent))
+        folder = tempfile.TemporaryDirectory(
+            prefix=".sbatchgen-", dir=target.parent, ignore_cleanup_errors=True
+        )
     except OSError as error:
         what = f"can't write into {target.parent}: {error.strerror}"
         raise DocumentError.of(what, fix="name another file: --to FILE") from error
-    try:
-        yield folder / target.name
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with folder as name:
+        yield Path(name, target.name)
 
 
 def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:

@@ -1,7 +1,5 @@
 """The arguments of the trainer and the pattern of its checkpoints, as words of bash."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence

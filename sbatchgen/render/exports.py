@@ -1,7 +1,5 @@
 """Resolved job -> the variables that the script exports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from sbatchgen import quoting
@@ -27,9 +25,8 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.own_folders(resolved),
     )
-    own_way = (
-        ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
-    )  # see `launch.command`
+    # in a container, `launch.command` sets these
+    own_way = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
     return tuple(name for name in exported if name not in own_way)
 
 

@@ -1,7 +1,5 @@
 """Resolved job -> the command of the script: job step, container, launcher, trainer and its arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
@@ -57,9 +55,9 @@ def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
     lines, share = resolved.settings.setup_per_task, resolved.share
     if share and share.preset:
-        from sbatchgen.resolved import presets  # of few jobs
+        from sbatchgen.resolved.programs import lines_of_task  # of few jobs
 
-        yield f"bash -c {shell_text((*lines, *presets.lines_of_task(share.preset, share.name)))} task"
+        yield f"bash -c {shell_text((*lines, *lines_of_task(share.preset, share.name)))} task"
         return
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
     counts = arguments.NODE_RANK in rank
@@ -208,11 +206,8 @@ def _step(resolved: ResolvedJob) -> Iterator[str]:
     if resolved.starter.name != "srun":
         yield resolved.starter.command
         return
-    options = [
-        f"--{name}={word}" if word else f"--{name}"
-        for name, word in _own_options(resolved)
-        if name not in resolved.step
-    ]
+    derived = ((name, word) for name, word in _own_options(resolved) if name not in resolved.step)
+    options = [f"--{name}={word}" if word else f"--{name}" for name, word in derived]
     if resolved.share:
         yield from quoting.packed(["srun", *options])
     else:
@@ -221,11 +216,8 @@ def _step(resolved: ResolvedJob) -> Iterator[str]:
     if step.get("cpu-bind") == GPU_CPUS:  # "false" where tasks have no GPU of their own
         masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
         step["cpu-bind"] = f"mask_cpu:{masks}" if resolved.binds_to_gpu_cpus else "false"
-    yield from quoting.packed(
-        f"--{name}" if value == "true" else f"--{name}={quoting.word(value)}"
-        for name, value in step.items()
-        if value != "false"
-    )
+    texts = {name: "" if text == "true" else f"={quoting.word(text)}" for name, text in step.items()}
+    yield from quoting.packed(f"--{name}{text}" for name, text in texts.items() if step[name] != "false")
 
 
 def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:

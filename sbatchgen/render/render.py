@@ -3,8 +3,6 @@
 Sites rely on the names of these values in templates of their own; a test holds the list.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -41,9 +39,8 @@ TITLES = {
 _OF_JOB = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
-FOREIGN = (
-    *("BASH_ENV", "CONDA_PREFIX", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "VIRTUAL_ENV"),
-)
+_BUNDLES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+FOREIGN = ("BASH_ENV", "CONDA_PREFIX", *_BUNDLES, "VIRTUAL_ENV")
 # Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
 _MOST = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
@@ -62,10 +59,8 @@ def render(
     """The script, from the first template found in the folders, the bundled ones last.
 
     `code` holds the bundled package `training`; `rerun` is the command of the first comment. The cache is for
-    compiled templates: to compile them is a third of the time.
-
-    Raises:
-        DocumentError: A template is missing or broken.
+    compiled templates: to compile them is a third of the time. Raises DocumentError: a template is missing or
+    broken.
     """
     environment = environment_of(tuple(folders), cache)
     return finish(fill(environment, resolved, code=code), rerun)
@@ -80,8 +75,8 @@ def render_request(request: Request) -> str:
 def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
     """The resolved job's template, filled. Raises what `render` does."""
     values = context(resolved, code=code) | {"provenance": _PROVENANCE}
-    own = [_runtime(environment, program, resolved, code) for program in resolved.programs]
-    values["programs"] = [(*each, text) for each, text in zip(values["programs"], own, strict=True)]
+    runtimes = [_runtime(environment, program, resolved, code) for program in resolved.programs]
+    values["programs"] = [(*each, text) for each, text in zip(values["programs"], runtimes, strict=True)]
     return _render(environment, resolved.template, values)
 
 
@@ -231,6 +226,8 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     sweep = resolved.sweep
     waits_for_requeue = resolved.requeue_on_node_fail and resolved.restartable and resolved.nodes > 1
     waits_long = resolved.runtime.wait_s > WAIT_S
+    has_packages = bool(resolved.settings.modules or resolved.settings.setup)
+    by_itself = not (resolved.consecutive or resolved.programs)
     foreign = [name for name in FOREIGN if name not in resolved.env]
     directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
     values: dict[str, Any] = {}
@@ -262,13 +259,10 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "node_lines": tuple(exports.for_nodes(resolved)),
             "master_addr": resolved.settings.master_addr or "",
             # of a module or of setup: a virtual environment may use their packages
-            "keeps_pythonpath": resolved.runtime.may_use_modules
-            and bool(resolved.settings.modules or resolved.settings.setup),
+            "keeps_pythonpath": resolved.runtime.may_use_modules and has_packages,
             "runtime_part": resolved.runtime.part,
             "foreign": foreign if resolved.runtime.is_container else [],
-            "requeues_early": "again" in talk
-            and not (resolved.consecutive or resolved.programs)
-            and waits_long,
+            "requeues_early": "again" in talk and waits_long and by_itself,
             "mount_sources": launch.sources(mounted, resolved, here),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
@@ -278,8 +272,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "checkpoints": arguments.checkpoints(resolved),
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
-            "starts_pyxis": resolved.slurm
-            and any(job.runtime is RUNTIMES["enroot"] for job in resolved.jobs),
+            "starts_pyxis": resolved.slurm and RUNTIMES["enroot"] in [job.runtime for job in resolved.jobs],
             "training_title": _title(resolved),
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),

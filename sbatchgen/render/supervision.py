@@ -1,7 +1,5 @@
 """Resolved job -> what the script needs of each of its programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,9 +58,7 @@ def _entries(values: Mapping[Any, Any]) -> str:
 
 def _ends(main: str, tables: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tests of a program that has ended, with what follows; where none holds, it has failed."""
-    of_main = (
-        "((code)) && [[ $ended ]] || ended=$name rc=$code why=''"  # another may have failed just before it
-    )
+    of_main = "((code)) && [[ $ended ]] || ended=$name rc=$code why=''"  # another may have failed before it
     tests = {f"[[ $name == {main} ]]": of_main} if main else {"((code == 0))": ":"}
     if tables["once"] and main:
         tests["((code == 0)) && [[ ${once[$name]-} ]]"] = ":"

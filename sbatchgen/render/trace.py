@@ -5,8 +5,6 @@ template after it has trimmed blanks (`Extension.filter_stream`), so that marks 
 without its marks must be the script, byte for byte, and that is checked.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -45,8 +43,7 @@ def trace(
 ) -> list[TemplateLine]:
     """The place of each line of the script that `render` made of the resolved job.
 
-    Raises:
-        DocumentError: A template changes its own text, which can't be followed.
+    Raises DocumentError: a template changes its own text, which can't be followed.
     """
     marked = fill(_marking(tuple(folders)), resolved, code=code)
     lines = list(_placed(marked))

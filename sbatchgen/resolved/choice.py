@@ -1,7 +1,5 @@
 """The partition of a job that names none: the default one, or the first where it can run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 

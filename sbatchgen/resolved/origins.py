@@ -23,20 +23,7 @@ from sbatchgen.resolved.task_share import GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
 _OF_PLACES = frozenset(keys_of(PlaceSettings))
-_NOT_SHOWN = (
-    *(
-        "profile",
-        "mode",
-        "options",
-        "extra_options",
-        "env",
-        "step",
-        "lint",
-        "programs",
-        "network",
-        "runtimes",
-    ),
-)
+_NOT_SHOWN = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (

@@ -1,6 +1,7 @@
-"""The programs of a job: the share that each has of its nodes, and where it finds the others."""
+"""The programs of a job: the share that each has of its nodes, where it finds the others, and presets.
 
-from __future__ import annotations
+Source of the presets: docs.ray.io, "Deploying on Slurm", and `ray start --help` of 2.60.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,28 @@ MOST = 8  # programs of a job, each with a port of its own
 FACTS = ("host", "hosts", "port", "nodes")  # of each program, which the others may name
 _FACT = re.compile(rf"(?<![{{$])\{{(?:([A-Za-z][\w-]*)\.)?({'|'.join(FACTS)})\}}(?!\}})")
 _HEAD = "programs."
+# A worker that ends before the command does is a failure. Ray would take all CPUs of a node for its own.
+_RAY = """
+host=$NAME_HOST port=$NAME_PORT over=$RUN_DIR/programs/ray.over
+cpus=${SLURM_CPUS_PER_TASK:+--num-cpus=$SLURM_CPUS_PER_TASK}
+answers() { (: <>"/dev/tcp/$host/$port") 2>/dev/null; }
+if ((SLURM_PROCID)); then # a worker
+    until answers; do sleep 1; done
+    ray start --block --address="$host:$port" $cpus & node=$!
+    while kill -0 "$node" 2>/dev/null && answers; do sleep 2; done
+    kill "$node"; wait; [[ -e $over ]]; exit
+fi
+rm -f -- "$over"
+ray start --block --head --node-ip-address="$host" --port="$port" --include-dashboard=false $cpus & head=$!
+until answers; do kill -0 "$head" || exit 1; sleep 1; done
+export RAY_ADDRESS=$host:$port
+python3 -c "import ray, time; ray.init()
+for _ in range(600): len(ray.nodes()) < $SLURM_NTASKS and time.sleep(1)
+if len(ray.nodes()) < $SLURM_NTASKS: exit(f\\"{len(ray.nodes())} of $SLURM_NTASKS nodes joined\\")" || exit
+"$@"; status=$?
+touch -- "$over"; kill "$head"; wait; exit "$status"
+"""
+_PRESETS = {"ray": _RAY}
 
 
 class _Wanted(NamedTuple):
@@ -47,10 +70,8 @@ def resolve_programs(
     """Return a job with several programs, everything decided, and so each of these.
 
     The job is its main program, with all nodes: what stops, resumes and requeues it is that of the main one.
-    `mode_name` is the mode of a program that names none.
-
-    Raises:
-        CommandLineError: Its programs contradict each other.
+    `mode_name` is the mode of a program that names none. Raises CommandLineError: its programs contradict
+    each other.
     """
     wanted = _wanted(layers)
     _refuse(wanted, layers)
@@ -65,7 +86,21 @@ def resolve_programs(
         wanted = [_with_the_rest(each, alone, wanted) if each is main else each for each in wanted]
         main = _main(wanted)
     jobs = [resolved(each, _layer(each, wanted, whole=False, main=each is main)) for each in wanted]
-    shares = [_share(each, job) for each, job in zip(wanted, jobs, strict=True)]
+    shares = [
+        Share(
+            name=each.name,
+            main=each.spec.main,
+            first=each.first,
+            nodes=each.nodes,
+            shared=each.shared,
+            tasks=job.nproc_per_node if job.launcher == "srun" else 1,
+            gpus=job.gpus_per_node,
+            cpus=each.spec.cpus or _cpus(job),
+            gpus_option="",
+            preset=each.spec.preset or "",
+        )
+        for each, job in zip(wanted, jobs, strict=True)
+    ]
     whole = resolved(main, _layer(main, wanted, whole=True, main=True), _allocation(shares))
     if whole.gpus_per_node:
         option: Any = "gres" if "gpu" in (whole.options.gres or "") else "gpus-per-node"
@@ -92,30 +127,12 @@ def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted])
     return main._replace(spec=replace(main.spec, gpus=gpus, cpus=cpus))
 
 
-def _share(each: _Wanted, job: ResolvedJob) -> Share:
-    return Share(
-        name=each.name,
-        main=each.spec.main,
-        first=each.first,
-        nodes=each.nodes,
-        shared=each.shared,
-        tasks=job.nproc_per_node if job.launcher == "srun" else 1,
-        gpus=job.gpus_per_node,
-        cpus=each.spec.cpus or _cpus(job),
-        gpus_option="",
-        preset=each.spec.preset or "",
-    )
-
-
 def _wanted(layers: Sequence[Layer]) -> list[_Wanted]:
     """Return the programs with the nodes that each gets: those of its own in order, then what they share."""
     specs: dict[ProgramName, ProgramSpec] = {}
-    for layer in layers:
-        specs |= {
-            ProgramName(key.removeprefix(_HEAD)): value
-            for key, value in layer.values.items()
-            if key.startswith(_HEAD)
-        }
+    for key, value in (item for layer in layers for item in layer.values.items()):
+        if key.startswith(_HEAD):
+            specs[ProgramName(key.removeprefix(_HEAD))] = value
     order = sorted(specs, key=lambda name: (not specs[name].nodes, not specs[name].main))
     main = next((name for name in order if specs[name].main), ProgramName())
     first, at = 0, {}
@@ -145,12 +162,8 @@ def _refuse(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> None:
     places = {key: place for layer in layers for key, place in layer.places.items()}
     faults = [*_of_all(wanted, layers), *(fault for each in wanted for fault in _of_one(each, wanted))]
     if faults:
-        raise CommandLineError(
-            [
-                Problem(what, places.get(key) or places.get(key.rpartition(".")[0], "programs"), fix)
-                for key, what, fix in faults
-            ]
-        )
+        at = {key: places.get(key) or places.get(key.rpartition(".")[0], "programs") for key, *_ in faults}
+        raise CommandLineError([Problem(what, at[key], fix) for key, what, fix in faults])
 
 
 def _of_all(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> Iterator[tuple[str, str, str]]:
@@ -180,11 +193,8 @@ def _of_one(each: _Wanted, wanted: Sequence[_Wanted]) -> Iterator[tuple[str, str
     names, key = [other.name for other in wanted], f"{_HEAD}{each.name}"
     for other in each.spec.needs:
         if other not in names:
-            yield (
-                f"{key}.needs",
-                f"{each.name} needs '{other}', which is not a program",
-                did_you_mean(other, names),
-            )
+            what = f"{each.name} needs '{other}', which is not a program"
+            yield f"{key}.needs", what, did_you_mean(other, names)
     for named, fact in _named(each.spec):
         if named and named not in names:
             near = nearest(named, names) or names[0]
@@ -211,34 +221,22 @@ def _layer(each: _Wanted, wanted: Sequence[_Wanted], *, whole: bool, main: bool)
         if value is None or name == "mode" or (whole and name == "env"):
             continue
         if isinstance(value, Mapping):
-            values |= {
-                f"{name}.{key}": text and _filled(text, each, wanted, "${{{}}}")
-                for key, text in value.items()
-            }
+            for key, text in value.items():
+                values[f"{name}.{key}"] = text and _filled(text, each, wanted, "${{{}}}")
         elif isinstance(value, tuple):
             values[name] = tuple(_filled(text, each, wanted) for text in value)
         else:
             values[name] = _filled(value, each, wanted) if isinstance(value, str) else value
     if spec.command:
         values["args"] = tuple(_filled(text, each, wanted) for text in spec.command)
-    if not whole:
-        values |= _share_values(each)
+    if not whole:  # the options that stand for its share
+        values["options.nodes"] = Count(each.nodes)
+        gpus = 0 if spec.gpus is None and each.shared and not spec.main else spec.gpus
+        values |= {} if gpus is None else {"options.gpus_per_node": Text(gpus)}
+        values |= {"options.cpus_per_task": spec.cpus} if spec.cpus and not spec.nproc_per_node else {}
     if not main or spec.command:  # it knows nothing of the files by which a script asks to stop
         values["resume"] = Resume("off")
     return Layer(Level.JOB, values, {})
-
-
-def _share_values(each: _Wanted) -> dict[str, Any]:
-    """Return the options that stand for the share of a program."""
-    values: dict[str, Any] = {"options.nodes": Count(each.nodes)}
-    gpus = each.spec.gpus
-    if gpus is None and each.shared and not each.spec.main:
-        gpus = 0
-    if gpus is not None:
-        values["options.gpus_per_node"] = Text(gpus)
-    if each.spec.cpus and not each.spec.nproc_per_node:
-        values["options.cpus_per_task"] = each.spec.cpus
-    return values
 
 
 def _filled(text: str, each: _Wanted, wanted: Sequence[_Wanted], variable: str = "{{env:{}}}") -> str:
@@ -284,3 +282,8 @@ def _allocation(shares: Sequence[Share]) -> Layer:
     else:
         values["gpu_request"] = "none"
     return Layer(Level.JOB, values, dict.fromkeys(values, "the programs together"))
+
+
+def lines_of_task(preset: str, name: ProgramName) -> tuple[str, ...]:
+    """Return what each task of a program runs, with the command as its arguments; () without a preset."""
+    return tuple(_PRESETS[preset].strip().replace("NAME", name.variable).split("\n")) if preset else ()

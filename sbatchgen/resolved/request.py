@@ -17,10 +17,9 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names
-from sbatchgen.resolved.profile_layers import named_partition
-from sbatchgen.resolved.resolve import resolve
+from sbatchgen.resolved.resolve import named_partition, resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.units import JobName, ShellPath, Text, is_utf8
+from sbatchgen.units import JobName, Text, is_utf8
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.choice import Check
@@ -53,10 +52,8 @@ def read_request(
     """The request of a command line: of a mode or a job YAML, the values of `parameters`, and arguments.
 
     The rules of `check` choose a partition if the job names none. `read_trainer` returns what follows from
-    the trainer's text, as the lowest layer. An editor has `text` as the job YAML.
-
-    Raises:
-        SbatchgenError: The command line or a file is wrong.
+    the trainer's text, as the lowest layer. An editor has `text` as the job YAML. Raises SbatchgenError: the
+    command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
@@ -190,18 +187,8 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     )
 
 
-def with_log(request: Request, log: str) -> Request:
-    """The same request with its log at an absolute path, as `submit` wants it."""
-    options = replace(request.resolved.options, output=ShellPath(log))
-    return _with(request, replace(request.resolved, options=options), "--output", log)
-
-
-def with_snapshot(request: Request, folder: str) -> Request:
-    """The same request, for a job that runs in a snapshot of its code."""
-    return _with(request, replace(request.resolved, snapshot_dir=ShellPath(folder)), "--snapshot-dir", folder)
-
-
-def _with(request: Request, resolved: ResolvedJob, *words: str) -> Request:
+def with_words(request: Request, resolved: ResolvedJob, *words: str) -> Request:
+    """Return the request of a resolved job that differs by options: `words` say so on a command line."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
     return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 

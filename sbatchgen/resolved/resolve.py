@@ -1,34 +1,42 @@
-"""Layers -> resolved job: the layers laid over each other, and what follows from them.
+"""Layers -> resolved job: those of the profile and the job laid over each other, and what follows from them.
 
 The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
 here reads a file or the environment, and nothing is refused: `check` judges the resolved job.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, below_key, record_of
+from sbatchgen.inputs.layers import (
+    BY_DEFAULT,
+    DecidedValues,
+    Layer,
+    Level,
+    Origin,
+    below_key,
+    record_of,
+    settings_layer,
+)
+from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES, JobSettings
 from sbatchgen.modes import COMMAND, MODES, Mode
-from sbatchgen.resolved.decided_values import DecidedValues
-from sbatchgen.resolved.job_gpus import add_other_gres, emit_gpus, gpus_and_shards, take_other_gres
-from sbatchgen.resolved.profile_layers import (
-    DEFAULT_LAUNCHER,
-    LAUNCHER_ARGS,
-    partition_name_of,
-    partition_of,
-    profile_layers,
-)
 from sbatchgen.resolved.resolved_job import ResolvedJob, one_at_a_time
-from sbatchgen.resolved.task_share import derive_cpus, derive_memory, derive_tasks
+from sbatchgen.resolved.task_share import (
+    add_other_gres,
+    derive_cpus,
+    derive_memory,
+    derive_tasks,
+    emit_gpus,
+    gpus_and_shards,
+    take_other_gres,
+)
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import Duration, JobName, Resume, ShellPath, Text
 
+DEFAULT_LAUNCHER = "torchrun"
 DEFAULT_TIME = Duration(3600)
 FIRST = "the first that fits"  # of the partitions
 LONGEST_WARNING_S = 300
@@ -50,6 +58,7 @@ _SAME = (
     *("trainer", "data", "run_dir", "checkpoint", "resume", "metrics", "hang", "max_restarts", "chain"),
     *("requeue_on_timeout", "requeue_on_node_fail", "snapshot_dir", "template"),
 )
+LAUNCHER_ARGS = "launchers.args"  # of the profile
 
 
 def resolve(
@@ -64,7 +73,9 @@ def resolve(
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
-    _join_args(values)
+    if here := values.get(LAUNCHER_ARGS):  # the job's come after the profile's, where they win
+        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
+        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
     _choose_runtime(values, layers)
     for key, value in _DEFAULTS.items():
         values.derive(key, value, "default")
@@ -80,13 +91,6 @@ def resolve(
     emit_gpus(values, partition, gpus)
     add_other_gres(values, *others)
     return _resolved_job(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
-
-
-def _join_args(values: DecidedValues) -> None:
-    """Arguments of the launcher that come after others, where they win: the job's after the profile's."""
-    if here := values.get(LAUNCHER_ARGS):
-        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
-        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
 
 
 def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
@@ -191,3 +195,62 @@ def _resolved_job(
         overridden=values.overridden,
         **decided,
     )
+
+
+def partition_of(profile: Profile, name: str) -> Partition:
+    """Return what is known of a partition; of the first one of several."""
+    return profile.partitions.get(Text(name.partition(",")[0])) or Partition()
+
+
+def named_partition(layers: Sequence[Layer]) -> str:
+    """The partition that a job names; "" if it names none."""
+    given = [each.values["options.partition"] for each in layers if "options.partition" in each.values]
+    return str(given[-1] if given else "")
+
+
+def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
+    """Return the partition of a job before one is chosen: its own, or the default; "" without one."""
+    of_mode = profile.modes[mode.name].partition if mode.name in profile.modes else None
+    fallback = of_mode or profile.options.partition or profile.default_partition
+    return str(named_partition(layers) or fallback or "")
+
+
+def profile_layers(
+    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
+) -> Iterator[Layer]:
+    """The profile's own layers: its settings, those of the partition, and the options of the mode."""
+    cluster, places = profile.value, profile.places
+    facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    optional = {"template": cluster.template, "data": cluster.paths.data}
+    optional["options.partition"] = cluster.default_partition
+    facts |= {key: value for key, value in optional.items() if value}
+    where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
+    yield Layer(Level.PROFILE, facts, {**places, **where})
+    first = partition_name.partition(",")[0]
+    given = [each.values["launcher"] for each in layers if "launcher" in each.values]
+    launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
+    parts = [("gpu_options.", "options.")] * uses_gpus
+    parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)
+    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
+    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings)
+    yield from _with_parts(here, parts)
+    if mode.name in cluster.modes:
+        of_mode = settings_layer(Level.PARTITION, cluster.modes[mode.name], places, f"modes.{mode.name}.")
+        keys = {key: f"options.{key}" if key in NAMES else key for key in of_mode.values}
+        values = {name: of_mode.values[key] for key, name in keys.items()}
+        yield Layer(Level.PARTITION, values, {name: of_mode.places[key] for key, name in keys.items()})
+
+
+def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
+    """Yield settings without their parts, then each part that holds for this job: the start of its keys."""
+    level, values, places = settings
+    plain = {
+        key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
+    }
+    yield Layer(level, plain, places)
+    for start, instead in parts:
+        keys = {key: f"{instead}{key.removeprefix(start)}" for key in values if key.startswith(start)}
+        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}  # the trainer has others
+        where = {name: places[key] for key, name in keys.items() if key in places}
+        yield Layer(level, {name: values[key] for key, name in keys.items()}, where)

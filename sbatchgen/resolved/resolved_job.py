@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
 # Options that a request for resources has as they are.
-_NUMBERS = (
-    *("ntasks", "ntasks_per_node", "cpus_per_task", "mem", "mem_per_cpu", "mem_per_gpu", "time", "time_min"),
-)
+_NUMBERS = "ntasks ntasks_per_node cpus_per_task mem mem_per_cpu mem_per_gpu time time_min".split()  # noqa: SIM905
 SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
 
 

@@ -121,10 +121,8 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
     """Every combination of values, the last parameter changing fastest; or `most` of them, chosen at random.
 
     A parameter is given as "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1". The
-    same seed chooses the same points.
-
-    Raises:
-        CommandLineError: A parameter is wrong, or there are fewer or too many combinations.
+    same seed chooses the same points. Raises CommandLineError: a parameter is wrong, or there are fewer or
+    too many combinations.
     """
     given = dict(_parameter(text) for text in params)
     if len(given) != len(params):
@@ -222,8 +220,7 @@ def _check_count(count: float, at: str, fix: str) -> None:
 def read_points(path: Path) -> Sweep:
     """The points in a file of comma-separated values: names in the first line, a point in each other.
 
-    Raises:
-        CommandLineError, DocumentError: It can't be read, or a line is wrong.
+    Raises CommandLineError, DocumentError: it can't be read, or a line is wrong.
     """
     from sbatchgen.files import read_file
 

@@ -1,20 +1,155 @@
-"""What each task of a job gets: how many tasks there are, and their share of a node's CPUs and memory."""
-
-from __future__ import annotations
+"""What a job gets of a node: GPUs and the option that asks for them, CPUs, memory."""
 
 from collections.abc import Iterable
 
-from sbatchgen.inputs.layers import BY_DEFAULT, Level
-from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Level, Origin
+from sbatchgen.inputs.options import GPU_OPTIONS
+from sbatchgen.inputs.profile import GPUS_MAX, GpuLimits, NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.modes import Mode
-from sbatchgen.resolved.decided_values import DecidedValues
-from sbatchgen.resolved.job_gpus import gpus_asked
-from sbatchgen.sbatch.gres import requested, requested_gpus
-from sbatchgen.units import Memory
+from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
+from sbatchgen.units import Gres, Memory, Text
 
+_GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
+
+
+def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
+    """Keep only the GPUs in --gres; return its other resources, such as local disk."""
+    of_gpus, others, origin = "", "", BY_DEFAULT
+    if text := values.get("options.gres"):
+        of_gpus, others = parted(text)
+        origin = values.origins["options.gres"]
+    if others and not of_gpus:  # GPUs that a lower level asks for are not overridden
+        for lower, where in reversed(values.overridden.get("options.gres", ())):
+            if of_gpus := parted(lower)[0]:
+                values.origins["options.gres"] = where
+                break
+    if of_gpus:
+        values.values["options.gres"] = Gres(of_gpus)
+    elif others:
+        values.drop("options.gres")
+    return others, origin
+
+
+def gpus_and_shards(
+    values: DecidedValues, profile: Profile, partition: Partition, mode: Mode
+) -> tuple[int, int]:
+    """GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
+    unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
+    for name in values.highest(_GPU_KEYS):
+        level = values.origins[name].level
+        if unwanted and level < Level.PROJECT:
+            values.drop(name)
+        elif mode.gpus and level < Level.PROJECT:
+            values.values[name] = _at_most(values.get(name), mode.gpus)
+    if not mode.uses_gpus:
+        return 0, 0
+    gpus, shards = (
+        sum(count for name, _, count in requested(values.get("options.gres") or "") if name == wanted)
+        for wanted in ("gpu", "shard")
+    )
+    if values.get("options.gpus_per_node"):
+        return gpus_asked(values, "gpus_per_node"), shards
+    if gpus or shards:
+        return gpus, shards
+    if values.get("options.gpus_per_task") or values.get("options.gpus"):
+        return _gpus_of_job(values, partition, mode), 0
+    if profile.scheduler == "env":  # its platform hands out what was asked for there
+        return (mode.gpus or values.get("nproc_per_node") or gpus_alike(partition) or 0), 0
+    return mode.gpus or _most_gpus(values, profile, partition), 0
+
+
+def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int:
+    """GPUs on a node of a job that asks for a number per task, or for all nodes together."""
+    if values.get("options.gpus_per_task"):
+        each = max(1, gpus_asked(values, "gpus_per_task"))  # `check` refuses 0
+        here, by_srun = gpus_alike(partition), values.get("launcher") == "srun" and mode.launchers
+        fitting = here // each if here and by_srun else 1
+        return int(each * (values.get("options.ntasks_per_node") or max(1, fitting)))
+    return gpus_asked(values, "gpus") // max(1, int(values.get("options.nodes")))
+
+
+def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
+    """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
+    nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
+    counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
+    most = [max(kind.whole_gpus.values(), default=0) for kind in kinds]
+    numbers = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
+    having = [(n, sum(k for m, k in zip(most, numbers, strict=True) if m >= n)) for n in counts]
+    best, why = counts[0] if counts else 0, "mode and partition"
+    if enough := [count for count, number in having if number >= nodes]:
+        best = enough[0]
+        if best < counts[0]:
+            why = f"{having[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
+    elif any(kind.gpu_types for kind in kinds):
+        best, why = 1, "a slice of a GPU: NCCL uses no others"
+    names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
+    limiting: dict[str, GpuLimits] = {"the partition": partition}
+    limiting |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
+    known = ((getattr(holder, key), name) for name, holder in limiting.items() for key in GPUS_MAX)
+    limits = [(limit, name) for limit, name in known if limit is not None]
+    if limits and nodes * best > min(limits)[0] >= nodes:
+        best, why = min(limits)[0] // nodes, f"{min(limits)[1]} allows {min(limits)[0]} GPUs"
+    slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
+    types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= best and kind}
+    if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
+        values.set("options.gpus_per_node", Text(f"{min(types)}:{best}"), Origin(Level.DEFAULT, "whole GPUs"))
+    values.why_gpus = why
+    return best
+
+
+def _at_most(request: Text, most: int) -> Text:
+    """A request for GPUs of one type, with no more of them than the mode uses."""
+    kind, _, count = request.rpartition(":")
+    several = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
+    return type(request)(f"{kind}:{most}".removeprefix(":")) if several else request
+
+
+def gpus_alike(partition: Partition) -> int | None:
+    """The most GPUs of one type that a node has: a job that names no type may not get several."""
+    counts = [count for kind in partition.kinds() for count in kind.whole_gpus.values()]
+    return max(counts, default=partition.gpus_per_node)
+
+
+def gpus_asked(values: DecidedValues, option: str) -> int:
+    """GPUs that an option asks for, of all types."""
+    return sum(count for _, count in requested_gpus(values.get(f"options.{option}")) or ())
+
+
+def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
+    """Give --gres back what is not about GPUs."""
+    if others:
+        of_gpus = values.get("options.gres")
+        values.values["options.gres"] = Gres(f"{of_gpus},{others}" if of_gpus else others)
+        values.origins["options.gres"] = origin
+
+
+def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
+    """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
+    form = values.get("gpu_request")
+    given = [name for name in _GPU_KEYS if name in values.values]
+    if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
+        return
+    count, origin = str(gpus), Origin(Level.DEFAULT, values.why_gpus)
+    if given and form != "none":
+        count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
+        values.drop("options.gpus_per_node")
+    if partition.gpu_type_required and partition.only_type() and ":" not in count:
+        count = f"{partition.only_type()}:{count}"
+    if form == "gpus" and "," not in count:
+        kind, _, each = count.rpartition(":")
+        total = int(each) * max(1, values.get("options.nodes"))
+        values.set("options.gpus", Text(f"{kind}:{total}".removeprefix(":")), origin)
+    elif form == "gres":
+        values.set("options.gres", Gres(f"gpu:{count}"), origin)
+    elif form == "gpus_per_task":
+        kind, tasks = count.rpartition(":")[0], values.get("options.ntasks_per_node") or 1
+        per_task = str(max(1, gpus // tasks))
+        values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
+    elif form in ("gpus", "gpus_per_node"):
+        values.set("options.gpus_per_node", Text(count), origin)
 
 
 def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> int:
@@ -25,15 +160,12 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
         each = max(1, gpus_asked(values, "gpus_per_task")) if by_srun else 1
         nproc = given or gpus * partition.processes_per_gpu // each or (1 if shards else 2)
-        values.derive("nproc_per_node", nproc, _why(partition) if gpus else "no whole GPUs")
+        several = partition.processes_per_gpu
+        per_gpu = f"{several} processes per GPU" if several > 1 else "one process per GPU"
+        values.derive("nproc_per_node", nproc, per_gpu if gpus else "no whole GPUs")
     why = "one task per process" if by_srun else "one task per node"
     values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
     return int(nproc)
-
-
-def _why(partition: Partition) -> str:
-    several = partition.processes_per_gpu
-    return f"{several} processes per GPU" if several > 1 else "one process per GPU"
 
 
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:

@@ -48,8 +48,8 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
 
 
 def _finding(finding: Finding, width: int) -> Iterator[str]:
-    rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
-    yield from cut(f"  {finding.severity}{rule}: {problem.what}", width, indent=4)
+    says, problem = f"{finding.severity} {finding.rule}".rstrip(), finding.problem
+    yield from cut(f"  {says}: {problem.what}", width, indent=4)
     if problem.at and finding.severity == "error":
         yield from cut(f"    at:  {problem.at}", width, indent=9)
     if problem.fix:

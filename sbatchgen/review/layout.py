@@ -139,9 +139,8 @@ def _of_program(program: ProgramStarts) -> Iterator[tuple[str, str]]:
     parts += [f"{counted(program.cpus, 'CPU')}{several}"] if program.cpus else []
     parts += [f"runtime {program.runtime}"] if program.runtime else []
     parts += [f"{program.preset} on each, the command on the first"] if program.preset else []
-    parts += [
-        f"once {' and '.join(program.after)} {'is' if len(program.after) == 1 else 'are'} ready"
-    ] * bool(program.after)
+    are = "is" if len(program.after) == 1 else "are"
+    parts += [f"once {' and '.join(program.after)} {are} ready"] if program.after else []
     parts += ["the job ends with it"] * program.main
     yield program.name, ", ".join(parts)
     yield from (("", line) for line in cut(program.command, _WIDTH))

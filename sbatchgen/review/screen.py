@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sbatchgen.finding import Finding
+from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import short
 from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
@@ -32,7 +32,9 @@ _SAME = re.compile(r"(?m)^(?!\|).+")  # a line of the script that neither the jo
 def as_text(review: Review, folder: Path) -> str:
     """The review as lines, what it asks for first, the script last; paths are relative to `folder`."""
     blocks = [table(rows(review))]
-    blocks += [f"{title}\n{_indented(section)}" for title, section in sections(review, folder)]
+    for title, section in sections(review, folder):
+        lines = (f"  {line}\n" if line else "\n" for line in section.splitlines())
+        blocks.append("".join([f"{title}\n", *lines]))
     if review.script is not None:
         blocks.append(script(review))
     return "\n".join(block for block in blocks if block)
@@ -66,7 +68,8 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
         lines = [(f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in each]
         yield "Not typed by you", table(lines)
     if review.findings:
-        yield "Findings", "\n".join(line for finding in review.findings for line in _finding(finding))
+        named = ((f"{each.severity} {each.rule}".rstrip(), each.problem) for each in review.findings)
+        yield "Findings", "\n".join(line for says, problem in named for line in _shown(says, problem))
     if review.starts:
         yield "What starts where", layout.as_text(review.starts)
     if review.slurm:
@@ -200,17 +203,10 @@ def _number(count: float) -> str:
     return f"{count:,.2f}".rstrip("0").rstrip(".")
 
 
-def _finding(finding: Finding) -> Iterator[str]:
-    rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
-    yield f"{finding.severity}{rule}: {problem.what}"
-    yield from _where(problem.at, problem.fix)
-
-
-def _where(at: str, fix: str) -> Iterator[str]:
-    if at:
-        yield f"  at:  {at}"
-    if fix:
-        yield f"  fix: {fix}"
+def _shown(says: str, problem: Problem) -> Iterator[str]:
+    """Yield what is wrong, where, and how to mend it."""
+    yield f"{says}: {problem.what}"
+    yield from (f"  {name:<4} {text}" for name, text in (("at:", problem.at), ("fix:", problem.fix)) if text)
 
 
 def _answer(answer: Answer) -> Iterator[str]:
@@ -221,12 +217,7 @@ def _answer(answer: Answer) -> Iterator[str]:
         yield f"not checked: {'; '.join(UNCHECKED)}"
         return
     for refusal in answer.refusals:
-        yield f"refuses the job: {refusal.problem.what}"
-        yield from _where(refusal.problem.at, refusal.fix)
-
-
-def _indented(text: str) -> str:
-    return "".join(f"  {line}\n" if line else "\n" for line in text.splitlines())
+        yield from _shown("refuses the job", refusal.problem)
 
 
 def explanation(settings: Iterable[Setting]) -> str:

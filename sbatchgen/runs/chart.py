@@ -1,7 +1,5 @@
 """Runs drawn with characters: the curves of a metric over the steps, for a terminal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase

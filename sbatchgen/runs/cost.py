@@ -4,8 +4,6 @@ Slurm's database has what it has seen of jobs; more of a training is in its own 
 (docs/reference/run-folder.md). What is in neither is left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -228,11 +226,10 @@ def _missing(report: Report) -> Iterator[str]:
     if report.cpus_used is None or report.memory_bytes is None:
         yield "CPUs and memory: sacct has them after the job, the bundled trainer after an epoch"
     if report.gpus and report.gpu_utilization is None:
-        yield (
-            "GPUs: the bundled trainer shows how busy they are with nvidia-ml-py, for AMD with amdsmi"
-            if report.processes
-            else f"GPUs: sbatchgen exec {report.name} -- nvidia-smi (AMD: rocm-smi) shows how busy they are"
-        )
+        shows = f"sbatchgen exec {report.name} -- nvidia-smi (AMD: rocm-smi) shows how busy they are"
+        if report.processes:
+            shows = "the bundled trainer shows how busy they are with nvidia-ml-py, for AMD with amdsmi"
+        yield f"GPUs: {shows}"
 
 
 def _shown(figure: float | None, as_text: Callable[[float], str] = "{:.0f}".format) -> str:

@@ -1,7 +1,5 @@
 """Why a run failed: what Slurm, its log and its run folder say of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +11,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import word
-from sbatchgen.runs import life, own_trainer, process, program_states
+from sbatchgen.runs import life, process, program_states
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged, raised_at
 from sbatchgen.runs.index import LOST, Run, RunJob
@@ -24,11 +22,10 @@ from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local
-from sbatchgen.runs.submitted_scripts import parsed
+from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.slurm.accounting import accounting
-from sbatchgen.slurm.queue import SlurmJob, queue
-from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.slurm.state import reason
 from sbatchgen.text_table import one_line
 
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
@@ -236,11 +233,8 @@ def _of_program(
         yield from causes
         return
     its_end = f"{program.name} on "  # as the script says it in the log of the job
-    known = [
-        cause
-        for cause in causes
-        if cause.rank not in ("effect", "limit") and not cause.means.startswith(its_end)
-    ]
+    others = [cause for cause in causes if cause.rank not in ("effect", "limit")]
+    known = [cause for cause in others if not cause.means.startswith(its_end)]
     for cause in known:
         yield replace(cause, means=f"{program.says}: {cause.means}")
     if not known:
@@ -273,8 +267,8 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
         return replace(cause, fix=fix)
     again = f"starts {trainer} again, which continues if it loads its checkpoint"
     fix = fix.replace("continues from the last checkpoint", again)
-    forgets = own_trainer.forgets(record, run_dir)
-    return replace(cause, fix=f"{fix}; {forgets}" if forgets else fix)
+    says = forgets(record, run_dir)
+    return replace(cause, fix=f"{fix}; {says}" if says else fix)
 
 
 def _not_copied(cause: Failure, record: Record) -> str:

@@ -4,8 +4,6 @@ Others may write to the folder: only regular files are read, and lines that are 
 are skipped.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

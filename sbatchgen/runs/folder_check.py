@@ -3,8 +3,6 @@
 The training package answers that itself, without torch: `python3 training --look`.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -13,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from sbatchgen.render import launch
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs import record
-from sbatchgen.slurm.queue import queue
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import key_of, queue
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
@@ -225,22 +223,16 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
         if path and path.parent.is_dir() and not path.exists():
             finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    yield from _runtimes_there(resolved, folder, environment)
+    at = partial(here, folder=folder, environment=environment)
+    lacking = (job.runtime.missing(job, at) for job in resolved.jobs)
+    for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(lacking)):
+        yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = here(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
         finding = error(resolved, "data", f"there is no data folder {data}", fix)
         local = resolved.profile.scheduler == "none"
         yield finding if local else finding._replace(severity="warning")  # another job may make it
-
-
-def _runtimes_there(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a warning for each missing environment or image: the nodes may have it."""
-    lacking = [
-        job.runtime.missing(job, lambda path: here(path, folder, environment)) for job in resolved.jobs
-    ]
-    for key, what, fix in dict.fromkeys(itertools.chain(*lacking)):
-        yield error(resolved, key, what, fix)._replace(severity="warning")
 
 
 def unmountable(resolved: ResolvedJob, folder: str) -> str:
@@ -250,20 +242,16 @@ def unmountable(resolved: ResolvedJob, folder: str) -> str:
 
 
 def _trainers_there(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
-    for trainer in dict.fromkeys(job.trainer for job in resolved.jobs):
-        if trainer and trainer_is_file(trainer):
-            yield from _trainer_there(resolved, trainer, chdir)
-
-
-def _trainer_there(resolved: ResolvedJob, trainer: str, chdir: Path) -> Iterator[Finding]:
-    """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
-    path = chdir / trainer
-    of_image = trainer.startswith("/") and (resolved.runtime.is_container or not path.parent.is_dir())
-    if path.exists() or "{env:" in trainer or of_image:
-        return
-    siblings = [file.name for file in path.parent.glob("*.py")]
-    fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
-    yield error(resolved, "trainer", f"there is no trainer {path}", fix)
+    """Yield an error for each trainer whose file is missing; an absolute path may be one of the image."""
+    for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
+        path = chdir / trainer
+        elsewhere = resolved.runtime.is_container or not path.parent.is_dir()
+        is_known = path.exists() or "{env:" in trainer or (trainer.startswith("/") and elsewhere)
+        if not trainer_is_file(trainer) or is_known:
+            continue
+        siblings = [file.name for file in path.parent.glob("*.py")]
+        fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
+        yield error(resolved, "trainer", f"there is no trainer {path}", fix)
 
 
 def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:

@@ -5,8 +5,6 @@ folders too, and `add` enters it again from there. No job needs it. Several comm
 time: one of them writes, and the file is replaced, never changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -159,11 +157,8 @@ class Index:
         """Yield the runs to which a log or a script belongs, the newest first."""
         for run in sorted(self._runs.values(), key=lambda run: run.created, reverse=True):
             for record in reversed(records.records(run.folder)):
-                theirs = {
-                    run.folder / f"job-{record.job}.slurm",
-                    Path(record.script),
-                    *find_logs(record, errors=True),
-                }
+                theirs = [run.folder / f"job-{record.job}.slurm", Path(record.script)]
+                theirs += find_logs(record, errors=True)
                 if path in theirs and record.run in ("", run.name):
                     yield run
             if path == run.folder / "job.slurm" and not run.shared:

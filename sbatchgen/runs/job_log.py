@@ -1,7 +1,5 @@
 """The logs of a job: where they are, and how they grow."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import io
@@ -79,9 +77,8 @@ def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tupl
 def starts(path: Path) -> int:
     """Return how often the job of a log has begun, as its end says; 0 if it does not."""
     with contextlib.suppress(OSError):
-        return max(
-            (1 + int(start[1]) for _, line in last_lines(path) if (start := START.match(line))), default=0
-        )
+        begun = filter(None, (START.match(line) for _, line in last_lines(path)))
+        return max((1 + int(start[1]) for start in begun), default=0)
     return 0
 
 

@@ -4,8 +4,6 @@ Signs are new lines of its logs, and what is written in its run folder. When the
 a time and of lines of the log that begin with one; of other logs, how many lines there were in how long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

@@ -4,8 +4,6 @@ A line of the log counts if it holds a JSON object with a step or an epoch, {"st
 match of the job's key `metrics`, a regular expression that the user wrote.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -72,9 +70,9 @@ def log_events(
     known: list[dict[str, Any]] = []
     for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
-        own = pattern or record.value("metrics")
+        key = pattern or record.value("metrics")
         lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
-        known = [*_events(lines, re.compile(own) if own else None), *known]
+        known = [*_events(lines, re.compile(key) if key else None), *known]
         if from_end and paths:
             break
     return known
@@ -169,25 +167,21 @@ def _common(line: str) -> dict[str, float]:
 
 def _kinds(line: str, matches: Sequence[re.Match[str]], names: Sequence[str]) -> Iterator[str | None]:
     """Yield of each number "val_" if it is of a validation, else ""; None if it may be of either."""
-    said = [_kind(match[1]) for match in matches]
-    if "val_" not in said:
+    words = [match[1].lower() for match in matches]
+    kinds = ["val_" if re.search("val|test", word) else "train" * ("train" in word) for word in words]
+    if "val_" not in kinds:
         before = line[: matches[0].start()] if matches else ""
         is_all = "train" not in before.lower() and _VALIDATION.search(before)
-        yield from ("val_" if is_all and not kind else "" for kind in said)
+        yield from ("val_" if is_all and not kind else "" for kind in kinds)
         return
-    first = said.index("val_")
-    for at, (kind, name) in enumerate(zip(said, names, strict=True)):
+    first = kinds.index("val_")
+    for at, (kind, name) in enumerate(zip(kinds, names, strict=True)):
         if kind or at < first:
             yield kind.removeprefix("train")
-        elif ("val_", name) in zip(said, names, strict=True):
+        elif ("val_", name) in zip(kinds, names, strict=True):
             yield ""
         else:
             yield None if first else "val_"
-
-
-def _kind(words: str) -> str:
-    """Return what the words before a name say: "val_", "train", or "" if that may be either."""
-    return "val_" if re.search("(?i)val|test", words) else "train" if "train" in words.lower() else ""
 
 
 def _number(text: str) -> float | None:

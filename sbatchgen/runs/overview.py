@@ -1,23 +1,25 @@
 """Runs as people and programs read them: a table, a page for one run, JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
-from sbatchgen.quoting import numbers_as_text
-from sbatchgen.runs import life, own_trainer
+from sbatchgen.quoting import counted, numbers_as_text
+from sbatchgen.runs import life
+from sbatchgen.runs.events import read_object
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, SweepState
-from sbatchgen.runs.preflight_record import preflight_says
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
+from sbatchgen.runs.submitted_scripts import forgets
 from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.text_table import one_line, table
 from sbatchgen.units import elapsed
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 MOST_POINTS = 20  # of a sweep, on the page of its run
+RECORD = "preflight.json"  # by training/preflight.py
+LONGEST = 600  # characters of what it says
 
 
 def overview(states: Sequence[RunState]) -> str:
@@ -59,8 +61,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     if row.state.name == "PENDING":
         start = f"; expected {_clock(row.start)}" if row.start else ""
         return f"{text}{again}: {job.says}{start}"
-    of = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
-    return f"{text} {elapsed(row.used_s)}{of} on {row.node_list or '?'}{again}"
+    limit = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
+    return f"{text} {elapsed(row.used_s)}{limit} on {row.node_list or '?'}{again}"
 
 
 def headline(state: RunState) -> str:
@@ -83,16 +85,15 @@ def page(
     facts += [(f"program {name}", says) for name, says in _programs(state)]
     if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))
-        facts += [("", progress.costs)] if progress.costs else []
-        facts += [("", progress.reason)] if progress.reason else []
-        facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
+        more = (("", progress.costs), ("", progress.reason), ("checkpoint", progress.checkpoint))
+        facts += [fact for fact in more if fact[1]]
     checked = preflight_says(state.run.folder)
     facts += [("preflight", checked)] if checked else []
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (forgets := own_trainer.forgets(records[-1], state.run.folder)):
-        facts.append(("a restart", forgets))
+    if records and not is_done and (says := forgets(records[-1], state.run.folder)):
+        facts.append(("a restart", says))
     facts += zip(["log", "", ""], logs, strict=False)
     if records and records[-1].script:
         facts.append(("script", " ".join([records[-1].script, *records[-1].options])))
@@ -141,3 +142,18 @@ def _local(seconds: float) -> datetime:
 def _clock(moment: datetime) -> str:
     today = moment.date() == datetime.now(moment.tzinfo).date()
     return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def preflight_says(folder: Path) -> str:
+    """Return what was found, as "n3: /tmp: can't be written"; "" where nodes were not checked."""
+    record = read_object(folder / RECORD)
+    faults, nodes = record.get("faults"), record.get("nodes")
+    if not isinstance(faults, dict) or not isinstance(nodes, list):
+        return ""
+    says = [
+        f"{node or 'all nodes'}: {part}: {what}"
+        for node, rows in faults.items()
+        if isinstance(rows, list)
+        for part, what in (each for each in rows if isinstance(each, list) and len(each) == 2)
+    ]
+    return "; ".join(says)[:LONGEST] or f"{counted(len(nodes), 'node')} ready"

@@ -113,11 +113,8 @@ def plot(histories: Sequence[History], output: Path | None) -> Path:
     """Plot these runs; return the path of the picture.
 
     Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, in the current
-    folder.
-
-    Raises:
-        CommandLineError: The file has another suffix.
-        DocumentError: matplotlib is missing, or the file can't be written.
+    folder. Raises CommandLineError: the file has another suffix; DocumentError: matplotlib is missing, or the
+    file can't be written.
     """
     path = output or (histories[0].folder / DEFAULT if len(histories) == 1 else Path(DEFAULT))
     suffix = path.suffix.lower()
@@ -160,7 +157,9 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
 def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    known = [(name, label) for name, label in PANELS if any(_has(history, name) for history, *_ in runs)]
+    curves = [item for history, *_ in runs for item in history.curves.items()]
+    measured = {name.partition(" ")[2] for name, points in curves if points}
+    known = [(name, label) for name, label in PANELS if name in measured]
     drawn: list[Axes] = [*figure.subplots(len(known), 1, sharex=True, squeeze=False)[:, 0]]
     for (name, label), axes in zip(known, drawn, strict=True):
         for history, color, shape in runs:
@@ -193,10 +192,6 @@ def _limit(axes: Axes, name: str, histories: Sequence[History]) -> None:
         axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
     elif name == "samples_per_s":
         axes.set_ylim(bottom=0)
-
-
-def _has(history: History, name: str) -> bool:
-    return any(history.curves.get(f"{kind} {name}") for kind in CURVES)
 
 
 def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:

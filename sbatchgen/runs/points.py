@@ -1,7 +1,5 @@
 """The points of a sweep: which its run folder has, and the state of each."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Sequence

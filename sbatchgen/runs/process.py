@@ -1,7 +1,5 @@
 """A run without Slurm: a process that outlives its terminal, and what it leaves."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

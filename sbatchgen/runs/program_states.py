@@ -1,12 +1,10 @@
 """The programs of a run that has several: the states that its script writes, and their logs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sbatchgen import files
@@ -45,26 +43,21 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
 
     None of a job with one program, or where nothing was reported after `since`, in seconds since 1970.
     """
+    data, last = b"", dict[str, ProgramState]()
     with contextlib.suppress(OSError):
         data = files.read_of_run(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
-        return [state for state in _of_last_start(data.decode("utf-8", "replace")) if state.since >= since]
-    return []
-
-
-def _of_last_start(text: str) -> Iterator[ProgramState]:
-    last: dict[str, ProgramState] = {}
-    for match in filter(None, map(_LINE.fullmatch, text.split("\n"))):
+    for match in filter(None, map(_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
         clock, name, state, why = match.groups("")
         if name == START:
             last = {}
             continue
         with contextlib.suppress(ValueError, OverflowError):
-            since = time.mktime(time.strptime(clock, "%Y-%m-%d %H:%M:%S"))
+            began = time.mktime(time.strptime(clock, "%Y-%m-%d %H:%M:%S"))
             where = _NODES.fullmatch(why) if state == "failed" else None
             nodes, why = where.groups() if where else ("", why)
             name = ProgramName.parse(name)
-            last[name] = ProgramState(name=str(name), state=state, since=since, nodes=nodes, why=why)
-    yield from last.values()
+            last[name] = ProgramState(name=str(name), state=state, since=began, nodes=nodes, why=why)
+    return [state for state in last.values() if state.since >= since]
 
 
 def failed(programs: Sequence[ProgramState]) -> ProgramState | None:

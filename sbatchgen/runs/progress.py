@@ -1,7 +1,5 @@
 """How far a training is, as its run folder says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -90,6 +88,7 @@ def read_progress(
     epochs = count(read_object(run_dir / CONFIG).get("epochs"))
     first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
     samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))
+    checkpoint = _text(status, "checkpoint")
     return Progress(
         state=state,
         step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
@@ -100,7 +99,8 @@ def read_progress(
         accuracy=number(newest.get("accuracy")),
         best=max(accuracies, default=None),
         samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
-        checkpoint=_there(run_dir, _text(status, "checkpoint")),
+        # a disk that was full may have lost it since
+        checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
         reason=_text(status, "reason"),
         time=number(status.get("time")),
         metrics=_metrics(last),
@@ -116,11 +116,6 @@ def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for name, value in (event.items() if event["event"] == kind else ())
         if name not in PLACES and (metric := number(value)) is not None
     }
-
-
-def _there(run_dir: Path, name: str) -> str:
-    """Return the name of a file if it is there: a disk that was full may have lost it since."""
-    return name if name and (run_dir / name).exists() else ""
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:

@@ -4,8 +4,6 @@ Before sbatch is asked it is submitting.json: its key finds the job, should the 
 another user can write, or that is not as this module writes it, is not a record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -3,17 +3,12 @@
 training/files.py and a line of the job script check the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
-from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.files import OTHERS_WRITE
 from sbatchgen.inputs.trust import user_name
@@ -87,9 +82,3 @@ def only_owner_writes() -> Iterator[None]:
         yield
     finally:
         os.umask(old)
-
-
-def locked(run_dir: Path, note: Callable[[str], None]) -> AbstractContextManager[int | None]:
-    """Return the lock for submissions into a run folder; `note` gets a line if another process holds it."""
-    says = f"note: another sbatchgen is submitting into {run_dir}: waiting for it"
-    return files.locked(run_dir / LOCK, LOCK_S, partial(note, says))

@@ -4,8 +4,6 @@ The copy, in the run folder, holds the files that git knows, byte for byte as th
 and those that are named.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -91,11 +89,8 @@ def _changed(root: Path, seen: set[str]) -> bool:
     known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
     modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
     status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-    return status != "" or any(
-        _changed(module, seen)
-        for module in modules
-        if os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
-    )
+    new = (each for each in modules if os.path.lexists(each / ".git") and os.path.realpath(each) not in seen)
+    return status != "" or any(_changed(module, seen) for module in new)
 
 
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:

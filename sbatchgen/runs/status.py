@@ -1,7 +1,5 @@
 """The state of runs: what Slurm says now, or said last, and how far the trainings are."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter
@@ -21,10 +19,8 @@ from sbatchgen.runs.program_states import ProgramState, failed, read_programs
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import REQUEUED, accounting
-from sbatchgen.slurm.queue import SlurmJob, queue
-from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.slurm.state import State, reason, state
 
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
@@ -107,11 +103,8 @@ def run_states(
 def point_state(state: RunState, point: str) -> RunState:
     """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
     name, folder = state.run.name, state.run.folder
-    about = (
-        next((each for each in state.sweep.points if str(each.number) == point), None)
-        if state.sweep
-        else None
-    )
+    several = state.sweep.points if state.sweep else ()
+    about = next((each for each in several if str(each.number) == point), None)
     if about is None:
         raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
     known = record.records(folder)
@@ -154,14 +147,14 @@ def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
     earlier = [line for before, _ in logs for line in before]
     if not newest or newest.cause not in _AGAIN:
         newest = _outside(earlier)
-    said = newest.means if newest else ""
-    if not (said or earlier or restarts):
+    ended = newest.means if newest else ""
+    if not (ended or earlier or restarts):
         return ""
     with contextlib.suppress(SlurmError):
         known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or []
         ends = [row.before for row in known if row.before]
-        said = next((end for end in ends if not (said and end.startswith(REQUEUED))), said)
-    return said
+        ended = next((end for end in ends if not (ended and end.startswith(REQUEUED))), ended)
+    return ended
 
 
 def _outside(lines: Iterable[tuple[int, str]]) -> Failure | None:

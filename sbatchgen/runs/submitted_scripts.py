@@ -1,11 +1,9 @@
-"""The scripts that were submitted in a run folder, each in a file named after its job.
+"""The scripts that were submitted in a run folder, each in a file named after its job, and their trainers.
 
 `job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs. Files
 are replaced, never changed: bash reads a script while it runs it. Only their user reads them: they hold the
 values of variables.
 """
-
-from __future__ import annotations
 
 import contextlib
 import re
@@ -16,7 +14,9 @@ from sbatchgen import files
 from sbatchgen.frozen import frozen
 from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
-from sbatchgen.runs.record import read_record, records
+from sbatchgen.job.trainer import OVERWRITES, forgets_all
+from sbatchgen.job.trainer_source import read_trainer
+from sbatchgen.runs.record import Record, read_record, records
 
 NEWEST = "job.slurm"  # the file of the newest rendered one
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
@@ -76,3 +76,27 @@ def difference(before: Submitted, script: str) -> str:
     names = (f"job {before.job}, {before.time}", "now")
     lines = difflib.unified_diff(old.split("\n"), new.split("\n"), *names, n=1, lineterm="")
     return "".join(f"{line}\n" for line in lines)
+
+
+def forgets(record: Record, run_dir: Path) -> str:
+    """Say that a trainer of a submission saves nothing or never loads; "" if it may resume."""
+    script = parsed(run_dir, record.job) if record.script else None
+    if script:
+        return script_forgets(script, Path(record.folder))
+    code = record.code.snapshot if record.code else ""
+    return _forgets(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
+
+
+def script_forgets(script: JobScript, folder: Path) -> str:
+    """Say the same of the programs that a finished script starts, if it is submitted from a folder."""
+    working = folder / script.option("chdir")
+    each = (_forgets(launch.program.name, working) for launch in script.trainings)
+    return next(filter(None, each), "")
+
+
+def _forgets(trainer: str, folder: Path) -> str:
+    source = read_trainer(trainer, folder) if trainer else None
+    if source is None or not (says := forgets_all(trainer, source)):
+        return ""
+    loads = f"{OVERWRITES}; let it load: {source.lines_that_load}" if source.never_loads else ""
+    return f"{says}: it begins at the beginning{loads}"

@@ -1,7 +1,5 @@
 """What the jobs of a run had and used, from Slurm's database, the run folder and the training."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

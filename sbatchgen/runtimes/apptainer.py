@@ -20,11 +20,7 @@ _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
 _SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
-GPU_FLAGS = {
-    "nvidia": "--nv",
-    "amd": "--rocm",
-    "intel": "",
-}  # Intel's devices are in /dev/dri, which is there
+GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}  # Intel's are in /dev/dri, which is there
 
 
 @record

@@ -278,10 +278,8 @@ def lacking(key: str, path: ShellPath, here: Here, noun: str, fix: str) -> Itera
 
 def container_keys(mounts: str) -> tuple[Key, ...]:
     """Return the job keys of a container; `mounts` is the key of its `Facts` that has its mounts."""
-    return (
-        Key("image", ShellPath | None, IMAGE, "image"),
-        Key("binds", tuple[ShellPath, ...] | None, BINDS, mounts),
-    )
+    binds = Key("binds", tuple[ShellPath, ...] | None, BINDS, mounts)
+    return Key("image", ShellPath | None, IMAGE, "image"), binds
 
 
 def inside(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:

@@ -34,10 +34,8 @@ class CondaRuntime(base.Runtime):
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the installation and the environment."""
         root = job.facts.root if job.runtime is self else None
-        return {
-            "conda_root": root or "",
-            "conda_env": base.of_submission(job.software.get("conda_env") or "", job),
-        }
+        env = base.of_submission(job.software.get("conda_env") or "", job)
+        return {"conda_root": root or "", "conda_env": env}
 
     def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield an environment that is given by its path and does not exist."""

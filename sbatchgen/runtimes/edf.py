@@ -15,6 +15,7 @@ from sbatchgen.units import ShellPath
 
 _MOST = 1 << 20  # bytes of a file
 _DEPTH = 8  # of environments that are based on others
+_ABOUT = "Environment of the CSCS container engine, a file or a name."
 # What is wrong with its option as a directive.
 IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 
@@ -32,11 +33,7 @@ class EdfRuntime(base.Runtime):
     name = "edf"
     title = "The CSCS container engine."
     Facts = Edf
-    keys = (
-        base.path_key(
-            "edf", "environment", "FILE|NAME", "Environment of the CSCS container engine, a file or a name."
-        ),
-    )
+    keys = (base.path_key("edf", "environment", "FILE|NAME", _ABOUT),)
     requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")
     part = "runtime/edf.sh.j2"
     srun_option = "environment"
@@ -86,14 +83,14 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
         read = import_module("tomllib").loads(text)
     except (ImportError, OSError, ValueError):
         return None
-    bases, own = read.get("base_environment", []), read.get("mounts", [])
+    bases, mounts = read.get("base_environment", []), read.get("mounts", [])
     folders: list[str] = []
     for parent in [bases] if isinstance(bases, str) else bases:
         inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _DEPTH else None
         if inherited is None:
             return None
         folders += inherited
-    for mount in map(str, own if isinstance(own, list) else ()):
+    for mount in map(str, mounts if isinstance(mounts, list) else ()):
         source, _, rest = mount.partition(":")
         path = ShellPath(rest.partition(":")[0] or source)
         if "${" in mount and (":-" in mount or path.unset(environment)):

@@ -113,14 +113,9 @@ class EnrootRuntime(base.ContainerRuntime):
 
     def words(self, job: base.RuntimeJob) -> dict[str, str]:
         """Return GPUs that only the command line of sbatch can ask for: the job itself asks for none."""
-        known = (
-            not job.mode.uses_gpus
-            or job.gpu_vendor == "amd"
-            or job.gpus_per_node
-            or job.shards
-            or NVIDIA in job.env
-        )
-        return {} if known else {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'}
+        unknown = job.mode.uses_gpus and not (job.gpus_per_node or job.shards)
+        gives = unknown and job.gpu_vendor != "amd" and NVIDIA not in job.env
+        return {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'} if gives else {}
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the options of srun that pyxis adds."""
@@ -143,9 +138,8 @@ class EnrootRuntime(base.ContainerRuntime):
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"
-            yield base.KeyFault(
-                "image", what, "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh"
-            )
+            fix = "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh"
+            yield base.KeyFault("image", what, fix)
         if image.endswith(".sqsh") and not self.is_file(image):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
             yield base.KeyFault("image", what, f"write ./{image}, or the absolute path")
@@ -161,10 +155,8 @@ class EnrootRuntime(base.ContainerRuntime):
         for option in tool.given:
             if option.name == "container-image":
                 if image := draft.option_path(tool, option, file=True):
-                    is_name = image.endswith(".sqsh") and not self.is_file(
-                        image
-                    )  # pyxis takes it for an address
-                    keys["image"] = f"./{image}" if is_name else image
+                    taken_for_address = image.endswith(".sqsh") and not self.is_file(image)
+                    keys["image"] = f"./{image}" if taken_for_address else image
             elif option.name == "container-mounts":
                 keys["mounts"] = draft.option_list(tool, option)
             elif option.name == "container-workdir":

@@ -11,9 +11,8 @@ from datetime import datetime
 from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import of_cluster, query
 from sbatchgen.slurm.printed import count, limit, pairs, seconds, text
-from sbatchgen.slurm.queue import SlurmJob, as_job, rows, separator
+from sbatchgen.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.slurm.state import state
-from sbatchgen.slurm.submission_key import folder_name
 from sbatchgen.units import Memory
 
 # Fields of sacct --format in all releases since 20.11, but for SubmitLine.

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.client import answer
-from sbatchgen.slurm.node import SlurmNode
-from sbatchgen.slurm.node_gres import NodeGres, node_gres
+from sbatchgen.slurm.node import NodeGres, SlurmNode, node_gres
 from sbatchgen.slurm.queue import rows, separator
 from sbatchgen.slurm.state import state, state_texts
 

@@ -1,7 +1,7 @@
 """The jobs that Slurm's controller knows: they wait, run, or ended a few minutes ago.
 
 How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes by default; accounting.py asks
-for older ones.
+for older ones. A job of sbatchgen is found by the folder of its script, which squeue(1) shows as its Command.
 """
 
 import re
@@ -14,7 +14,6 @@ from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import of_cluster, query
 from sbatchgen.slurm.printed import count, exit_status, seconds, text, time
 from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.submission_key import key_of
 
 # Fields of squeue --Format in all releases since 20.11.
 _FIELDS = {
@@ -33,6 +32,8 @@ _FIELDS = {
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
+FOLDER = "sbatchgen-"  # what the name of the folder starts with; the key of the submission follows
+_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the script may follow
 
 
 @frozen(kw_only=True)
@@ -132,3 +133,19 @@ def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
         signal=signal,
         **further,
     )
+
+
+def new_key() -> str:
+    """Return a key that no other submission has; the keys of a chain's jobs start with such a key."""
+    return secrets.token_hex(8)
+
+
+def folder_name(key: str) -> str:
+    """Return the start of the folder's name."""
+    return f"{FOLDER}{key}-"
+
+
+def key_of(command: str) -> str:
+    """Return the key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
+    match = _KEY.search(command)
+    return match[1] if match else ""

@@ -14,8 +14,7 @@ from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.slurm import client, printed
 from sbatchgen.slurm.config import config
-from sbatchgen.slurm.queue import find_job
-from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.queue import find_job, key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
 RETRY_S = 120.0  # how long to try again while the controller is down
@@ -63,13 +62,10 @@ def ask(
 ) -> Accepted:
     """Run sbatch, retrying until it is known whether the job exists.
 
-    The last word of `sbatch` is the script, in a folder of its own: see `slurm.submission_key`. An answer
-    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until
-    it has ended.
-
-    Raises:
-        LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.
-        SbatchgenError: There is no job, and will be none.
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. An answer
+    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until it
+    has ended. Raises LostError: sbatch's answer was lost, and the job is not in the queue, but may still
+    come; SbatchgenError: there is no job, and will be none.
     """
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
@@ -79,7 +75,8 @@ def ask(
         )
         if accepted := _accepted(answer):
             return accepted
-        if _is_lost(answer):
+        by_signal = not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
+        if by_signal or _LOST.search(answer.err):  # Slurm may have accepted the job all the same
             note("note: sbatch's answer was lost: looking for the job in the queue")
             if job := _search(answer, key_of(sbatch[-1]), environment, before, started, clusters=clusters):
                 return job
@@ -100,13 +97,6 @@ def _accepted(answer: client.Output) -> Accepted | None:
         return None
     says = "\n".join(line for line in (answer.err.strip(), answer.failure) if line)
     return Accepted(match[1], match[2] or "", says)
-
-
-def _is_lost(answer: client.Output) -> bool:
-    """Whether Slurm may have accepted the job although sbatch was killed, failed or printed no reason."""
-    if _LOST.search(answer.err):
-        return True
-    return not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
 
 
 def _search(

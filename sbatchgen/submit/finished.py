@@ -14,8 +14,8 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.lint.lint_settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
-from sbatchgen.runs.own_trainer import script_forgets
 from sbatchgen.runs.record import Record
+from sbatchgen.runs.submitted_scripts import script_forgets
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import OptionSource, asked_in
 from sbatchgen.submit.submission import Submission, log_folders
@@ -33,22 +33,16 @@ def of_script(
 ) -> Submission:
     """Return the submission of a finished script; options of sbatch go with it, over its own.
 
-    `earlier` are the options that it was submitted with before, as "--mem=64G".
-
-    Raises:
-        CommandLineError: Other options of a job were given: they can't change the script.
-        DocumentError: It can't be read.
+    `earlier` are the options that it was submitted with before, as "--mem=64G". Raises CommandLineError:
+    other options of a job were given: they can't change the script; DocumentError: it can't be read.
     """
     more = _options(path, given, args)
     named = dict(option.partition("=")[::2] for option in earlier) | more
     words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
     source = whole(str(path))
     data, shown = source.data, source.text
-    settings = replace(
-        settings_of(Places(folder, environment), given.get("profile")),
-        environment=environment if keep_env else {},
-        makes_log_folders=True,
-    )
+    settings = settings_of(Places(folder, environment), given.get("profile"))
+    settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
     source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
     parsed = read_script(source.data)
     options = {name: option.value or "" for name, option in parsed.options.items()}

@@ -14,7 +14,7 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.job_log import Tail
 from sbatchgen.runs.record import Record
 from sbatchgen.slurm.client import status_in_shell, submit_environment
-from sbatchgen.slurm.submission_key import new_key
+from sbatchgen.slurm.queue import new_key
 from sbatchgen.submit.attempt import Note
 from sbatchgen.submit.sbatch import IndexEntry, reserved
 from sbatchgen.submit.submission import Submission

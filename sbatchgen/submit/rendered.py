@@ -1,7 +1,7 @@
 """The submission of a job that is rendered: its findings, its script and its record."""
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from sbatchgen.render import arguments, launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.resolved.origins import settings
-from sbatchgen.resolved.request import Request, with_log, with_snapshot
+from sbatchgen.resolved.request import Request, with_words
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check, check_trainer
@@ -60,7 +60,11 @@ def of_job(
     code = None
     if snapshot is not None and run_dir and folder:
         code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)
-    queued = _queued(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
+    queued = None
+    alone = request.resolved.slurm and "${SLURM_" not in request.resolved.run_dir  # else jobs may share it
+    if ask_squeue and run_dir and alone and not request.resolved.options.dependency:
+        at = str(request.resolved.origin("run_dir"))
+        queued = partial(folder_check.queued, run_dir, environment, at=at)
     used = queued() if queued else None
     begins, here, source = None, list[Finding](), None
     if folder:
@@ -121,15 +125,6 @@ def _run_dir(
     raise FitError.of(what, fix="render it, and give the script to the platform")
 
 
-def _queued(
-    resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
-) -> Callable[[], Problem | None] | None:
-    """Return what asks Slurm for other jobs of the run folder; None where a job may share it."""
-    if resolved.slurm and not resolved.options.dependency and "${SLURM_" not in resolved.run_dir:
-        return partial(folder_check.queued, run_dir, environment, at=str(resolved.origin("run_dir")))
-    return None
-
-
 def _check_here(
     resolved: ResolvedJob,
     environment: Mapping[str, str],
@@ -148,10 +143,8 @@ def _check_here(
     begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":
         findings = []  # by that job
-    findings += [
-        *folder_check.unset(resolved, environment),
-        *folder_check.files_there(resolved, folder, environment),
-    ]
+    findings += folder_check.unset(resolved, environment)
+    findings += folder_check.files_there(resolved, folder, environment)
     if snapshot:
         findings += missing(resolved, snapshot)
     return begins, findings + ([Finding("error", used)] if used else [])
@@ -184,8 +177,13 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
         except ValueError as error:
             fix = "submit from a folder with another name, or give --output"
             raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
-        request = with_log(request, f"{start_of_log}/{resolved.options.output or '%x-%j.out'}")
-    return with_snapshot(request, str(snapshot.folder)) if snapshot else request
+        log = ShellPath(f"{start_of_log}/{resolved.options.output or '%x-%j.out'}")
+        resolved = replace(resolved, options=replace(resolved.options, output=log))
+        request = with_words(request, resolved, "--output", log)
+    if not snapshot:
+        return request
+    folder = ShellPath(snapshot.folder)
+    return with_words(request, replace(resolved, snapshot_dir=folder), "--snapshot-dir", folder)
 
 
 def _judged(
@@ -196,7 +194,10 @@ def _judged(
     findings = [*check(resolved, log_folders_made=True), *here]
     if any(finding.severity == "error" for finding in findings):
         return None, findings
-    script = _script(request, snapshot)
+    script = render_request(request)
+    if snapshot and quoting.path(str(snapshot.folder)) not in script:
+        what = f"template '{resolved.template}' does not go to the snapshot"
+        raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
     lines, of_script = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
     return script, [*findings, *(_at_its_key(resolved, lines, finding) for finding in of_script)]
 
@@ -212,15 +213,6 @@ def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -
         keys += [key for word in words if word in line]
     at = str(resolved.origin(keys[0])) if keys else finding.problem.at
     return finding._replace(problem=finding.problem._replace(at=at))
-
-
-def _script(request: Request, snapshot: Snapshot | None) -> str:
-    """Return the script; it must go to the snapshot."""
-    script = render_request(request)
-    if snapshot and quoting.path(str(snapshot.folder)) not in script:
-        what = f"template '{request.resolved.template}' does not go to the snapshot"
-        raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
-    return script
 
 
 def _snapshot(
@@ -255,9 +247,8 @@ def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
 def _about(request: Request, folder: Path) -> Record:
     """Return what the record of a job holds before the job is submitted."""
     resolved = request.resolved
-    values = (
-        ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in settings(request)
-    )
+    rows = settings(request)
+    values = (ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in rows)
     return Record(
         shared="${SLURM_JOB_ID}" in resolved.run_dir,
         name=resolved.name,

@@ -54,7 +54,13 @@ def with_digest(
         script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
     text = head.encode("utf-8", "surrogateescape") + script
     digest = hashlib.sha256(text).hexdigest()[:_CHARACTERS]
-    _keep(_folder(environment), digest, text)
+    with contextlib.suppress(OSError):  # without a place for it, nothing is kept
+        folder = _folder(environment)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.put(folder / digest, text, mode=files.PRIVATE)
+        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MOST_KEPT]:
+            path.unlink()
     return replace(submission.review, digest=digest)
 
 
@@ -78,17 +84,6 @@ def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment
 
 def _folder(environment: Mapping[str, str]) -> Path:
     return place(environment).parent / "reviewed"
-
-
-def _keep(folder: Path, name: str, text: bytes) -> None:
-    """Keep what was reviewed; without a place for it, nothing is kept."""
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.put(folder / name, text, mode=files.PRIVATE)
-        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        paths.sort(key=lambda path: path.stat().st_mtime)
-        for path in paths[:-MOST_KEPT]:
-            path.unlink()
 
 
 def _read_kept(folder: Path, name: str) -> list[str]:

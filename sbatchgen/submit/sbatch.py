@@ -24,9 +24,8 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.runs.snapshot import Snapshot, describe
 from sbatchgen.slurm import client
-from sbatchgen.slurm.queue import find_job
+from sbatchgen.slurm.queue import find_job, folder_name, new_key
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
-from sbatchgen.slurm.submission_key import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
@@ -79,7 +78,9 @@ def reserved(
     run_folder.make(run_dir)
     about = submission.about
     about = replace(about, code=about.code or describe(Path(about.folder)))
-    with run_folder.only_owner_writes(), run_folder.locked(run_dir, note) as lock:
+    waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
+    locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
+    with run_folder.only_owner_writes(), locked as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
         if submission.queued and (problem := submission.queued()):
@@ -142,7 +143,11 @@ def submit(
         accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
     entry.change(Index.accepted, accepted.job, accepted.cluster)
     about = replace(about, job=accepted.job, cluster=accepted.cluster)
-    _keep(run_dir, about, submission.script, note)
+    try:
+        records.keep(run_dir, about)
+        submitted_scripts.keep(run_dir, about.job, submission.script)
+    except OSError as error:
+        note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
     return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
 
 
@@ -162,14 +167,6 @@ def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note:
         if copied:
             shutil.rmtree(copied.place, ignore_errors=True)
         raise
-
-
-def _keep(run_dir: Path, about: Record, script: bytes, note: Note) -> None:
-    try:
-        records.keep(run_dir, about)
-        submitted_scripts.keep(run_dir, about.job, script)
-    except OSError as error:
-        note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:

@@ -11,7 +11,7 @@ from sbatchgen.discover.facts import text
 from sbatchgen.discover.slurm_answers import ask
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.slurm.reservation import reservations_in
+from sbatchgen.slurm.partition import reservations_in
 from tests.cluster.controller import Controller
 from tests.discover.test_update import live
 

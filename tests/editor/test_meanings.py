@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbatchgen.extras.editor.cluster import LIMITS
-from sbatchgen.extras.editor.option_meanings import WORDS, meanings
+from sbatchgen.extras.editor.script_file import WORDS, meanings
 from sbatchgen.sbatch.option_table import specs
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.units import NEWEST, RELEASES
@@ -15,7 +15,7 @@ def test_each_option_of_each_release_has_a_meaning() -> None:
     known = {name for release in RELEASES for name in specs(release)}
     missing, unknown = known - {*meanings()}, {*meanings()} - known
     assert not missing, (
-        "a help in sbatchgen/inputs/options.py, or a row of sbatchgen/extras/editor/option_meanings.py"
+        "a help in sbatchgen/inputs/options.py, or a row of sbatchgen/extras/editor/option_meanings.txt"
     )
     assert not unknown, "a row in sbatchgen/sbatch/option_table.py"
 

@@ -11,8 +11,7 @@ import pytest
 
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.extras.page.form import model
-from sbatchgen.extras.page.packages import NAMES, installed
-from sbatchgen.extras.page.site import FILES, Site, read_site, strings_of
+from sbatchgen.extras.page.site import FILES, NAMES, Site, installed, read_site, strings_of
 from sbatchgen.extras.page.static_files import MARK
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.preflight_record import LONGEST, RECORD, preflight_says
+from sbatchgen.runs.overview import LONGEST, RECORD, preflight_says
 from training import preflight
 
 BAD = {

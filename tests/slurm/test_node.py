@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from sbatchgen.slurm.node import SlurmNode, nodes_in
-from sbatchgen.slurm.node_gres import node_gres
+from sbatchgen.slurm.node import SlurmNode, node_gres, nodes_in
 from sbatchgen.slurm.partition import SlurmPartition, partitions_in
 from tests.conftest import FIXTURES
 

@@ -11,8 +11,7 @@ import pytest
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm import printed
-from sbatchgen.slurm.queue import SlurmJob, find_job, queue
-from sbatchgen.slurm.submission_key import folder_name
+from sbatchgen.slurm.queue import SlurmJob, find_job, folder_name, queue
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
 from tests.slurm import fakes

@@ -17,8 +17,7 @@ from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm import accounting, accounts, client, queue
 from sbatchgen.slurm.config import array_limits, settings_in
 from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
-from sbatchgen.slurm.node import nodes_in
-from sbatchgen.slurm.node_gres import node_gres
+from sbatchgen.slurm.node import node_gres, nodes_in
 from sbatchgen.slurm.partition import partitions_in
 from sbatchgen.slurm.printed import count, exit_status, limit, seconds, time
 from tests.conftest import FIXTURES

@@ -1,7 +1,10 @@
-"""The keys of YAML around a cursor, found by indentation: a file that somebody writes is rarely whole."""
+"""The keys of YAML around a cursor, found by indentation: a file that somebody writes is rarely whole.
+
+Also what an editor gets: a text about the word under the cursor, and what may be written there.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _LINE = re.compile(
@@ -73,3 +76,33 @@ def _inside(path: list[str], key: str, text: str) -> tuple[list[str], str]:
         if not mark:
             word = match[0].strip().strip("\"'")
     return path, key
+
+
+class Note(NamedTuple):
+    """A text in Markdown about a part of a line; lines and columns count from 1."""
+
+    text: str
+    line: int
+    column: int
+    end: int
+
+
+class Choice(NamedTuple):
+    """Something that may be written at the cursor."""
+
+    text: str  # what is written
+    kind: str  # "option", "key", "value" or "rule"
+    about: str = ""  # what it is, in a line
+    common: bool = False  # whether it is shown before the others
+
+
+class Choices(NamedTuple):
+    """All that may be written, and the column of what they replace, up to the cursor."""
+
+    column: int = 1
+    items: tuple[Choice, ...] = ()
+
+
+def starting(choices: Iterable[Choice], start: str, column: int) -> Choices:
+    """Return the choices that start so."""
+    return Choices(column, tuple(choice for choice in choices if choice.text.startswith(start)))

@@ -10,8 +10,8 @@ from typing import Any
 
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.extras.editor import script_file as scripts
-from sbatchgen.extras.editor.answers import Choices, Note
 from sbatchgen.extras.editor.cluster import ClusterFacts
+from sbatchgen.extras.editor.cursor import Choices, Note
 from sbatchgen.extras.editor.yaml_file import YamlFile
 from sbatchgen.finding import Finding, Place
 from sbatchgen.inputs.document import Document, decode, read_document

@@ -1,11 +1,12 @@
-"""A script in an editor: what its options mean on this cluster, and which may be written."""
+"""A script in an editor: what its options mean, here and on this cluster, and which may be written."""
 
 import re
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
-from sbatchgen.extras.editor.answers import Choice, Choices, Note, starting
 from sbatchgen.extras.editor.cluster import ClusterFacts
-from sbatchgen.extras.editor.option_meanings import WORDS, meanings
+from sbatchgen.extras.editor.cursor import Choice, Choices, Note, starting
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.job.known_options import table
@@ -15,12 +16,37 @@ from sbatchgen.lint.linter import rules
 from sbatchgen.rules.rule_page import pages
 from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.option_table import HasArgument, Spec
+from sbatchgen.sbatch.values import MAIL_EVENTS
 
+_DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
+_GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"
+WORDS = {
+    "distribution": tuple(_DISTRIBUTIONS.split()),
+    "exclusive": ("user", "mcs", "topo"),
+    "export": ("ALL", "NIL", "NONE"),
+    "gpu-bind": ("closest", "none", "single:1", "verbose,"),
+    "gres-flags": tuple(_GRES_FLAGS.split()),
+    "hint": ("compute_bound", "memory_bound", "multithread", "nomultithread"),
+    "kill-on-invalid-dep": ("no", "yes"),
+    "mail-type": tuple(sorted(MAIL_EVENTS)),
+    "open-mode": ("append", "truncate"),
+    "wait-all-nodes": ("0", "1"),
+}
 _DIRECTIVE = "#SBATCH"
 _VALUE = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
 _RULE = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
 _LAST = re.compile(r"[^,&|]*$")  # of several values
 _COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
+
+
+@cache
+def meanings() -> dict[str, str]:
+    """Return what each option of sbatch means, by its long name."""
+    known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
+    # of options that a job's `options` lack
+    lines = Path(__file__).with_name("option_meanings.txt").read_text().splitlines()
+    rows = (row.split(maxsplit=1) for row in lines)
+    return known | {name: text for name, text in rows}  # noqa: C416
 
 
 def note(

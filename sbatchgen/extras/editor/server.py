@@ -10,7 +10,6 @@ from pygls.uris import to_fs_path
 
 from sbatchgen import __version__
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.extras.editor.answers import Choice
 from sbatchgen.extras.editor.file import OpenFile
 from sbatchgen.finding import Edit, Finding
 from sbatchgen.inputs.search import Places
@@ -139,19 +138,18 @@ def _complete(server: Server, event: types.CompletionParams) -> types.Completion
     line, column = server.place(file, event.position)
     choices = file.choices(line, column)
     replaced = server.range(file.lines, line, choices.column, column)
-    items = [_item(choice, replaced) for choice in choices.items]
+    items = [
+        types.CompletionItem(
+            label=choice.text.strip(),
+            kind=_KINDS[choice.kind],
+            detail=choice.about or None,
+            sort_text=f"{'0' if choice.common else '1'}{choice.text}",
+            filter_text=choice.text,
+            text_edit=types.TextEdit(replaced, choice.text),
+        )
+        for choice in choices.items
+    ]
     return types.CompletionList(is_incomplete=False, items=items)
-
-
-def _item(choice: Choice, replaced: types.Range) -> types.CompletionItem:
-    return types.CompletionItem(
-        label=choice.text.strip(),
-        kind=_KINDS[choice.kind],
-        detail=choice.about or None,
-        sort_text=f"{'0' if choice.common else '1'}{choice.text}",
-        filter_text=choice.text,
-        text_edit=types.TextEdit(replaced, choice.text),
-    )
 
 
 def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAction]:

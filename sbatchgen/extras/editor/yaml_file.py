@@ -6,10 +6,9 @@ from dataclasses import Field, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from sbatchgen.extras.editor import script_file as scripts
-from sbatchgen.extras.editor.answers import Choice, Choices, Note, starting
 from sbatchgen.extras.editor.cluster import ClusterFacts
-from sbatchgen.extras.editor.cursor import ITEM, cursor
-from sbatchgen.extras.editor.option_meanings import meanings
+from sbatchgen.extras.editor.cursor import ITEM, Choice, Choices, Note, cursor, starting
+from sbatchgen.extras.editor.script_file import meanings
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile

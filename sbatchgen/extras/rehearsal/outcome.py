@@ -256,9 +256,8 @@ def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     """A start that ended itself, and why; unknown if it only lacks a GPU that this machine does not have."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
-        fix = (
-            "rehearse it where there is a GPU, or with --on PROFILE; or let it train on CPUs if it finds none"
-        )
+        elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
+        fix = f"{elsewhere}; or let it train on CPUs if it finds none"
         return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
     return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def _on_this_machine(
     """Return the job with what this machine lacks replaced, and what that leaves unproven."""
     unproven, args = [], list(resolved.args)
     is_login_node = shutil.which("sbatch", path=environment.get("PATH")) is not None
-    missing = resolved.runtime.missing(resolved, lambda path: here(path, folder, environment))
+    missing = resolved.runtime.missing(resolved, partial(here, folder=folder, environment=environment))
     if resolved.runtime.is_container or any(missing):
         unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
