@@ -46,7 +46,7 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
     """Take over the mode, the launcher and the numbers of processes."""
     resources, tasks = draft.script.resources, launch.tasks or 1
     nodes = fixed_nodes(resources)
-    if nodes is None or launch.tasks is None:
+    if not nodes or launch.tasks is None:
         draft.lose("the script does not say how many processes start on how many nodes")
         nodes = nodes or 1
     if "nodes" not in resources.options:

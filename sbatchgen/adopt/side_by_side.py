@@ -101,10 +101,8 @@ def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
     for option in step.given:
         if key := _SHARES.get(option.name):
             match = re.fullmatch(r"(?:gpu:)?(?:[a-z][\w.]*:)?(\d+)", option.value or "")
-            yield (
-                key,
-                int(match[1]) if match and (option.name != "gpus" or step.options["nodes"] == "1") else None,
-            )
+            is_known = match and (option.name != "gpus" or step.options["nodes"] == "1")
+            yield key, int(match[1]) if match and is_known else None
 
 
 def _names(steps: Sequence[BackgroundStep]) -> list[str]:

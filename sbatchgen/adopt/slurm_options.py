@@ -76,7 +76,7 @@ def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[st
         draft.add(line, "dropped", "it requests nothing")
     for use in uses:
         last = counts[use.name]
-        if (last.line, last.column) == (use.line, use.column):
+        if last.word == use.word:
             _read_option(draft, last)
         elif use.name == "mail-type":
             what = f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"

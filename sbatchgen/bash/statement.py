@@ -142,9 +142,6 @@ class Command(Placed):
         self._node = node
         self._nodes = nodes
 
-    def __repr__(self) -> str:
-        return f"<Command {self.text!r}, line {self.line}>"
-
     @property
     def background(self) -> bool:
         """Whether it is started with &, alone or with what surrounds it."""

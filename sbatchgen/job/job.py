@@ -60,6 +60,11 @@ class Job:
         known = {str(name): partition for name, partition in self.profile.partitions.items()}
         return {name: known[name] for name in self.resources.partitions if name in known}
 
+    @property
+    def has_nodes_alone(self) -> bool:
+        """Whether no other job runs on its nodes."""
+        return "exclusive" in self.resources or any(each.exclusive for each in self.partitions.values())
+
     @cached_property
     def user(self) -> User | None:
         """What the profile says of this user; None if it is about another one."""

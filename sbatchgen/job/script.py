@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.statement import VariableUse
     from sbatchgen.job.launches import Launch
     from sbatchgen.job.script_containers import Container
+    from sbatchgen.job.trainer_source import TrainerSource
 
 
 # What does not depend on the release of Slurm.
@@ -191,6 +192,12 @@ class JobScript(Job):
             use.operator in (":?", "?") and use.name not in self.assigned and not _OF_NODES.match(use.name)
             for use in (self.body.uses if ":?" in self.text else ())
         )
+
+    def source_of(self, launch: Launch) -> TrainerSource | None:
+        """What the text of a launch's program says; None if it can't be read from here."""
+        from sbatchgen.job.trainer_source import read_trainer  # few scripts lie beside their trainer
+
+        return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
 
     @property
     def is_sized(self) -> bool:

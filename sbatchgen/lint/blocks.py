@@ -129,10 +129,8 @@ def _filled_in(line: str) -> str:
     return _TO_FILL_IN.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
 
 
-DOCUMENTS = {
-    ".md": _of_markdown,
-    ".markdown": _of_markdown,
+DOCUMENTS = {  # each with its blocks
+    **dict.fromkeys((".md", ".markdown"), _of_markdown),
+    **dict.fromkeys((".html", ".htm"), _of_html),
     ".rst": _of_restructured_text,
-    ".html": _of_html,
-    ".htm": _of_html,
-}  # each with its blocks
+}

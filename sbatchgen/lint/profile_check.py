@@ -85,14 +85,8 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
             what = f"{key}: bash can't read it: line {line}: {message}"
-            yield Finding(
-                "error",
-                Problem(
-                    what,
-                    profile.places.get(key) or profile.places[f"{key}+"],
-                    "write whole commands, one a line",
-                ),
-            )
+            at = profile.places.get(key) or profile.places[f"{key}+"]
+            yield Finding("error", Problem(what, at, "write whole commands, one a line"))
 
 
 def _sources(profile: Document[Profile]) -> Iterator[Finding]:

@@ -93,13 +93,8 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
         of_line = [entry for entry in trace if entry.line == line]
         if is_path(path):
             yield path, _need(_kind(match[2] or "", path, of_line), path, line, of_line)
-    for match in [*_OF_TASKS.finditer(err)][:_MOST]:
-        path = match[2]
-        if is_path(path):
-            of_path = [entry for entry in trace if path in entry.command]
-            kind = "folder" if match[1] in ("cd", "pushd") else "file"
-            yield path, _need(kind, path, of_path[0].line if of_path else 0, of_path)
-    messages = [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
+    messages = [(match[1] or "", match[2]) for match in _OF_TASKS.finditer(err)][:_MOST]
+    messages += [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
     messages += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
     for program, path in messages[:_MOST]:
         if program != "script" and is_path(path):

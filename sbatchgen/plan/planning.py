@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError
@@ -52,14 +53,12 @@ def plan_of(
         raise NoSandboxError.of("it is not Linux") from None
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
-    done = dry_run(script, held, str(folder), given or Given(), home=home, user=user, see=see)
+    run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
+    done = run(given or Given())
     if done.ended.limit == "time":  # how far it came depends on the machine
         done = replace(done, steps=done.steps[:MANY])
     if may_be_lost(done) and not done.left.is_used_up:
-        given = done.given._replace(status=1)
-        failing = dry_run(
-            script, held, str(folder), given, home=home, user=user, see=see, rounds=1, left=done.left
-        )
+        failing = run(done.given._replace(status=1), rounds=1, left=done.left)
         done = replace(done, failing=failing)
     return done
 

@@ -33,13 +33,8 @@ EXACT = frozenset(("exact", "exclusive"))
 OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
 NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
 # Options that a task sees; 1 for those without a value.
-_OF_OPTIONS = {
-    "label": "SLURM_LABELIO",
-    "overcommit": "SLURM_OVERCOMMIT",
-    "threads-per-core": "SLURM_THREADS_PER_CORE",
-    "job-name": "SLURM_JOB_NAME",
-    "network": "SLURM_NETWORK",
-}
+_SEEN = ("overcommit", "threads-per-core", "job-name", "network")
+_OF_OPTIONS = {"label": "SLURM_LABELIO"} | {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _SEEN}
 Options = dict[str, str]
 SimpleNamespace = type(sys.implementation)  # loading types takes longer
 
@@ -257,8 +252,9 @@ def variables(
         values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     later = job["release"] >= LATER
     values |= _of_options(len(tasks), len(names), options, job, environment)
-    if later and options.get("gpus"):
-        values["SLURM_GPUS"] = options["gpus"]
+    for name in ("gpus", "gpus-per-node"):
+        if later and options.get(name):
+            values[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
     if each := number_of(options.get("cpus-per-task")):
         values["SLURM_CPUS_PER_TASK"] = str(each)
     each = _cpus_per_task(options, job, environment)
@@ -268,8 +264,6 @@ def variables(
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
     ):
         values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
-    if later and options.get("gpus-per-node"):
-        values["SLURM_GPUS_PER_NODE"] = options["gpus-per-node"]
     if held := _gpus_of_step(options, job, len(names), len(mine)):
         places = _seen_gpus(task["local"], held, len(mine), options, job)
         gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node

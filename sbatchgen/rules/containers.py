@@ -74,16 +74,13 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
 
 
 def _image_made(script: JobScript) -> bool:
-    makes = {"apptainer", "singularity", "enroot", "cp", "rsync", "sbcast", "wget", "curl"}
-    verbs = ("pull", "build", "import")
-    started = {tool.name for launch in script.launches for tool in launch.tools}
-    if started & (makes | {f"{name} {verb}" for name in makes for verb in verbs}):
-        return True
-    for command in script.named(*makes):
-        words = {word.value for word in command.words[1:3]}
-        if command.name not in ("apptainer", "singularity", "enroot") or words & set(verbs):
-            return True
-    return "container-save" in script.text
+    return _MAKES_IMAGE.search(script.text) is not None
+
+
+_MAKES_IMAGE = re.compile(
+    r"\b(?:apptainer|singularity|enroot)\b.* (?:pull|build|import)\b|\b(?:cp|rsync|sbcast|wget|curl) "
+    r"|container-save"
+)
 
 
 @RULES.add(

@@ -162,9 +162,10 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
-    for name, partition in job.partitions.items():
+    untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
+    for name, partition in job.partitions.items() if untyped else ():
         here = _types(partition, job.resources.gpus_on_node)
-        if len(here) > 1 and any(not kind for kind, _ in job.resources.gpus_on_node):
+        if len(here) > 1:
             what = f"partition '{name}' has GPUs of types {', '.join(here)}: "
             refuses = "a request must name one" if partition.gpu_type_required else ""
             what += refuses or "the job gets whichever is free"
@@ -172,7 +173,7 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             enough = [kind for kind in here if partition.kinds([(kind, wanted)])]
             fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
             yield Hit(job.resources.gpu_option, what, fix, "error" if refuses else None)
-        elif partition.gpu_type_required and any(not kind for kind, _ in job.resources.gpus_on_node):
+        elif partition.gpu_type_required:
             what = f"a request for GPUs of partition '{name}' must name their type"
             fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
             yield Hit(job.resources.gpu_option, what, fix, "error")

@@ -127,30 +127,23 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
     for launch in script.trainings:
-        if not launch.is_native or (launch.tasks_per_node or 0) < 2 or _counts_devices(script, launch):
-            continue
+        source = script.source_of(launch) if launch.is_native and (launch.tasks_per_node or 0) > 1 else None
+        if (
+            not launch.is_native
+            or (launch.tasks_per_node or 0) < 2
+            or (source and "device_count" in source.words)
+        ):
+            continue  # the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
             sets = {made.name: made for made in body.sets if made.word}
             mask, rank = sets.get("CUDA_VISIBLE_DEVICES"), sets.get("LOCAL_RANK")
             of_mask, of_rank = (made.word.variables if made and made.word else () for made in (mask, rank))
             if of_rank == ("SLURM_LOCALID",) and of_mask in {("SLURM_LOCALID",), ("LOCAL_RANK",)}:
                 what = "each task sees one GPU, as number 0, and LOCAL_RANK goes to "
-                what += (
-                    f"{(launch.tasks_per_node or 0) - 1}: {launch.program.name} finds no GPU of this number"
-                )
-                yield Hit(
-                    script.at_command(launch.command), what, "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
-                )
-
-
-def _counts_devices(script: JobScript, launch: Launch) -> bool:
-    """Whether the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()."""
-    if script.folder is None:
-        return False
-    from sbatchgen.job.trainer_source import read_trainer  # few scripts choose GPUs
-
-    source = read_trainer(launch.program.name, script.folder / script.option("chdir"))
-    return source is not None and "device_count" in source.words
+                what += f"{(launch.tasks_per_node or 0) - 1}: {launch.program.name} finds no GPU of this "
+                what += "number"
+                fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
+                yield Hit(script.at_command(launch.command), what, fix)
 
 
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")

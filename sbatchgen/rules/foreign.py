@@ -22,28 +22,16 @@ VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
 FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
 _NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
 # What sbatch drops of a list of resources (-l), with the option for it.
-DROPPED = {
-    "gpus": "--gpus-per-node",
-    "ngpus": "--gpus-per-node",
-    "procs": "--ntasks",
-    "vmem": "--mem",
-    "pmem": "--mem-per-cpu",
-}
+_DROPPED = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
+DROPPED = dict(pair.split("=") for pair in _DROPPED.split())
 # How sbatch reads a list of resources (-l): the values of the first kind end at a colon, others at a comma.
 _RESOURCE = re.compile(
     r"(select|ncpus|mpiprocs)=([^:]+)|(mem|walltime|cput|file|accelerator|arch|gres|host|mpp\w+|nice|nodes"
     r"|opsys|other|procs?|pv?mem|vmem|software)=([^,]*)",
     re.IGNORECASE,
 )
-_AS_OPTION = {
-    "cput": "time",
-    "file": "tmp",
-    "mem": "mem",
-    "mpiprocs": "ntasks-per-node",
-    "ncpus": "mincpus",
-    "select": "nodes",
-    "walltime": "time",
-}
+_OPTIONS = "cput=time file=tmp mem=mem mpiprocs=ntasks-per-node ncpus=mincpus select=nodes walltime=time"
+_AS_OPTION = dict(pair.split("=") for pair in _OPTIONS.split())
 _HOURS = re.compile(r"(\d{1,3}):(\d\d)")
 
 

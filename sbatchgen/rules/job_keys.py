@@ -268,9 +268,8 @@ def _expedite(job: JudgedJob) -> Iterator[Hit]:
         what = f"requeue: expedite came with Slurm {EXPEDITES}: sbatch {job.slurm} refuses the script"
         yield Hit(at, what, "write requeue: true")
     if resolved.consecutive:
-        what = (
-            "Slurm holds an expedited job that ends with a status above 0: the next of the chain never starts"
-        )
+        what = "Slurm holds an expedited job that ends with a status above 0: the next of the chain never "
+        what += "starts"
         yield Hit(at, what, "write requeue: false, or remove the chain")
 
 

@@ -103,9 +103,8 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
             if launch:
                 what = "TERM to srun ends its tasks at once, without a TERM: "
                 what += f"{launch.program.name} in line {launch.command.line} saves nothing"
-                yield Hit(
-                    script.at_command(command), what, "scancel --signal=TERM $SLURM_JOB_ID, to all tasks"
-                )
+                fix = "scancel --signal=TERM $SLURM_JOB_ID, to all tasks"
+                yield Hit(script.at_command(command), what, fix)
                 return
 
 

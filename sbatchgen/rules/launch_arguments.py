@@ -28,12 +28,8 @@ _OPTIONAL = ("overlap", "pty", "x11")  # flags that may have a value
 # What srun does instead of starting the training as the script wants it.
 _BREAKING = {
     "multi-prog": "srun would take the training's program for a file of programs",
-    "jobid": "the training starts in the job's own allocation",
-    "no-allocate": "the training starts in the job's own allocation",
-    "test-only": "srun would start nothing",
-    "help": "srun would start nothing",
-    "usage": "srun would start nothing",
-    "version": "srun would start nothing",
+    **dict.fromkeys(("jobid", "no-allocate"), "the training starts in the job's own allocation"),
+    **dict.fromkeys(("test-only", "help", "usage", "version"), "srun would start nothing"),
 }
 _OF_SBATCHGEN = ("nnodes", "nproc-per-node", "node-rank", "module", "no-python", "run-path", "help")
 

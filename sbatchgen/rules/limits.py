@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
@@ -374,13 +375,13 @@ def _features_known(job: Job) -> Iterator[Hit]:
     known = {feature for features in every for feature in features or ()}
     names = " or ".join(f"'{name}'" for name in job.partitions)
     for option in ("constraint", "prefer"):
-        for feature in _features(job.option(option)):
+        for feature in _listed(job, option):
             if feature not in known:
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 fix = did_you_mean(feature, known) or f"leave out --{option}"
                 yield Hit(option, what, fix, why_not=f"no feature '{feature}'")
     text = job.option("constraint")
-    if not text or not known.issuperset(_features(text)):
+    if not text or not known.issuperset(_listed(job, "constraint")):
         return
     from sbatchgen.sbatch.lists import matches
 
@@ -488,35 +489,22 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name, count in _licenses(job.option("licenses")) if known is not None else ():
+    for name, count in _listed(job, "licenses").items() if known is not None else ():
         available = (known or {}).get(Text(name))
-        if available is None:
+        if available is None and count:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known or {}))
-        elif count > available:
+        elif count > (available or 0):
             what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
             yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
 
 
-def _features(text: str) -> tuple[str, ...]:
-    """Return the names in a list of features; no names for a malformed one (SB140)."""
-    if not text:
-        return ()
-    from sbatchgen.sbatch.lists import features  # only jobs that name features need it
+def _listed(job: Job, option: str) -> dict[str, int]:
+    """Return a job's licences with their numbers, or its features; nothing for a malformed list (SB140)."""
+    if not (text := job.option(option)):
+        return {}
+    from sbatchgen.sbatch import lists  # few jobs name any
 
-    try:
-        return tuple(dict.fromkeys(features(text)))
-    except ValueError:
-        return ()
-
-
-def _licenses(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the names in a list of licences with their numbers; nothing for a malformed one (SB140)."""
-    if not text:
-        return ()
-    from sbatchgen.sbatch.lists import licenses  # only jobs that name licences need it
-
-    try:
-        return tuple((name, count) for name, count in licenses(text).items() if count)
-    except ValueError:
-        return ()
+    with suppress(ValueError):
+        return lists.licenses(text) if option == "licenses" else dict.fromkeys(lists.features(text), 1)
+    return {}

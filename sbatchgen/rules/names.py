@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import islice
 
@@ -62,12 +62,12 @@ def _meant(name: str) -> str:
 
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported(script: JobScript) -> Iterator[Hit]:
-    yield from _unexported_to_tasks(script)
     body = script.body
     if any(setting.name == "allexport" and setting.on for setting in body.settings):
         return
-    exported = {assignment.name for assignment in body.sets if assignment.exported}
-    exported |= {word for command in script.named("export", "declare") for word in command.arguments}
+    exported = {word for command in script.named("export", "declare") for word in command.arguments}
+    yield from _unexported_to_tasks(script, exported)
+    exported |= {assignment.name for assignment in body.sets if assignment.exported}
     used = {use.name for use in body.uses}
     has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
     if not has_python or any(each.launcher for each in script.launches):
@@ -86,18 +86,15 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
 
 
-def _unexported_to_tasks(script: JobScript) -> Iterator[Hit]:
+def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
     """Variables of the script that the text of a task uses, in single quotes or a quoted here-document."""
     sets = script.body.sets
-    if any(each.name == "allexport" and each.on for each in script.body.settings):
-        return
     exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
-    exported |= {word for command in script.named("export", "declare") for word in command.arguments}
     for launch, text in _texts_of_tasks(script):
         made_there = {name for pair in _MADE.findall(text) for name in pair}
         for name in dict.fromkeys(_USED.findall(_OF_TEXT.sub("", text))):
             before = [made for made in sets if made.name == name and made.at < launch.command.at]
-            if before and name not in exported | made_there:
+            if before and name not in exported | made_there | {*declared}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
                 yield Hit(script.at_start(before[-1]), what, f"export {name}")
 

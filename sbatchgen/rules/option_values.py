@@ -91,11 +91,8 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         try:
             _check(kind, text, job)
         except ValueError as error:
-            yield Hit(
-                option,
-                f"Slurm refuses --{option}={text[:80]}: {error}",
-                _examples()[f"kind {kind}"].format(option),
-            )
+            what = f"Slurm refuses --{option}={text[:80]}: {error}"
+            yield Hit(option, what, _examples()[f"kind {kind}"].format(option))
     limit, least = job.resources.time, job.resources.time_min
     if limit and least and limit < least:
         what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"

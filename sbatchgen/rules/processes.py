@@ -163,10 +163,9 @@ def _fewer_visible(script: JobScript) -> Iterator[Hit]:
 
 def _has_one_process(launch: Launch) -> bool:
     """Whether its torchrun, the only one of a node, starts one process as its options do not say more."""
-    is_known = (
-        launch.step_gpus is None and launch.tasks_per_node in (None, 1) and "$" not in launch.program.name
-    )
-    return is_known and launch.launcher_call is not None and launch.launcher_call.is_one_by_default
+    is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
+    call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
+    return call is not None and call.is_one_by_default
 
 
 @RULES.add(
@@ -195,9 +194,8 @@ def _in_words_of_slurm(name: str, word: str, unit: str) -> str:
     """The number of a program in words of Slurm."""
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"
-    return (
-        f"{name}{'=' if '=' in word else ' '}{'$SLURM_NNODES' if unit == 'node' else '$SLURM_GPUS_ON_NODE'}"
-    )
+    variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
+    return f"{name}{'=' if '=' in word else ' '}{variable}"
 
 
 _COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
@@ -289,9 +287,8 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
         step = launch.step
         if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
             what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
-            what += (
-                f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the number"
-            )
+            what += f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the "
+            what += "number"
             what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
             yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
             return
@@ -300,8 +297,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB350", "warning", "a step of as many tasks as fit", source="srun(1)")
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
-    is_whole = "exclusive" in script.options or any(each.exclusive for each in script.partitions.values())
-    if not is_whole or _OF_TASKS & script.options.keys():
+    if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
         return
     inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
     sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
@@ -323,22 +319,21 @@ LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not sa
 
 @RULES.add("SB349", "warning", "ranks that a trainer does not get", source="srun(1)")
 def _without_ranks(script: JobScript) -> Iterator[Hit]:
-    folder = script.folder
-    if folder is None or _TELLS_RANKS.search(script.text) or script.starts_unseen or script.named("cd"):
+    if (
+        script.folder is None
+        or _TELLS_RANKS.search(script.text)
+        or script.starts_unseen
+        or script.named("cd")
+    ):
         return
     for launch in script.trainings:
         tasks = launch.tasks or 0
         if not launch.is_native or tasks < 2 or script.containers or not launch.program.name.endswith(".py"):
             continue
-        from sbatchgen.job.trainer_source import read_trainer  # few scripts lie beside their trainer
-
-        name = launch.program.name
-        source = read_trainer(name, folder / script.option("chdir"))
+        name, source = launch.program.name, script.source_of(launch)
         if source and source.needs_ranks:
-            what = (
-                f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes find "
-            )
-            what += "each other: it fails, or each trains alone"
+            what = f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes "
+            what += "find each other: it fails, or each trains alone"
             fix = f"srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python {name}', with "
             fix += "WORLD_SIZE=$SLURM_NTASKS, MASTER_ADDR and MASTER_PORT exported before it"
             yield Hit(script.at_command(launch.command), what, fix)

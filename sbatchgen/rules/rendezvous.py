@@ -97,11 +97,8 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     """Whether neither the options of its torchrun nor variables may say where the nodes meet."""
     backend = launcher.option("rdzv-backend")
     known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
-    if (
-        launcher.name != "torchrun"
-        or (backend and backend.value != "c10d")
-        or known & launcher.options.keys()
-    ):
+    is_other = launcher.name != "torchrun" or (backend and backend.value != "c10d")
+    if is_other or known & launcher.options.keys():
         return False
     # Ours finds it itself.
     knows = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
@@ -122,9 +119,8 @@ def _messages_in_address(script: JobScript) -> Iterator[Hit]:
         if any(made.at < call.at < made.end for call in inside for made in places):
             what = "srun prints to stderr when a step has to wait (Step created for ...): with 2>&1 that "
             what += "becomes a part of the address"
-            yield Hit(
-                script.at_word(command), what, "leave out 2>&1, or take the name: scontrol show hostnames"
-            )
+            fix = "leave out 2>&1, or take the name: scontrol show hostnames"
+            yield Hit(script.at_word(command), what, fix)
 
 
 _STDERR_TOO = re.compile(r"2>&1|&>")

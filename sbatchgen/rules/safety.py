@@ -259,13 +259,8 @@ def _counted_from_zero(script: JobScript) -> Iterator[Hit]:
     for command in (*body.tests, *script.named("let")):
         match = _COUNTS.fullmatch(command.text)
         context = command.context
-        if (
-            not match
-            or match[1] in seen
-            or context.condition
-            or context.substitution
-            or context.function in tested
-        ):
+        is_tested = context.condition or context.substitution or context.function in tested
+        if not match or match[1] in seen or is_tested:
             continue
         seen.add(match[1])
         before = [made for made in body.sets if made.name == match[1] and made.at < command.at]

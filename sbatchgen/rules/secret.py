@@ -40,11 +40,7 @@ _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 
 @RULES.add("SB806", "warning", "a secret in the script", applies=Applies.AS_TEXT, marks_secret=True)
 def _secrets(script: JobScript) -> Iterator[Hit]:
-    seen: set[tuple[int, int]] = set()
     for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):
-        if (at.line, at.column) in seen:
-            continue
-        seen.add((at.line, at.column))
         what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all who can read the "
         what += "file have it"
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")

@@ -55,17 +55,13 @@ def _not_here(done: DryRun) -> Iterator[Hit]:
     lines = set()
     for step, process in started:
         for port in _LOCALHOST.findall(" ".join(process.argv)):
-            there = {
-                node: first.line for first, node, ports in listening if port in ports and at_once(first, step)
-            }
-            here = (node == process.node and port in ports for _, node, ports in listening)
-            if there and step.line not in lines and not any(here):
+            servers = [(first, node) for first, node, ports in listening if port in ports]
+            there = {node: first.line for first, node in servers if at_once(first, step)}
+            if there and step.line not in lines and all(node != process.node for _, node in servers):
                 lines.add(step.line)
                 node, line = min(there.items())
-                what = (
-                    f"this runs on {process.node} and asks localhost:{port}, but the program of line {line} "
-                )
-                what += f"listens on {node}"
+                what = f"this runs on {process.node} and asks localhost:{port}, but the program of line "
+                what += f"{line} listens on {node}"
                 yield Hit(done.at(step.line), what, "srun -w NODE for both, or the name of the node")
 
 

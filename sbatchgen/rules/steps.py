@@ -64,12 +64,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
         if tasks is None or tasks < 2:
             continue
         names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
-        if (
-            nodes
-            and nodes > 1
-            and 0 < script.resources.gpu_count < MANY_GPUS
-            and not _has_nodes_alone(script)
-        ):
+        if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_nodes_alone:
             names |= OF_A_NODE
         for word, name in _expanded_early(script, launch, names):
             c10d = launch.launcher and launch.launcher.option("rdzv-backend")
@@ -89,11 +84,6 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_start(assignment), what, fix)
 
 
-def _has_nodes_alone(script: JobScript) -> bool:
-    """Whether no other job has GPUs of its nodes, so that all nodes have the same numbers."""
-    return "exclusive" in script.resources or any(each.exclusive for each in script.partitions.values())
-
-
 @RULES.add("SB309", "error", "a script that ends before its background processes")
 def _background_awaited(script: JobScript) -> Iterator[Hit]:
     last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
@@ -110,11 +100,10 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     same = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
     after = (each for each in script.body.commands if each.at > command.at)
     rest = [each for each in after if id(each) not in same and not each.context.function]
-    later = rest
-    if context.loop:  # which may start the others in the background, too
-        later = [each for each in rest if each.name in KEEPERS or not (each.context.loop and each.background)]
     if rest and not alone:
         return
+    # A loop may start the others in the background, too.
+    later = [each for each in rest if each.name in KEEPERS or not (each.context.loop and each.background)]
     if any(each.context.loop or not (each.test or each.name in QUICK) for each in later):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
@@ -209,10 +198,8 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
             last = pipe.stages[-1][-1] if pipe else None
             if pipe and last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
                 name = launch.program.name if first < last.at else pipe.stages[0][0].name
-                what = (
-                    f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and the "
-                )
-                what += "job is shown as COMPLETED"
+                what = f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and "
+                what += "the job is shown as COMPLETED"
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 

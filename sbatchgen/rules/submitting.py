@@ -52,12 +52,12 @@ def _hides(script: JobScript, command: Command) -> str:
 @RULES.add("SB904", "warning", "an option that does not hold what is meant", source="sbatch(1)")
 def _not_held(script: JobScript) -> Iterator[Hit]:
     yield from _given_to_sbatch(script)
-    if cut := _cut_at_comma(script.option("export")):
-        yield Hit(script.at_value("export"), *cut)
-    for launch in script.steps:
-        option = launch.step.option("export") if launch.step else None
-        if option and launch.step and (cut := _cut_at_comma(launch.step.text_of(option))):
-            yield Hit(script.at_option_of(option), *cut)
+    given = [(script.at_value("export"), script.option("export"))]
+    for step in (launch.step for launch in script.steps if launch.step):
+        given += [
+            (script.at_option_of(each), step.text_of(each)) for each in step.given if each.name == "export"
+        ]
+    yield from (Hit(at, *cut) for at, value in given if (cut := _cut_at_comma(value)))
 
 
 def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:

@@ -121,18 +121,14 @@ def _trainer_survives(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         if not launch.step or launch.launcher or launch.container or not launch.program.name.endswith(".py"):
             continue
-        from sbatchgen.job.trainer_source import read_trainer  # few scripts have such a signal
-
-        source = read_trainer(launch.program.name, script.folder / script.option("chdir"))
+        source = script.source_of(launch)
         name, to_batch = launch.program.name, f"--signal=B:{signal}@300, and a trap that writes a stop file"
         if source and source.lacks_handlers:
             what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
             yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}, or {to_batch}")
         elif source and signal == "TERM" and source.loses_loaders:
-            what = (
-                f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at its "
-            )
-            what += "next batch, before it saves"
+            what = f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at "
+            what += "its next batch, before it saves"
             fix = "a worker_init_fn with signal.signal(signal.SIGTERM, signal.SIG_IGN)"
             yield Hit("signal", what, f"{fix}, or {to_batch}", "info")
 
@@ -161,10 +157,8 @@ def _marks_success(script: JobScript) -> Iterator[Hit]:
         return
     for trap, body in script.body.traps:
         if {"EXIT", "0"} & {_name(word.text) for word in trap.words[2:]} and _marks(script, body):
-            what = (
-                "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? 0: "
-            )
-            what += "a job that was ended is marked as done"
+            what = "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? "
+            what += "0: a job that was ended is marked as done"
             yield Hit(script.at_word(trap), what, "write the mark in the script's last line, after its work")
             return
 
@@ -300,10 +294,8 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
             for command in serving if not all(each.background for each in body.commands) else ():
                 if any(redirect.operator in (">", ">>", "&>", "&>>") for redirect in command.redirects):
                     continue  # a step ends without it
-                what = (
-                    f"{command.name} has the output of the task and never ends: the step waits for it, until "
-                )
-                what += "the time limit"
+                what = f"{command.name} has the output of the task and never ends: the step waits for it, "
+                what += "until the time limit"
                 yield Hit(script.at_command(launch.command), what, "in the string: kill $! after the work")
                 return
 

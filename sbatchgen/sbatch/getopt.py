@@ -36,11 +36,6 @@ class Option:
         return self.word.line
 
     @property
-    def column(self) -> int:
-        """Return the column in which the option starts."""
-        return self.word.column
-
-    @property
     def takes_next_line(self) -> bool:
         """Whether the value is on a later line than the name."""
         return self.value_word is not None and self.value_word.line != self.word.line

@@ -92,7 +92,7 @@ def _check(option: Option, slurm: str) -> None:
         if option.value is not None:
             check_value(option.name, option.value, slurm=slurm)
     except RefusedError as error:
-        raise RefusedError(str(error), option.line, option.column) from error
+        raise RefusedError(str(error), option.line, option.word.column) from error
 
 
 def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:

@@ -13,12 +13,11 @@ from sbatchgen.sbatch.option_table import value_kinds
 
 BLANKS = " \t\n\v\f\r"
 INFINITE = 0xFFFFFFFF  # minutes of no time limit
-MAIL_EVENTS = frozenset(
-    (
-        *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "ARRAY_TASKS"),
-        *("TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90"),
-    )
-)
+_MAIL_EVENTS = """
+NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT ARRAY_TASKS TIME_LIMIT TIME_LIMIT_50 TIME_LIMIT_80
+TIME_LIMIT_90
+"""
+MAIL_EVENTS = frozenset(_MAIL_EVENTS.split())
 _SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re.IGNORECASE | re.ASCII)
 _SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
 _SIGNALS = frozenset(_SIGNAL_NAMES.split())

@@ -543,3 +543,8 @@ def test_steps_side_by_side_are_no_programs_where_it_is_not_certain(old: str, ne
     adoption = adopted(head + SIDE_BY_SIDE.replace(old, new))
     assert adoption.lost
     assert "programs:" not in adoption.job
+
+
+def test_a_job_of_no_nodes_is_reported() -> None:
+    text = "#!/bin/bash\n#SBATCH --nodes=0 --ntasks=1 --time=1:00:00\nsrun python t.py\n"
+    assert any("how many nodes" in row.what for row in adopted(text).lost)
