@@ -37,6 +37,7 @@ class Variables:
         self._loops = [(loop.start, loop.end) for loop, _ in walk.loops]
         # Each time that a variable gets or loses a value, in the order of the text.
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
+        self._known: dict[int, tuple[Word, Word]] = {}  # a word and what it becomes, by the word's id
         self._by_name: dict[str, list[Assignment]] = {}
         for assignment in self.sets:
             if not assignment.prefix:
@@ -46,7 +47,10 @@ class Variables:
         """Return the word with the values of the variables whose values are known."""
         if word.value is not None:
             return word
-        return replace(word, pieces=self._followed(word, DEPTH_MAX, [PIECES_MAX]))
+        if id(word) not in self._known:
+            pieces = self._followed(word, DEPTH_MAX, [PIECES_MAX])
+            self._known[id(word)] = word, Word(pieces, word.at, word.end, word.source)
+        return self._known[id(word)][1]
 
     def expand(self, word: Word) -> tuple[Word, ...]:
         """Return the words that a word becomes; what is not known stays."""

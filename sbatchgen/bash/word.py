@@ -48,6 +48,9 @@ class Word(Placed):
         The names of files that * ? and [ match are not looked for: as in bash without a match, the characters
         stay.
         """
+        if len(self.pieces) == 1:  # as most words
+            piece = self.pieces[0]
+            return piece.text if piece.kind in LITERAL else None
         if all(piece.kind in LITERAL for piece in self.pieces):
             return "".join(piece.text for piece in self.pieces)
         return None

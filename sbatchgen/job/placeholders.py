@@ -7,7 +7,8 @@ from sbatchgen.sbatch.getopt import Option, Stop
 from sbatchgen.sbatch.option_table import value_kinds
 from sbatchgen.sbatch.values import RefusedError, check_value
 
-_MARKS = "{<@%!_[$X#"
+_MARKS = re.compile(r"[{<@%!_[$X#]")  # without one of them, a line holds nothing of the kind
+_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!]|<<<|^\.")
 # What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
 # (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}, and RELION's
 # XXXnameXXX, and JUBE's #NAME#).
@@ -40,8 +41,11 @@ def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re
     """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
     matches: dict[int, re.Match[str]] = {}
     for number, text in enumerate(lines, start=1):
-        if any(mark in text for mark in _MARKS) and "--mail-user" not in text:  # a person's own
-            match = (_IN_DIRECTIVE if number in directives else _IN_BODY).search(text)
+        is_read = number in directives
+        if (_MARKS if is_read else _MARKS_IN_BODY).search(
+            text
+        ) and "--mail-user" not in text:  # a person's own
+            match = (_IN_DIRECTIVE if is_read else _IN_BODY).search(text)
             if match:
                 matches[number] = match
     return matches

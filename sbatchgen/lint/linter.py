@@ -124,14 +124,22 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
 
 def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
     """Downgrade errors that only newer releases raise, when no release is given."""
-    lines = _refused_lines(findings)
+    about = judge.rules(_ABOUT_OPTIONS)
+    ids = {rule.id for rule in about}
+    lines = _error_lines(finding for finding in findings if finding.rule in ids)
     if not script.assumed or not lines or len(script.text) > LONG:
         return findings
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
         return findings
+    refusing = {finding.rule for finding in findings if finding.severity == "error"}
+    first = sorted(about, key=lambda rule: rule.id not in refusing)
     newest: dict[int, str] = {}  # the release up to which a line is taken
     for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
-        lines -= _refused_lines(_findings(script.read_by(release), judge.rules(_ABOUT_OPTIONS), {}))
+        older = script.read_by(release)
+        for rule in first:
+            lines -= _error_lines(_findings(older, [rule], {}))
+            if not lines:  # mostly by the rules that refuse them now
+                break
         newest |= dict.fromkeys(lines, release)
         if not lines:
             break
@@ -146,11 +154,8 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
     return dated
 
 
-def _refused_lines(findings: Iterable[Finding]) -> set[int]:
-    """Return the lines with errors of rules about directives and options."""
-    about = {rule.id for rule in judge.rules(_ABOUT_OPTIONS)}
-    errors = (finding for finding in findings if finding.severity == "error")
-    return {finding.place.line for finding in errors if finding.rule in about}
+def _error_lines(findings: Iterable[Finding]) -> set[int]:
+    return {finding.place.line for finding in findings if finding.severity == "error"}
 
 
 def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:

@@ -23,7 +23,10 @@ _BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 def _no_program(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.bash.chain import chain
 
+    started = {id(launch.command) for launch in script.launches}
     for command in script.named("srun"):
+        if id(command) in started:
+            continue
         tools = chain(command, script.body)
         step = tools[0] if len(tools) == 1 and tools[0].name == "srun" else None
         if step is None or step.rest or _ANSWERS & step.options.keys():

@@ -44,7 +44,8 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")
                 return
     variables = script.assigned | {name for name, _ in script.site_env}
-    if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
+    given = any(GPU_FLAGS & container.options.keys() for container in containers)
+    if given or not containers or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's devices are those of /dev
         return

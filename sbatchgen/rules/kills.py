@@ -1,4 +1,4 @@
-"""Commands that end programs: pkill, killall and kill. SB624 and SB625.
+"""Commands that end programs: pkill, killall and kill, also of traps. SB624 to SB626.
 
 Sources: pgrep(1), killall(1); what TERM to srun does was seen on Slurm 22.05 and 26.05, docs/design/slurm.md.
 """
@@ -15,6 +15,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import visible
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import WHOLE_GPUS
+from sbatchgen.rules.survival import signal_of
 
 RULES: Rules[JobScript] = Rules()
 
@@ -106,6 +107,26 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
                 fix = "scancel --signal=TERM $SLURM_JOB_ID, to all tasks"
                 yield Hit(script.at_command(command), what, fix)
                 return
+
+
+@RULES.add("SB626", "warning", "a wait that a trap ends", source="bash(1)")
+def _ends_wait(script: JobScript) -> Iterator[Hit]:
+    signal, waits = signal_of(script, batch=True), script.named("wait")
+    names = {command.name for command in _of_traps(script)}
+    if signal is None or "kill" not in names or names & _STAYS or len(waits) != 1 or "kill -0" in script.text:
+        return  # what the trap calls may wait itself
+    wait, background = waits[0], [each for each in script.launches if each.command.background]
+    goes_on = any(each.at > wait.at and each.name in _STAYS - {"exit"} for each in script.body.commands)
+    if background and wait.context.top and not wait.context.loop and not goes_on:
+        what = (
+            f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and Slurm "
+        )
+        what += f"kills {background[-1].program.name[:30]} while it still saves"
+        again = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
+        yield Hit(script.at_command(wait), what, again)
+
+
+_STAYS = frozenset(("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tail", "timeout", "until"))
 
 
 def _of_traps(script: JobScript) -> Iterator[Command]:

@@ -231,7 +231,12 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
     is_kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
     wait = _wait_for_all(script)
     if wait and (wait is last or (small and not is_kept)):
-        what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
+        kind = (
+            "for several processes ends with that of the last"
+            if wait.arguments
+            else "without a process ends with status 0"
+        )
+        what = f"wait {kind}: a failed job is shown as COMPLETED"
         fix = "pids+=($!) after each &, and wait $pid for each"
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
@@ -252,12 +257,14 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
 
 
 def _wait_for_all(script: JobScript) -> Command | None:
-    """The wait without arguments that ends the script's work, where programs run in the background."""
+    """The wait for all, or for several, that ends the script's work, where programs run in the background."""
     waits = script.named("wait")
     at = [launch.command.at for launch in script.launches if not launch.is_helper]
     background = any(launch.command.background and not launch.is_helper for launch in script.launches)
-    if not background or not waits or any(wait.arguments or wait.context.branch for wait in waits):
+    if not background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
         return None
+    if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
+        return None  # for one process
     return waits[-1] if waits[-1].at > at[-1] else None
 
 
@@ -448,6 +455,17 @@ def _is_exact(launch: Launch, script: JobScript) -> bool:
     has_gpus = any(name.replace("_", "-") in launch.step.options for name in GPU_OPTIONS)
     all_tasks = job.ntasks or job.nodes * (job.ntasks_per_node or 1)
     return (has_gpus or not job.gpu_option) and (launch.tasks is None or launch.tasks < all_tasks)
+
+
+@RULES.add("SB353", "warning", "a step within a step", source="srun(1)")
+def _nested(script: JobScript) -> Iterator[Hit]:
+    for launch in script.steps:
+        if [tool.name for tool in launch.tools].count("srun") > 1 and "unset" not in launch.command.text:
+            what = "the inner srun takes the step's SLURM_ variables for its options, as CPUs and tasks for "
+            what += "each node, and without --overlap it waits for what the step itself holds"
+            yield Hit(
+                script.at_command(launch.command), what, "start it from the script, on a line of its own"
+            )
 
 
 @RULES.add("SB328", "warning", "a serial program that every task runs")

@@ -1,4 +1,4 @@
-"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB906.
+"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB908.
 
 Sources: bash(1), PIPELINES and SHELL BUILTIN COMMANDS; sbatch(1), --wrap and --export.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.steps import PASSES_ON
+from sbatchgen.sbatch.option_table import specs, variables
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command, Word
@@ -114,7 +115,7 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB906", "warning", "a dependency that does not wait for the end", source="sbatch(1)")
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
     """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
-    if _TOGETHER.search(script.text):
+    if "after" not in script.text or _TOGETHER.search(script.text):
         return
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
@@ -124,6 +125,33 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
         for word in command.words[1:]:
             if _AFTER.search(word.text):
                 yield Hit(script.at_word(word), what, fix)
+
+
+@RULES.add("SB907", "warning", "a variable that sbatch does not read", source="sbatch(1)")
+def _not_read(script: JobScript) -> Iterator[Hit]:
+    if not script.named("sbatch"):
+        return
+    used, read = {use.name for use in script.body.uses}, dict(variables(script.slurm))
+    for assignment in script.body.sets:
+        name, is_given = assignment.name, assignment.exported or assignment.prefix
+        option = name.removeprefix("SBATCH_").lower().replace("_", "-")
+        if not is_given or not name.startswith("SBATCH_") or name in {*used, *read}:
+            continue
+        if option in specs(script.slurm):
+            instead = next((known for known, sets in read.items() if sets == option), "")
+            what = f"sbatch does not read {name}: the job runs without it"
+            yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
+
+
+@RULES.add("SB908", "warning", "an allocation that nobody gives back", source="salloc(1)")
+def _not_given_back(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("salloc"):
+        if "--no-shell" in command.arguments and "scancel" not in script.text:
+            what = (
+                "salloc --no-shell returns at once: the nodes stay with the job until its time limit, also "
+            )
+            what += "when the script has ended"
+            yield Hit(script.at_command(command), what, "trap 'scancel $JOB_ID' EXIT")
 
 
 _AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")

@@ -32,7 +32,7 @@ _NAMES = {str(int(signal)): signal.name for signal in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
-def _signal(script: JobScript, *, batch: bool) -> str | None:
+def signal_of(script: JobScript, *, batch: bool) -> str | None:
     """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
     setting = read_signal(script.option("signal"))  # else SB126
     return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
@@ -63,7 +63,7 @@ def _is_whole(script: JobScript) -> bool:
 
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script")
 def _has_trap(script: JobScript) -> Iterator[Hit]:
-    name = _signal(script, batch=True)
+    name = signal_of(script, batch=True)
     if name is None or name in HARMLESS or name == "INT":  # a bash that waits does not die of INT
         return
     if {name, "?"} & _trapped(script) or not _is_whole(script):
@@ -77,7 +77,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)")
 def _trap_in_time(script: JobScript) -> Iterator[Hit]:
-    signal, trapped = _signal(script, batch=True), _trapped(script)
+    signal, trapped = signal_of(script, batch=True), _trapped(script)
     if signal not in trapped:
         signal = "TERM" if "TERM" in trapped else None
     if signal is None:
@@ -88,7 +88,7 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     last = trainings[-1]
     program = f"{(last.step or last.program).name} in line {last.command.line}"
     what = f"bash runs the trap for {signal} only when {program} has ended: "
-    if asked := signal == _signal(script, batch=True):
+    if asked := signal == signal_of(script, batch=True):
         what += "by then the training is over, or was killed at the time limit"
     else:  # of scancel, a preemption or the time limit, which the program gets as well
         what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
@@ -98,7 +98,7 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)")
 def _reaches(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script, batch=False)
+    signal = signal_of(script, batch=False)
     if signal is None or script.body.language not in SHELLS:
         return
     value = script.option("signal")
@@ -115,7 +115,7 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB621", "warning", "a signal that a trainer does not survive", source="docs/design/slurm.md")
 def _trainer_survives(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script, batch=False)
+    signal = signal_of(script, batch=False)
     if signal in (None, "INT", *HARMLESS) or script.folder is None or script.named("cd"):
         return
     for launch in script.trainings:
@@ -243,8 +243,8 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT)
-def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script, batch=False)
+def _torchrunsignal_of(script: JobScript) -> Iterator[Hit]:
+    signal = signal_of(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
         return
     for launch in script.trainings:
@@ -262,7 +262,7 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB615", "warning", "a shell that keeps the signal from the program", source="cgroup.conf(5)")
 def _shell_between(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script, batch=False)
+    signal = signal_of(script, batch=False)
     if signal is None or signal in HARMLESS:
         return
     for launch in script.trainings:

@@ -6,6 +6,7 @@ Source: Slurm's gres.c, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 
 from sbatchgen.units import GRES, NEWEST, number
 
@@ -29,6 +30,7 @@ def is_slice(kind: str) -> bool:
     return bool(re.search(_SLICE, kind))
 
 
+@lru_cache(maxsize=1024)
 def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
     """Return what each item of a --gres asks for, up to the first that is wrong."""
     counts: dict[tuple[str, str], int] = {}  # the last counts of what is given twice

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
+from functools import lru_cache
 
 from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.option_table import line_of
@@ -87,11 +88,20 @@ def check_file(script: bytes) -> None:
         raise RefusedError("Batch script contains DOS line breaks", 1, 1)
 
 
-def directives(text: str, *, slurm: str) -> Iterator[Directive]:
-    """Yield the directives of a script, and the lines that look like one, in order."""
+def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
+    """Return the directives of a script, and the lines that look like one, in order."""
+    spaces = line_of(slurm) >= "24.05" or "\\ " not in text  # is it in a word? before, it ended the word
+    return _directives(text, spaces=spaces)
+
+
+@lru_cache(maxsize=2)  # for a script that is read by several releases
+def _directives(text: str, *, spaces: bool) -> tuple[Directive, ...]:
+    return tuple(_each(text, spaces=spaces))
+
+
+def _each(text: str, *, spaces: bool) -> Iterator[Directive]:
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
-    spaces = line_of(slurm) >= "24.05"  # whether `\ ` is a space within a word: before, it ended the word
     component, number, comments, at = 0, 1, 0, 0
     for match in _CANDIDATE.finditer(text):
         line = match[0]

@@ -52,7 +52,7 @@ class Script:
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
     """Read a script as this sbatch and the site's plugins do; raises ValueError as `line_of` does."""
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    lines = tuple(directives(script.decode("utf-8", "surrogateescape"), slurm=slurm))
+    lines = directives(script.decode("utf-8", "surrogateescape"), slurm=slurm)
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
     components: list[Component] = []
     refusal, has_foreign, release = None, False, line_of(slurm)

@@ -21,6 +21,10 @@ MAIL_EVENTS = frozenset(_MAIL_EVENTS.split())
 _SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re.IGNORECASE | re.ASCII)
 _SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
 _SIGNALS = frozenset(_SIGNAL_NAMES.split())
+_COUNT = re.compile(r"\s*\+?([0-9]+)")
+_NEGATIVE = re.compile("-[0-9]+")
+_DAYS = re.compile("[0-9]+-")
+_SIZES = re.compile("[0-9,:-]*[0-9]+[,:][0-9,:-]*")
 _NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
 _PATTERNS = {
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
@@ -85,7 +89,7 @@ def fold(text: str) -> str:
 
 def count(option: str, text: str, *, slurm: str) -> int:
     """Return a count, such as that of --ntasks; raises RefusedError if sbatch refuses it."""
-    match = re.fullmatch(r"\s*\+?([0-9]+)", text)
+    match = _COUNT.fullmatch(text)
     value = units.number(match[1]) if match else 0
     if not value:
         raise RefusedError(f'Invalid numeric value "{text}" for --{option}.')
@@ -96,9 +100,9 @@ def count(option: str, text: str, *, slurm: str) -> int:
 
 def minutes(text: str) -> int | None:
     """Return the minutes of a time limit, rounded up; INFINITE for no limit, None for an invalid time."""
-    if fold(text) in ("infinite", "unlimited") or re.fullmatch("-[0-9]+", text):
+    if fold(text) in ("infinite", "unlimited") or _NEGATIVE.fullmatch(text):
         return INFINITE  # Slurm takes a negative time for a very long one
-    seconds = units.seconds(f"{text}0" if re.fullmatch("[0-9]+-", text) else text)
+    seconds = units.seconds(f"{text}0" if _DAYS.fullmatch(text) else text)
     return None if seconds is None else -(-seconds // 60)
 
 
@@ -109,7 +113,7 @@ def mebibytes(text: str) -> int | None:
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     """Return the least and the most nodes, since 23.02 also of a list (2,4,8 or 1-15:4); or RefusedError."""
-    if slurm >= "23.02" and re.fullmatch("[0-9,:-]*[0-9]+[,:][0-9,:-]*", text):
+    if slurm >= "23.02" and _SIZES.fullmatch(text):
         sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
         return min(sizes), max(sizes)
     match = _NODES.fullmatch(text)
