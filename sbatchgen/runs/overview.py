@@ -84,6 +84,7 @@ def page(
     if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))
         facts += [("", progress.costs)] if progress.costs else []
+        facts += [("slow", progress.slow)] if progress.slow else []
         facts += [("", progress.reason)] if progress.reason else []
         facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     checked = preflight_says(state.run.folder)
