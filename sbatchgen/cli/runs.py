@@ -320,7 +320,12 @@ def report(run: str, *, form: str) -> None:
     (state,), problems = point_states_of(open_index(), [run])
     made = cost.make_report(state, os.environ)
     put_in_form(form, made, cost.as_text(made))
-    for problem in [*filter(None, [state.quiet]), *(problem.what for problem in problems), *made.problems]:
+    slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
+    for problem in [
+        *filter(None, [state.quiet, slow]),
+        *(problem.what for problem in problems),
+        *made.problems,
+    ]:
         note(f"note: {problem}")
 
 

@@ -122,7 +122,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     return Diagnosis(
         run=run,
         failed=failed,
-        says=_with_details(says, row),
+        says=_with_details(says, row, training),
         fix=fix or (_of_silence(record, logs, causes) if failed else ""),
         log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
@@ -339,12 +339,12 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     return known, []
 
 
-def _with_details(says: str, row: SlurmJob | None) -> str:
+def _with_details(says: str, row: SlurmJob | None, training: Progress | None) -> str:
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:
         says = says.replace(row.state.words, f"{row.state.words} by {user_name(row.cancelled_by)}", 1)
-    return says
+    return says + (f"; slow: {training.slow}" if training and training.slow else "")
 
 
 def as_text(diagnosis: Diagnosis) -> str:

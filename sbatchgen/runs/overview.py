@@ -85,8 +85,8 @@ def page(
     facts += [(f"program {name}", says) for name, says in _programs(state)]
     if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))
-        more = (("", progress.costs), ("", progress.reason), ("checkpoint", progress.checkpoint))
-        facts += [fact for fact in more if fact[1]]
+        more = [("", progress.costs), ("slow", progress.slow), ("", progress.reason)]
+        facts += [fact for fact in (*more, ("checkpoint", progress.checkpoint)) if fact[1]]
     checked = preflight_says(state.run.folder)
     facts += [("preflight", checked)] if checked else []
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []

@@ -10,6 +10,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.runs.events import CONFIG, PLACES, STATUS, count, number, read_object, some_events
 from sbatchgen.runs.metrics import log_events
 from sbatchgen.runs.record import Record
+from sbatchgen.text_table import one_line
 
 # Metrics of what a step costs, as people read them, in this order.
 COSTS = {
@@ -40,6 +41,7 @@ class Progress:
     samples_per_s: float | None = None  # the speed of all processes together
     checkpoint: str = ""  # the newest checkpoint, relative to the folder
     reason: str = ""  # why the training ended
+    slow: str = ""  # which rank is slow, as its newest steps say
     time: float | None = None  # when this was written, in seconds since 1970
     # The newest number of each metric; of one that is measured on both, that of the validation
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -83,6 +85,9 @@ def read_progress(
     measured = ended or [event for event in last if event["event"] == "train" and not state]
     newest = {name: value for event in measured for name, value in event.items()}
     accuracies = [value for event in ended if (value := number(event.get("accuracy"))) is not None]
+    newest_step: Mapping[str, Any] = next(
+        (event for event in reversed(last) if event["event"] == "train"), {}
+    )
     trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
     steps = [step for event in last if (step := count(event.get("step"))) is not None]
     epochs = count(read_object(run_dir / CONFIG).get("epochs"))
@@ -102,6 +107,7 @@ def read_progress(
         # a disk that was full may have lost it since
         checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
         reason=_text(status, "reason"),
+        slow=one_line(_text(newest_step, "slow")),
         time=number(status.get("time")),
         metrics=_metrics(last),
     )

@@ -111,9 +111,14 @@ def test_a_run_that_stands_still_is_seen_by_every_command(
 
     (folder / "runs/ddp" / HANG).write_text(json.dumps({"says": SAYS, "time": now - 65}))
     says = f"{SAYS}, seen "
+    slow = "rank 2 on n3: data wait of 0.3 s, median of the ranks 0.01 s"
+    (folder / "runs/ddp/events.jsonl").write_text(json.dumps({"event": "train", "step": 9, "slow": slow}))
     assert says in command("status").out
     assert command("status", "ddp").out.splitlines()[1].startswith(f"  hangs     {says}")
+    assert f"\n  slow      {slow}\n" in command("status", "ddp").out
     assert command("diagnose", "ddp").out.startswith(f"ddp: hangs: {says}")
+    assert f"; slow: {slow}\n" in command("diagnose", "ddp").out
+    assert f"note: slow: {slow}\n" in command("report", "ddp").err
 
 
 @pytest.mark.parametrize(("until", "still"), [(300, True), (30, False)])

@@ -21,7 +21,7 @@ MOST, LONGEST = 1 << 28, 1 << 16  # bytes of all events and of one that are read
 CURVES = "tensorboard"  # the folder
 FLUSH_S = 10  # a killed run loses the points of so long a time
 PARTS = {"train": "train", "epoch": "validation"}  # events that have curves; the ending of a tag
-NO_CURVES = {"epoch", "step", "samples", "train_loss"}
+NO_CURVES = {"epoch", "step", "samples", "train_loss", "slow"}
 # of training alone, so without an ending
 ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 

@@ -17,15 +17,16 @@ class StoppedError(Exception):
 def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
     """Add up the results of all processes since the last time, and stop if one of them is asked to.
 
-    One all-reduce has losses, counts and stop requests: only here the CPU waits for the GPU. `since_sync`,
-    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: weights are checked.
+    One all-reduce has losses, counts, paces and stop requests: only here the CPU waits for the GPU.
+    `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` weights are checked first.
     StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
     """
-    broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
+    spent = session.meter.pace.spent(saves=saves, is_saving=session.writer.is_busy)
+    more = torch.tensor([0.0, *spent], dtype=torch.float64, device=since_sync.device)
     if saves:
         for weight in session.model.parameters():
-            broken += (~torch.isfinite(weight.detach())).any()
-    (loss, correct, samples, broken_weights), why = agree(session, torch.cat((since_sync, broken)))
+            more[0] += (~torch.isfinite(weight.detach())).any()
+    (loss, correct, samples, broken_weights, *spent), why = agree(session, torch.cat((since_sync, more)))
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may not be written yet
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
@@ -34,6 +35,8 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
         at = f"; at: {', '.join(names)}" if 0 < len(names) < session.world.size else ""
         raise NotFiniteError(f"{what}{at}; newest checkpoint: {progress.checkpoint}")
     since_sync.zero_()
+    if slow := session.meter.pace.judge(spent, session.stop.step_s / session.config.accumulate):
+        session.log.say(f"Slow: {slow}")
     session.meter.usage.sample()
     session.meter.trained += round(samples)
     for sums in (progress.sums, session.meter.window):

@@ -15,10 +15,11 @@ from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
-from training.processes.world import World, join, leave, on_rank0, record_calls
+from training.processes.world import World, gather_text, join, leave, on_rank0, record_calls
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
+from training.run.pace import Pace
 from training.run.resume import checkpoint_folder, export, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
@@ -106,7 +107,8 @@ def _train(session: Session) -> int:
     try:
         with trace(config, log) as profiler:
             usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
-            meter = Meter(usage=usage, profiler=profiler)
+            pace = Pace(gather_text(world, world.host), world.rank, on_gpu=world.device.type == "cuda")
+            meter = Meter(usage=usage, pace=pace, profiler=profiler)
             return _train_on(dataclasses.replace(session, meter=meter), progress)
     finally:
         session.writer.wait()  # also if the run fails: the checkpoint is good

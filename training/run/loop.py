@@ -105,9 +105,11 @@ def train_step(
     # gradients are averaged in the last part
     alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
+        session.meter.pace.mark()
         began = time.perf_counter()
         x_BCHW, y_B = next(batches)
         session.meter.usage.data_s += time.perf_counter() - began
+        session.meter.pace.mark()
         # reading images may use random numbers too
         _seed(session, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
@@ -116,6 +118,7 @@ def train_step(
             outputs = forward(session, session.trained, x_mixed)
             losses_B = session.task.trained(outputs, y_mixed)
             loss = losses_B.sum() * (real * world.size / sum(counts))
+            session.meter.pace.mark()
             torch.autograd.backward(scaler.scale(loss) if scaler else loss)
         if real:
             tally.add(losses_B, outputs, y_B)
@@ -214,7 +217,12 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
         costs["grad_norm"] = norm
     if meter.usage.allocated:
         costs["gpu_allocated_bytes"] = meter.usage.allocated
-    facts = means | {"lr": lr, "samples_per_s": rate} | costs
+    facts = (
+        means
+        | {"lr": lr, "samples_per_s": rate}
+        | costs
+        | ({"slow": slow} if (slow := meter.pace.says) else {})
+    )
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
     place = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"

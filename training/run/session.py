@@ -13,6 +13,7 @@ from training.model.tasks import Task
 from training.output.log import Log
 from training.processes.stop import Stop
 from training.processes.world import World
+from training.run.pace import Pace
 from training.run.usage import Usage
 from training.saving.writer import Writer
 
@@ -66,6 +67,7 @@ class Meter:
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s when it began
     usage: Usage = field(default_factory=Usage)
+    pace: Pace = field(default_factory=lambda: Pace([], 0, on_gpu=False))
     profiler: Any = None  # the profiler of --profile-steps, on rank 0
     grad_norm: Any = None  # of a step of the window, before clipping
     synced: float = field(default_factory=time.perf_counter)

@@ -36,6 +36,11 @@ class Writer:
             for number in came:
                 signal.raise_signal(number)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is not done."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
         """Wait until the job is done; raises what it raised, once."""
         if self._thread is not None:

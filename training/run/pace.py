@@ -1,0 +1,90 @@
+"""Which rank is slow: what a step takes each rank by itself, before it waits for the others' gradients."""
+
+import time
+from statistics import median_low
+from typing import Any
+
+import torch
+
+SLOWER, STEPS = 1.5, 20  # times the median of the ranks, for so many steps
+ROUNDS = 3  # synchronisations at least: one that is late once is not slow
+TIMED = 20  # parts of steps after a synchronisation
+# So much of a step others must lose: the backward pass, twice as long as the forward pass, is not timed. If
+# all load data at nearly one speed, the slowest alone waits: the others' loaders get ahead meanwhile.
+LOST = {"data wait": 1 / 3, "forward pass": 1 / 10}
+
+
+class Pace:
+    """That of the ranks on these hosts. No collective is added, and no step waits for the GPU."""
+
+    def __init__(self, hosts: list[str], rank: int, *, on_gpu: bool) -> None:
+        self._hosts, self._rank, self._on_gpu = hosts, rank, on_gpu
+        self._marks: list[Any] = []  # three of each part of a step: times, or events of the GPU
+        self._parts, self._saved = 0, False
+        self._steps = [0] * len(hosts)  # in a row that speak against what is known of a rank
+        self._known: dict[int, str] = {}  # what is said of slow ranks
+
+    @property
+    def says(self) -> str:
+        """Which ranks are slow now, and in what; "" without one."""
+        return "; ".join(self._known.values())
+
+    def mark(self) -> None:
+        """Note where a part of a step begins, its forward pass, and its backward pass."""
+        if len(self._hosts) > 1 and len(self._marks) < 3 * TIMED:
+            self._marks.append(_event() if self._on_gpu else time.perf_counter())
+
+    def spent(self, *, saves: bool, is_saving: bool) -> list[float]:
+        """Seconds of data wait and forward pass of a part, at this rank's place; the next parts are new ones.
+
+        They stay 0 if this rank has saved since the last call.
+        """
+        marks, self._marks, self._parts = self._marks, [], len(self._marks) // 3
+        is_fair, self._saved = not (self._saved or is_saving), saves
+        spent = [0.0] * 2 * len(self._hosts)
+        if marks and is_fair:
+            begins, passes, ends = marks[0::3], marks[1::3], marks[2::3]
+            mine = _mean(begins, passes), _mean(passes, ends)
+            spent[2 * self._rank : 2 * self._rank + 2] = mine
+        return spent
+
+    def judge(self, spent: list[float], part_s: float) -> str:
+        """Judge the ranks by what all have spent; what is said of those that were not slow before, or ""."""
+        took = {"data wait": spent[0::2], "forward pass": spent[1::2]}
+        if not min(took["forward pass"], default=0):
+            return ""
+        usual = {what: median_low(each) for what, each in took.items()}
+        own = [sum(each) for each in zip(*took.values(), strict=True)]
+        limit, new = SLOWER * median_low(own), ""
+        for rank, host in enumerate(self._hosts):
+            if own[rank] <= limit and rank not in self._known:
+                self._steps[rank] = 0
+                continue
+            lost = {what: each[rank] - usual[what] for what, each in took.items()}
+            is_slow = own[rank] > limit and any(lost[what] > LOST[what] * part_s for what in lost)
+            differs = is_slow != (rank in self._known)
+            self._steps[rank] = (self._steps[rank] + min(self._parts, -(-STEPS // ROUNDS))) * differs
+            if self._steps[rank] < STEPS:
+                continue
+            self._steps[rank] = 0
+            if self._known.pop(rank, None) is None:
+                what = max(lost, key=lambda each: lost[each])
+                times = f"{took[what][rank]:.2g} s, median of the ranks {usual[what]:.2g} s"
+                self._known[rank] = f"rank {rank} on {host}: {what} of {times}"
+                new = self.says
+        return new
+
+
+def _event() -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
+    event.record()
+    return event
+
+
+def _mean(begins: list[Any], ends: list[Any]) -> float:
+    """The mean of the times between marks, in seconds."""
+    if isinstance(ends[-1], float):
+        return float(sum(ends) - sum(begins)) / len(ends)
+    ends[-1].synchronize()
+    times = (float(begin.elapsed_time(end)) for begin, end in zip(begins, ends, strict=True))
+    return sum(times) / 1000 / len(ends)
