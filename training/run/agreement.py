@@ -21,12 +21,12 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: weights are checked.
     StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
     """
-    broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
+    values = since_sync
     if saves:
-        for weight in session.model.parameters():
-            broken += (~torch.isfinite(weight.detach())).any()
-    (loss, correct, samples, broken_weights), why = agree(session, torch.cat((since_sync, broken)))
-    if not math.isfinite(loss) or broken_weights:
+        broken = [~torch.isfinite(weight.detach()).all() for weight in session.model.parameters()]
+        values = torch.cat((since_sync, torch.stack(broken).any().double().view(1)))
+    (loss, correct, samples, *broken_weights), why = agree(session, values)
+    if not math.isfinite(loss) or any(broken_weights):
         session.writer.wait()  # the newest checkpoint may not be written yet
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
         mine = session.world.name if not since_sync.isfinite().all() else ""
@@ -47,17 +47,16 @@ def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     if values.device.type == "cuda":
         torch.cuda.synchronize(values.device)  # the time until here is the time of the steps
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
-    noted = torch.tensor([*session.stop.requests(), step_s], dtype=torch.float64, device=values.device)
-    *totals, step_s = total(session, torch.cat((values, noted)))
+    *totals, step_s = total(session, values, *session.stop.requests(), step_s)
     session.stop.step_s = step_s
     session.meter.synchronised(step_s)
     return totals[: len(values)], first_reason(totals[len(values) :])
 
 
-def total(session: Session, values: torch.Tensor) -> list[float]:
-    """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
-    problems = torch.tensor([len(session.data.problems)], dtype=torch.float64, device=values.device)
-    totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
+def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
+    """These values (float64, 1-D), and `more`, summed over the processes; raises any's UserError on all."""
+    noted = torch.tensor((*more, len(session.data.problems)), dtype=torch.float64, device=values.device)
+    totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
     if totals.pop():
         together(session.world, lambda: _raise_first(session.data.problems))
     return totals
