@@ -114,12 +114,12 @@ def test_a_broken_tensorboard_costs_its_curves_only(trainers: Trainers, tmp_path
 def test_a_disk_that_is_full_for_curves_does_not_end_the_training(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import FileWriter
 
     def add(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(SummaryWriter, "add_scalar", add)
+    monkeypatch.setattr(FileWriter, "add_summary", add)
     ended = here(tmp_path, *OFTEN, "--epochs", "2")
 
     assert ended.code == 0, ended.err

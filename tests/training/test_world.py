@@ -20,6 +20,7 @@ from .trainers import Trainers, events, quickly
 
 # Steps, each of which makes 16 blocks of 8 MB and frees them; printed are the pages that the kernel had to bring in
 # for the last five. The first ten warm up: the heap still grows.
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 STEPS = """
 import resource, sys, torch
 from training.errors import UserError
@@ -51,6 +52,15 @@ def test_freed_memory_stays_with_the_process() -> None:
     given_back = _pages("given back")
     assert given_back > 300  # 5 x 128 MB in pages of 2 MiB would be 320
     assert _pages("kept") < given_back / 10
+
+
+@pytest.mark.skipif("[never]" in HUGE.read_text() if HUGE.exists() else True, reason="Linux gives none")
+def test_large_tensors_have_huge_pages() -> None:
+    code = "from training.processes.world import keep_memory; import torch; keep_memory(); x = torch.ones(8 << 20);"
+    code += "print(open('/proc/self/smaps_rollup').read())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (huge,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("AnonHugePages:"))
+    assert int(huge) >= 8 << 10  # KiB, of 32 MiB
 
 
 def test_a_c_library_without_mallopt_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:

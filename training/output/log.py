@@ -49,9 +49,7 @@ class Log:
         self._record(EVENTS, lambda path: _append(path, line.encode()))
         if self.curves and kind in PARTS:
             with self._drawing():
-                for name in facts.keys() - NO_CURVES - (ALIKE if kind == "epoch" else set()):
-                    tag = name if name in ALIKE else f"{name}/{PARTS[kind]}"
-                    self.curves.add_scalar(tag, facts[name], facts["step"])
+                _draw(self.curves, kind, facts)
 
     def note(self, line: str) -> None:
         """Print a line about checkpoints, and add it to the events."""
@@ -110,6 +108,16 @@ class Log:
             if name not in self.failing:
                 self.say(f"Cannot write {self.run_dir / name} ({one_line(error)}): training continues")
             self.failing.add(name)
+
+
+def _draw(curves: Any, kind: str, facts: dict[str, Any]) -> None:
+    """Add the points of an event as one record: TensorBoard's thread wakes for each."""
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    names = facts.keys() - NO_CURVES - (ALIKE if kind == "epoch" else set())
+    tags = {name if name in ALIKE else f"{name}/{PARTS[kind]}": facts[name] for name in names}
+    points = [Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
+    curves.file_writer.add_summary(Summary(value=points), facts["step"])
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:

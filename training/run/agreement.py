@@ -22,11 +22,11 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
     """
     spent = session.meter.pace.spent(saves=saves, is_saving=session.writer.is_busy)
-    more = torch.tensor([0.0, *spent], dtype=torch.float64, device=since_sync.device)
+    noted = torch.tensor([0.0, *spent], dtype=torch.float64, device=since_sync.device)
     if saves:
-        for weight in session.model.parameters():
-            more[0] += (~torch.isfinite(weight.detach())).any()
-    (loss, correct, samples, broken_weights, *spent), why = agree(session, torch.cat((since_sync, more)))
+        broken = [~torch.isfinite(weight.detach()).all() for weight in session.model.parameters()]
+        noted[0] = torch.stack(broken).any()
+    (loss, correct, samples, broken_weights, *spent), why = agree(session, torch.cat((since_sync, noted)))
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may not be written yet
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
@@ -50,17 +50,16 @@ def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     if values.device.type == "cuda":
         torch.cuda.synchronize(values.device)  # the time until here is the time of the steps
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
-    noted = torch.tensor([*session.stop.requests(), step_s], dtype=torch.float64, device=values.device)
-    *totals, step_s = total(session, torch.cat((values, noted)))
+    *totals, step_s = total(session, values, *session.stop.requests(), step_s)
     session.stop.step_s = step_s
     session.meter.synchronised(step_s)
     return totals[: len(values)], first_reason(totals[len(values) :])
 
 
-def total(session: Session, values: torch.Tensor) -> list[float]:
-    """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
-    problems = torch.tensor([len(session.data.problems)], dtype=torch.float64, device=values.device)
-    totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
+def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
+    """These values (float64, 1-D), and `more`, summed over the processes; raises any's UserError on all."""
+    noted = torch.tensor((*more, len(session.data.problems)), dtype=torch.float64, device=values.device)
+    totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
     if totals.pop():
         together(session.world, lambda: _raise_first(session.data.problems))
     return totals

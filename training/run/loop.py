@@ -23,6 +23,7 @@ from training.run.session import Progress, Session
 
 # Outputs of a part with at most so many values are kept, until there are so many parts, for their metrics.
 SMALL, PARTS = 1 << 20, 16
+NOTHING = contextlib.nullcontext()
 EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
 
 
@@ -102,8 +103,7 @@ def train_step(
     for group in session.updater.optimizer.param_groups:  # as its zero_grad, without hooks
         for weight in group["params"]:
             weight.grad = None
-    # gradients are averaged in the last part
-    alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
+    images = sum(counts)
     for part, count in enumerate(counts, start=1):
         session.meter.pace.mark()
         began = time.perf_counter()
@@ -114,17 +114,22 @@ def train_step(
         _seed(session, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
-        with contextlib.nullcontext() if part == len(counts) else alone():
+        with NOTHING if part == len(counts) else _alone(session.trained):
             outputs = forward(session, session.trained, x_mixed)
             losses_B = session.task.trained(outputs, y_mixed)
-            loss = losses_B.sum() * (real * world.size / sum(counts))
+            share_B = torch.full_like(losses_B, real * world.size / images)  # of the loss in the mean
             session.meter.pace.mark()
-            torch.autograd.backward(scaler.scale(loss) if scaler else loss)
+            torch.autograd.backward(losses_B, scaler.scale(share_B) if scaler else share_B)
         if real:
             tally.add(losses_B, outputs, y_B)
     _update(session, logged=step % config.log_every == 0)
     if session.updater.ema:
         session.updater.ema.update(step)
+
+
+def _alone(trained: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """The context of all parts but the last, in which gradients are averaged."""
+    return getattr(trained, "no_sync", lambda: NOTHING)()
 
 
 def _update(session: Session, *, logged: bool) -> None:
@@ -188,8 +193,9 @@ def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> t
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
     """The sums of the losses, of each score, and the number of samples of a batch; float64."""
     # multiples of 1 / EXACT: their sum over steps does not depend on where a run was interrupted
-    sums = [(values.double() * EXACT).round_().sum().div_(EXACT) for values in (losses_B, *scores_B)]
-    return torch.stack((*sums, torch.full_like(sums[0], len(losses_B))))
+    all_B = torch.stack([values.double() for values in (losses_B, *scores_B)])
+    sums = all_B.mul_(EXACT).round_().sum(dim=1).div_(EXACT)
+    return torch.cat((sums, torch.full_like(sums[:1], len(losses_B))))
 
 
 def _seed(session: Session, key: int) -> None:
