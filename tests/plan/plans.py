@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.errors import NoSandboxError
 from sbatchgen.finding import Finding
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.planning import given_by, plan_of, script_of
 from sbatchgen.rules.judge import check_started
-from sbatchgen.sandbox.box import Box, NoSandboxError, run
+from sbatchgen.sandbox.box import Box, run
 
 HEAD = "#!/bin/bash\n"
 TWO_NODES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"

@@ -270,10 +270,10 @@ def test_places() -> None:
     text = "#!/bin/sh\n# a\n#SBATCH -J 'my job'  --part=gpu # why\n#SBATCH -t\n#SBATCH 10\n"
     options = read_script(text).options
     name, partition, limit = options["job-name"], options["partition"], options["time"]
-    assert (name.line, name.column) == (3, 9)
+    assert (name.line, name.word.column) == (3, 9)
     assert name.value_word
     assert name.value_word.span(name.value_start) == (12, 20)
-    assert (partition.word.text, partition.column) == ("--part=gpu", 22)
+    assert (partition.word.text, partition.word.column) == ("--part=gpu", 22)
     assert partition.value_word
     assert partition.value_word.span(partition.value_start) == (29, 32)
     assert (limit.value, limit.line) == ("10", 4)
