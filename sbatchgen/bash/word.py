@@ -108,16 +108,14 @@ def word(source: ShellText, at: int, end: int) -> Word:
     if _PLAIN.fullmatch(source.text, at, end):
         return Word((Piece("text", source.text[at:end], quoted=False, at=at),), at, end, source)
     pieces: list[Piece] = []
-    for _, alike in groupby(_pieces(source, at, end), key=_likeness):
+    # Texts with the same quotes that are neighbours are one piece.
+    for _, alike in groupby(
+        _pieces(source, at, end), lambda each: each.quoted if each.kind == "text" else id(each)
+    ):
         first, *others = alike
         text = first.text + "".join(each.text for each in others)
         pieces.append(first._replace(text=text) if others else first)
     return Word(tuple(pieces), at, end, source)
-
-
-def _likeness(piece: Piece) -> object:
-    """What neighbouring pieces have in common that are one."""
-    return piece.quoted if piece.kind == "text" else id(piece)
 
 
 def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:

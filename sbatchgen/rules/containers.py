@@ -69,13 +69,9 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
         if not script.makes_log_folders or not image.startswith("/") or "$" in image:
             continue  # only where it is submitted
         missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
-        if missing and not _image_made(script):
+        if missing and not _MAKES_IMAGE.search(script.text):
             what = f"image '{image}' does not exist here"
             yield Hit(container.at, what, "prepare it (sbatchgen image), or fix the path")
-
-
-def _image_made(script: JobScript) -> bool:
-    return _MAKES_IMAGE.search(script.text) is not None
 
 
 _MAKES_IMAGE = re.compile(

@@ -31,7 +31,8 @@ def only_printed(script: JobScript) -> Iterator[Hit]:
     later = [each for each in body.commands if each.at > work.at and each not in stages]
     later = [each for each in later if not (each.context.function or each.context.substitution)]
     is_kept = work.context.condition or not body.option_at("errexit", work.line)
-    if not later or not is_kept or not all(_is_small(each) for each in later):
+    is_over = all(each.test or not each.name or each.name in _SMALL for each in later)  # its work is done
+    if not later or not is_kept or not is_over:
         return
     asks = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
     is_meant = any(each.name in _MEANT or _WARNS.search(each.text) for each in later if each.context.branch)
@@ -61,10 +62,6 @@ def _lost_in_pipe(body: Body, work: Command) -> bool:
     several = work.pipe is not None and len(work.pipe.stages) > 1
     known = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
     return several and not known
-
-
-def _is_small(command: Command) -> bool:
-    return command.test or not command.name or command.name in _SMALL
 
 
 def _ends_well(body: Body, node: Node) -> bool:
