@@ -22,8 +22,8 @@ TRAINERS = ("trainers",)  # jobs that are submitted here
 JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
 STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
 _SCRIPTS_WORDS = """
-directives foreign words misread_values processes command_strings emptiness rendezvous steps environment
-software names containers survival kills safety secret syntax submitting step_options
+directives foreign words misread_values processes step_commands emptiness rendezvous steps environment
+software names containers survival kills safety secret syntax submitting
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

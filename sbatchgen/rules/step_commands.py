@@ -1,6 +1,7 @@
-"""Steps whose program is missing, or in a string that lacks a part: SB332 and SB333.
+"""Steps that lack a program or a part of it, or have options that a step can't have: SB332, SB333 and SB351.
 
-Sources: srun(1), "No command given to execute"; bash(1), EXPANSION.
+Sources: srun(1), "No command given to execute" and "applies to job allocations"; bash(1), EXPANSION; steps on
+Slurm 22.05 and 26.05 (docs/design/slurm.md).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
 RULES: Rules[JobScript] = Rules()
 
 _ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
+_OF_JOBS = ("dependency", "begin")  # the others of a job are repeated in steps, without harm
+_REFUSES_BOTH = "26.05"
 _BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
@@ -67,3 +70,24 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
         is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | OF_SITES
         if piece.kind == "variable" and not (is_known or piece.operator or _BY_SLURM.match(piece.name)):
             yield piece.name
+
+
+@RULES.add("SB351", "warning", "an option of srun that a step can't have", source="srun(1)")
+def _of_another_job(script: JobScript) -> Iterator[Hit]:
+    """Not in a script without directives, whose srun may make a job of its own."""
+    for launch in script.steps if script.directive_lines else ():
+        step = launch.step
+        if step is None or "jobid" in step.options:
+            continue
+        for name in _OF_JOBS:
+            if option := step.option(name):
+                what = f"srun --{name} is about new jobs: in a job the step starts at once"
+                fix = f"sbatch --{name}=... another script, or sbatch --wait"
+                yield Hit(script.at_option_of(option), what, fix)
+        gres = step.option("gres")
+        asks = gres is not None and (gres.value or "").startswith("gpu")
+        if gres and asks and "gpus-per-node" in script.options and script.slurm >= _REFUSES_BOTH:
+            what = f"Slurm {_REFUSES_BOTH} refuses this step: srun inherits --gpus-per-node, which excludes "
+            what += "--gres=gpu"
+            fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
+            yield Hit(script.at_option_of(gres), what, fix, "info" if script.assumed else None)
