@@ -34,7 +34,7 @@ else:
 @cache
 def _values(kind: Any) -> Any:
     """Return the function that gets what two values of a class are compared by."""
-    return attrgetter(*(one.name for one in fields(kind) if one.compare), "__class__")
+    return attrgetter(*(each.name for each in fields(kind) if each.compare), "__class__")
 
 
 def _equal(self: Any, other: object) -> Any:
@@ -47,5 +47,5 @@ def _hash(self: Any) -> int:
 
 
 def _repr(self: Any) -> str:
-    shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"

@@ -1,4 +1,4 @@
-"""Steps that lack a program or a part of it, or have options that a step can't have: SB332, SB333 and SB351.
+"""Steps that lack a program or a part of it, or have options that are not theirs: SB332, SB333, SB351, SB354.
 
 Sources: srun(1), "No command given to execute" and "applies to job allocations"; bash(1), EXPANSION; steps on
 Slurm 22.05 and 26.05 (docs/design/slurm.md).
@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
 
 RULES: Rules[JobScript] = Rules()
@@ -91,3 +92,31 @@ def _of_another_job(script: JobScript) -> Iterator[Hit]:
             what += "--gres=gpu"
             fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
             yield Hit(script.at_option_of(gres), what, fix, "info" if script.assumed else None)
+
+
+@RULES.add(
+    "SB354", "warning", "a here-document that this shell expands", source="bash(1)", applies=Applies.AS_TEXT
+)
+def _filled_in_here(script: JobScript) -> Iterator[Hit]:
+    for command in script.body.commands if "<<" in script.text else ():
+        if command.name not in {*SHELLS, "sbatch", "srun"}:
+            continue
+        for redirect in command.redirects:
+            mark = redirect.target
+            if mark is None or redirect.operator not in ("<<", "<<-") or mark.quoted or "\\" in mark.text:
+                continue
+            text = re.split(rf"(?m)^\t*{re.escape(mark.text)}$", command.source.text[mark.end :])[0]
+            for made in _MADE_THERE.finditer(text):
+                name = made[1] or made[2]
+                is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[made.end() :])
+                if is_used and name not in script.assigned and not name.endswith("PATH"):
+                    what = (
+                        f"this shell expands ${name} before {command.name} reads the text: it is empty there"
+                    )
+                    yield Hit(script.at_command(command), what, f"<<'{mark.text}', or \\${name}")
+                    return
+
+
+_MADE_THERE = re.compile(
+    r"(?m)^[ \t]*(?:(?:export[ \t]+)?([A-Za-z_]\w*)=.*$|for[ \t]+([A-Za-z_]\w*)[ \t]+in\b.*$)"
+)

@@ -489,8 +489,9 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 def _in_each_task(script: JobScript) -> Iterator[Hit]:
     """Commands that every task of a step runs in the same place: rm -r, git clone, pip install."""
     for launch in script.steps:
-        tasks = launch.tasks or 0
-        if tasks < 2 or launch.mpi or script.containers:  # each node has an image of its own
+        tasks, together = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
+        shared = together and all(container.pyxis for container in script.containers)
+        if tasks < 2 or launch.mpi or (script.containers and not shared):  # each node has its own image
             continue
         commands = (command for _, body in launch.strings for command in body.commands)
         for command in commands:

@@ -143,7 +143,7 @@ def _not_read(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
 
 
-@RULES.add("SB908", "warning", "an allocation that nobody gives back", source="salloc(1)")
+@RULES.add("SB908", "warning", "an allocation that stays", source="salloc(1)")
 def _not_given_back(script: JobScript) -> Iterator[Hit]:
     for command in script.named("salloc"):
         if "--no-shell" in command.arguments and "scancel" not in script.text:
