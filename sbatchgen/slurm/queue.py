@@ -94,7 +94,7 @@ def queue(
 
 
 def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
-    """Return the job of a submission, by its key (submission_key.py); raise SlurmError like `queue`."""
+    """Return the job of a submission, by its key; raise SlurmError like `queue`."""
     return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
 
 
