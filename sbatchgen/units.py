@@ -490,7 +490,9 @@ class EnvName(Text):
     def parse(cls, text: str) -> EnvName:
         """Letters, digits and underscores; not a name that Slurm, bash or the script uses."""
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
-            raise ValueError(f"'{text}' can't name a variable: use letters, digits and underscores")
+            raise ValueError(
+                f"'{text}' can't name a variable: use letters, digits and underscores, as in NAME=VALUE"
+            )
         if text.startswith(("SLURM_", "SBATCH_", "SRUN_")):
             raise ValueError(f"'{text}' belongs to Slurm; use Slurm's option instead of its variable")
         if text in cls.SCRIPT or text.startswith("SBATCHGEN_"):

@@ -32,6 +32,13 @@ FILES = {
     "time.yaml": "mode: single\noptions: {time: 24}\n",
     "fixed-time.yaml": "mode: single\noptions: {time: 24:00:00}\n",
     "mode.yaml": "mode: dpp\n",
+    "range.yaml": "mode: ddp\noptions: {nodes: 2-4}\n",
+    "list.yaml": "mode: single\noptions: {exclude: [n1, n2]}\n",
+    "fixed-list.yaml": "mode: single\noptions: {exclude: 'n1,n2'}\n",
+    "runtime.yaml": "mode: single\nruntime: singularity\n",
+    "fixed-runtime.yaml": "mode: single\nruntime: apptainer\nimage: torch.sif\n",
+    "workers.yaml": "mode: single\nworkers: 4\n",
+    "fixed-workers.yaml": 'mode: single\nargs: [--workers, "4"]\n',
     "nomode.yaml": "args: [--epochs, 3]\n",
     "two.yaml": "mode: single\nvenv: venv\nconda_env: torch\n",
     "resume.yaml": "mode: single\nresume: gone.pt\n",
@@ -134,6 +141,24 @@ review nodes.yaml | options: {nodes: 4} | review fixed-nodes.yaml
 review dash.yaml | write cpus_per_task: | review fixed-dash.yaml
 review mode.yaml | 'dpp' is not one of | review job.yaml
 review nomode.yaml | does not set a mode | review job.yaml
+review range.yaml | write nodes: N | review fixed-nodes.yaml
+review list.yaml | write exclude: n1,n2 | review fixed-list.yaml
+review runtime.yaml | did you mean 'apptainer'? | review fixed-runtime.yaml
+review workers.yaml | write args: [--workers, "4"] | review fixed-workers.yaml
+review single --trainer ./data | is a folder | review single --trainer train.py
+review single --snapshot | is an option of sbatchgen submit | submit single --dry-run
+review single --yes | is an option of sbatchgen submit | submit single --dry-run
+review single --modules cuda | write --set modules=VALUE | review single --set modules=cuda
+review single --module cuda | write --set modules=VALUE | review single --set modules=cuda
+review single profile=site | write --profile site | review single --profile site
+review single --env "LR 3" | as in NAME=VALUE | review single --env LR=3
+submit single --trainer train.py -- --yes | write --yes before the -- | submit single --dry-run
+submit single -- --yes | write it before the -- | submit single --dry-run
+rehearse single --seconds soon | is not a number | review single
+profile discover site | write --name site | profile list
+profile update site | sbatchgen profile discover --update | profile list
+run single | sbatchgen submit | submit single --dry-run
+--profile site review single | options come after the command | review single --profile site
 gpus --profile site | name a job: --for ddp | review single
 sweep single | give the points by --param | sweep single --param lr=0.1,0.01 --dry-run
 sweep single --param lr | NAME=VALUE | sweep single --param lr=0.1,0.01 --dry-run

@@ -365,7 +365,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     from sbatchgen.runs.status import run_states
 
     index = open_index()
-    chosen, point = find_point(index, run)
+    chosen, point = find_point(index, f"{run}/{task}" if task.isdecimal() else run)
     (state,), problems = run_states(index, os.environ, [chosen])
     made = diagnosis.diagnose(state, os.environ, task or point)
     put_in_form(form, made, diagnosis.as_text(made))

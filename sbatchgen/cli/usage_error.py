@@ -5,6 +5,14 @@ import click
 from sbatchgen.errors import Problem, did_you_mean
 
 NEAR, SECOND = 0.65, 0.25  # how like its name a suggested option is at least; how much less so a second one
+OTHER_NAMES = {  # of commands
+    **dict.fromkeys(("run", "launch", "start"), "submit"),
+    **dict.fromkeys(("stop", "kill"), "cancel"),
+    **dict.fromkeys(("ls", "queue"), "status"),
+    **dict.fromkeys(("check", "validate"), "lint"),
+    **dict.fromkeys(("new", "create"), "discover"),
+    "update": "discover --update",
+}
 INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # options of others
 
 
@@ -31,6 +39,8 @@ def _what(error: click.ClickException) -> str:
         case click.BadParameter(param=click.Parameter(type=click.IntRange() as numbers)):
             most = f" to {numbers.max}" if numbers.max is not None else " on"
             return f"{words.partition(' is ')[0]} is not a whole number from {numbers.min}{most}"
+        case click.BadParameter(param=click.Parameter(type=click.FloatRange())):
+            return f"{words.partition(' is ')[0]} is not a number"
         case click.BadParameter(param=click.Parameter(type=click.Choice(choices=choices))):
             return f"{words.partition(' is ')[0]} is not one of {', '.join(map(str, choices))}"
     return words.replace("a valid integer", "a whole number")
@@ -48,6 +58,8 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     match error:
+        case click.NoSuchOption() if elsewhere := _elsewhere(error.option_name, context):
+            fix = elsewhere
         case click.NoSuchOption():
             near = _near(error.option_name, context) or f"see {context.command_path} --help."
             of_trainer = "-- TRAINER ARGS" in usage
@@ -61,7 +73,10 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
             fix = f"write {_option_of_extra(error, context) or usage}"
         case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
-            fix = did_you_mean(error.message.split("'")[1], command.list_commands(context))
+            word, known = error.message.split("'")[1], command.list_commands(context)
+            other = OTHER_NAMES.get(word, "")
+            is_there = other.partition(" ")[0] in known
+            fix = f"{context.command_path} {other}" if is_there else did_you_mean(word, known)
         case _:
             fix = f"see {context.command_path} --help"
     return fix
@@ -75,13 +90,35 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
         return f"--param {word}" if "=" in word else ""
     if name and word:
         return f"--param {name}={word}"
+    if "=" in word and f"--{word.partition('=')[0]}" in flags:
+        return f"--{word.replace('=', ' ', 1)}"
     if word.endswith(".py") and "--trainer" in flags:
         return f"--trainer {word}"
-    return f"--for {word}" if word and "--for" in flags else ""
+    takes = next((flag for flag in ("--for", "--name") if flag in flags), "")
+    return f"{takes} {word}" if word and takes else ""
 
 
-def _flags(context: click.Context) -> list[str]:
-    return [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
+def _elsewhere(option: str, context: click.Context) -> str:
+    """Return where an option belongs that submit or a job file has, and the command has not; else ""."""
+    from sbatchgen.inputs.job_file import JobSpec
+    from sbatchgen.keys import keys_of
+
+    root, path = context.find_root(), context.command_path
+    submit = root.command.get_command(root, "submit") if isinstance(root.command, click.Group) else None
+    of_submit = submit and option in _flags(context, submit)
+    if context is root:
+        return f"options come after the command, as in: {path} submit JOB {option} ..." if of_submit else ""
+    if "--trainer" not in _flags(context):
+        return ""
+    if of_submit:
+        return f"{option} is an option of {root.command_path} submit"
+    keys, name = keys_of(JobSpec), option[2:].replace("-", "_")
+    key = next((key for key in (name, f"{name}s") if key in keys), "")
+    return f"write --set {key}=VALUE" if key else ""
+
+
+def _flags(context: click.Context, command: click.Command | None = None) -> list[str]:
+    return [flag for each in (command or context.command).get_params(context) for flag in each.opts]
 
 
 def _near(option: str, context: click.Context) -> str:

@@ -161,15 +161,33 @@ class _Decoder:
 
     def scalar(self, node: Node, kind: Any, path: str) -> Any:
         if not isinstance(node, ScalarNode):
-            self.fail(node, f"{path} must be a single value")
+            items = [item.value for item in node.value] if isinstance(node, SequenceNode) else []
+            is_text = path.startswith("options.") and all(isinstance(item, str) for item in items)
+            words = ",".join(items) if items and is_text else "VALUE"
+            self.fail(node, f"{path} must be a single value", f"write {_leaf(path)}: {words}")
         elif is_nothing(node):
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
         else:
             try:
                 return parse_scalar(node.value, kind)
             except ValueError as error:
-                self.fail(node, f"{path}: {error}")
+                fix = f"write {_leaf(path)}: N" if str(error).endswith("whole number") else ""
+                meant = OTHER_VALUES.get(node.value, "")
+                if get_origin(kind) is Literal:
+                    meant = meant if meant in get_args(kind) else nearest(node.value, get_args(kind))
+                    fix = f"did you mean '{meant}'?" if meant else ""
+                self.fail(node, f"{path}: {error}", fix)
         return None
+
+
+# What people write for one of a few words.
+OTHER_VALUES = {
+    "singularity": "apptainer",
+    "docker": "apptainer",
+    "pyxis": "enroot",
+    "mamba": "conda",
+    "none": "host",
+}
 
 
 def is_required(field: Field[Any]) -> bool:

@@ -187,7 +187,8 @@ class _OfJob:
         **dict.fromkeys(("virtualenv", "virtual_env"), "venv: VALUE"),
         **dict.fromkeys(("environment", "variables", "exports"), "env: {NAME: VALUE}"),
         **dict.fromkeys(
-            ("epochs", "batch_size", "lr", "learning_rate", "model", "seed"), 'args: [--KEY, "VALUE"]'
+            ("epochs", "batch_size", "lr", "learning_rate", "model", "seed", "workers", "num_workers"),
+            'args: [--KEY, "VALUE"]',
         ),
         **dict.fromkeys(("pre_commands", "prologue", "before", "commands"), "setup: [...]"),
     }

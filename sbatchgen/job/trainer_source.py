@@ -135,7 +135,8 @@ class TrainerSource:
             return 'trainer.fit(..., ckpt_path="last"), with ModelCheckpoint(FOLDER, save_last=True)'
         file = f'"{self.saved[0].name}"' if len(self.saved) == 1 else "FILE"
         takes = 'model.load_state_dict(state["model"]); first = state["epoch"] + 1'
-        return f"if os.path.exists({file}): state = torch.load({file}); {takes}"
+        saved = f'torch.save({{"model": model.state_dict(), "epoch": epoch}}, {file})'
+        return f"if os.path.exists({file}): state = torch.load({file}); {takes}; of what {saved} saves"
 
     @property
     def way_to_resume(self) -> str:

@@ -1,6 +1,7 @@
 """Why a run failed: what Slurm, its log and its run folder say of it."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,21 @@ from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
+from sbatchgen.job.trainer_source import WELL_KNOWN
 from sbatchgen.quoting import word
 from sbatchgen.runs import life, process, program_states
 from sbatchgen.runs.events import STATUS
-from sbatchgen.runs.failure import Asks, Failure, crash, failures, look_bad, merged, raised_at
+from sbatchgen.runs.failure import (
+    Asks,
+    Failure,
+    crash,
+    failures,
+    look_bad,
+    merged,
+    raised_at,
+    text_of,
+    unexplained,
+)
 from sbatchgen.runs.index import LOST, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.overview import headline
@@ -27,6 +39,7 @@ from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, key_of, queue
 from sbatchgen.slurm.state import reason
 from sbatchgen.text_table import one_line
+from sbatchgen.units import Duration, mebibytes, seconds
 
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
 MOST = 3  # causes that people are shown
@@ -206,7 +219,7 @@ def _placed(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str
         place = raised_at(log, cause.line) if cause.line else ""
         means = f"{cause.means} ({place})" if place else cause.means
         yield replace(cause, means=means, file=path * bool(cause.says))
-    number, says = crash(log) or (0, "")
+    number, says = unexplained(log) or (0, "")
     place = raised_at(log, number) if number else ""
     if place and all(cause.rank in ("effect", "limit") for cause in causes):
         fix = "the lines above it in the log show how the program came there"
@@ -249,10 +262,13 @@ def _of_program(
 
 def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
     """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
+    cause = _hidden(cause, record)
     fix = _not_copied(cause, record) or cause.fix
     cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
     if row and row.nodes == 1 and row.node_list:
         fix = fix.replace(" NODE", f" {row.node_list}")
+    if script := parsed(run_dir, record.job):
+        fix = _with_more(fix, script)
     if record.process:  # of Slurm nothing more can be asked for
         fix = "; ".join(part for part in fix.split("; ") if not _OF_SLURM.search(part))
     elif record.command[1:2] == ("sweep",):
@@ -271,12 +287,30 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
     return replace(cause, fix=f"{fix}; {says}" if says else fix)
 
 
+def _with_more(fix: str, script: JobScript) -> str:
+    """Return a fix with twice the memory and the time that a job had, in place of an example's."""
+    mib, limit = mebibytes(script.option("mem")), seconds(script.option("time"))
+    if mib:
+        fix = fix.replace("--mem 64G", f"--mem {2 * mib}M" if mib % 512 else f"--mem {mib // 512}G")
+    return fix.replace("--time 8:00:00", f"--time {Duration(2 * limit)}") if limit else fix
+
+
+def _hidden(cause: Failure, record: Record) -> Failure:
+    """Return the cause that an own file hides a package, if it lacks what the program wants of that."""
+    lacks = re.match(r"AttributeError: module '(\w+)' has no attribute ", cause.says)
+    name = lacks[1] if lacks else ""
+    beside = Path(record.folder, record.value("trainer") or "script").parent
+    if name not in WELL_KNOWN | sys.stdlib_module_names or not (beside / f"{name}.py").is_file():
+        return cause
+    known = text_of("own-module")
+    return replace(cause, cause=known.cause, means=known.means.format(name), fix=known.fix.format(name))
+
+
 def _not_copied(cause: Failure, record: Record) -> str:
     """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
-    name = cause.means.removeprefix("there is no ").strip("'")
+    missing = re.match("there is no '([^/'][^']*)'", cause.means) if cause.cause == "file-missing" else None
     copied = record.code and record.code.snapshot
-    is_missing = cause.cause == "file-missing" and not name.startswith("/")
-    if not is_missing or not copied or not Path(record.folder, name).exists():
+    if not missing or not copied or not Path(record.folder, name := missing[1]).exists():
         return ""
     again = f"sbatchgen resume {record.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
     return f"git does not know it, so the snapshot lacks it: {again}"

@@ -6,7 +6,7 @@ What failures.yaml does not know is not a cause: nothing is guessed.
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,6 +35,7 @@ _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
+_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # which says no more than Slurm
 
 AT_END = 100  # lines of a log, of which a program that has crashed was the last to print
 _CRASH = re.compile(
@@ -45,6 +46,7 @@ _CRASH = re.compile(
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
+_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # from a loader or DataParallel, whose traceback follows
 _RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
 _NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # which has no traceback
@@ -112,6 +114,11 @@ def causes() -> tuple[FailureText, ...]:
     return read_document(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
 
 
+def text_of(cause: str) -> FailureText:
+    """Return a cause by its name."""
+    return next(known for known in causes() if known.cause == cause)
+
+
 @functools.cache
 def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
     """Return one pattern for all texts of logs, which most lines do not match, and each pattern."""
@@ -162,15 +169,32 @@ def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
 
 
 def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """Return the line at the end of a log that says that a program has crashed, whatever followed."""
-    before, in_traceback = "", False
+    """Return the line at the end of a log that says that a program has crashed, whatever followed.
+
+    It is an exception before all others, which srun may write into its traceback.
+    """
+    ended = (
+        (number, piece) for number, line in log[-AT_END:] for piece in pieces(line) if _CRASH.match(piece)
+    )
+    return next(raised(log), None) or next(ended, None)
+
+
+def raised(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the exceptions after the tracebacks at the end of a log, unless the program has caught them."""
+    before, tracebacks = "", 0
     for number, line in log[-AT_END:]:
         for piece in pieces(line):
-            if _CRASH.match(piece) or (in_traceback and _RAISED.match(piece)):
-                return number, piece
-            in_traceback |= piece == _TRACEBACK and not _HANDLED.search(before)
+            if tracebacks and _RAISED.match(piece) and not _PASSED_ON.match(piece):
+                tracebacks -= 1
+                yield number, piece
+            tracebacks += piece == _TRACEBACK and not _HANDLED.search(before)
         before = line
-    return None
+
+
+def unexplained(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the first of these exceptions that neither failures.yaml nor the end of a launcher explains."""
+    is_known = _texts()[0].match
+    return next((each for each in raised(log) if not is_known(each[1]) and not _CRASH.match(each[1])), None)
 
 
 def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
@@ -207,7 +231,7 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
     for piece in pieces(line):
         problem = parse_error_line(piece)
         inner = _INNER.search(problem.what) if problem else None
-        text = inner[1] if inner else "" if problem else piece
+        text = inner[1] if inner else piece
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
@@ -238,9 +262,16 @@ def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, s
     Of exceptions the last few are among them, however many lines of srun follow.
     """
     texts: dict[str, int] = {}
-    for wanted, count in ((_EXCEPTION.match, most // 2), (_LOOKS_BAD.match, most), (bool, most)):
-        for number, line in reversed(log) if not texts or wanted is not bool else ():
+
+    def take(count: int, wanted: Callable[[str], object]) -> None:
+        for number, line in reversed(log):
             for piece in pieces(line):
                 if len(texts) < count and wanted(piece):
                     texts.setdefault(piece, number)
+
+    take(most // 2, _EXCEPTION.match)
+    take(most, lambda piece: _LOOKS_BAD.match(piece) and not _EXITED.match(piece))
+    if not texts:
+        take(most, lambda piece: not _EXITED.match(piece))
+    take(most, _EXITED.match)
     return sorted(((number, piece) for piece, number in texts.items()), key=lambda shown: shown[0])

@@ -117,7 +117,11 @@ def _refused(problem: Problem, at: str = "") -> Finding:
     its_help = f"see its flags: python3 {quoting.word(str(_package()))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
     unknown = re.search(r"unrecognized arguments: (--[\w-]+)", problem.what)
-    if unknown and unknown[1] in {flag for option in parameters() for flag in option.opts}:
+    if unknown and unknown[1] in {
+        "--yes",
+        "--dry-run",
+        *(flag for option in parameters() for flag in option.opts),
+    }:
         fix = f"{unknown[1]} is an option of sbatchgen: write it before the --"
     what = f"the trainer refuses its arguments: {problem.what}"
     return Finding("error", Problem(what, at or problem.at, fix))
@@ -245,13 +249,17 @@ def _trainers_there(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
     """Yield an error for each trainer whose file is missing; an absolute path may be one of the image."""
     for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
         path = chdir / trainer
+        is_folder = path.is_dir() and not (path / "__main__.py").exists()
         elsewhere = resolved.runtime.is_container or not path.parent.is_dir()
         is_known = path.exists() or "{env:" in trainer or (trainer.startswith("/") and elsewhere)
-        if not trainer_is_file(trainer) or is_known:
+        if not trainer_is_file(trainer) or (is_known and not is_folder):
             continue
         siblings = [file.name for file in path.parent.glob("*.py")]
         fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
-        yield error(resolved, "trainer", f"there is no trainer {path}", fix)
+        if is_folder:
+            fix = f"name the program in it: --trainer {quoting.word(trainer.rstrip('/'))}/FILE.py"
+        what = f"the trainer {path} is a folder" if is_folder else f"there is no trainer {path}"
+        yield error(resolved, "trainer", what, fix)
 
 
 def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:

@@ -13,6 +13,13 @@ PROGRAMS = {
     "a value": ('def f(x):\n    return int(x)\n\nf("three")', "ValueError: ", "(train.py:2)", "the lines above it"),
     "a module that is missing": ("import einopps", "no module 'einopps'", "(train.py:1)", "is it the right environment"),
     "a module of its own that hides another": ("from queue import Queue", "queue.py of yours hides", "", "rename it"),
+    "a module of its own that lacks what another has": (
+        "import tokenizers\ntokenizers.Tokenizer()", "tokenizers.py of yours hides", "", "rename it: mv tokenizers.py",
+    ),
+    "its last words": (
+        "import sys\nprint('a')\nsys.exit('give it a --ckpt')", ":2: give it a --ckpt", "", "sbatchgen logs job shows more",
+    ),
+    "a loss": ("raise FloatingPointError('loss is nan')", "infinite or NaN", "(train.py:1)", "a smaller learning rate"),
     "a data file": ('open("data/train.pt")', "there is no 'data/train.pt'", "(train.py:1)", "is it there on the node"),
     "no right": ('raise PermissionError(13, "Permission denied", "/x")', "permission denied: '/x'", "", "ls -ld FILE"),
     "a full disk": ('raise OSError(28, "No space left on device", "/x")', "a disk is full", "", "df -h"),
@@ -41,8 +48,9 @@ PROGRAMS = {
 def test_a_job_that_fails_is_explained(name: str, folder: Path, command: Command) -> None:
     text, cause, place, fix = PROGRAMS[name]
     (folder / "train.py").write_text(f"{text}\n")
-    if "queue" in text:
-        (folder / "queue.py").write_text("x = 1\n")
+    for module in ("queue", "tokenizers"):
+        if module in text:
+            (folder / f"{module}.py").write_text("x = 1\n")
     done = command(
         "submit", "single", "--profile", "local", "--yes", "--job-name", "job", "--trainer", "train.py"
     )

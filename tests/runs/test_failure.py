@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from sbatchgen.runs.failure import LONGEST, Asks, failures, look_bad, raised_at
+from sbatchgen.runs.failure import LONGEST, Asks, failures, look_bad, raised_at, unexplained
 from tests.conftest import FIXTURES
 
 RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())
@@ -164,6 +164,47 @@ def test_where_an_exception_was_raised(text: str, place: str) -> None:
     assert raised_at(lines, len(lines)) == place
 
 
+BY_SRUN = """Traceback (most recent call last):
+  File "/w/train.py", line 2, in <module>
+srun: error: n2: task 0: Exited with exit code 1
+  File "/usr/lib/python3.11/json/decoder.py", line 353, in raw_decode
+json.decoder.JSONDecodeError: Expecting property name"""
+OF_LOADER = """Traceback (most recent call last):
+  File "/w/train.py", line 8, in <module>
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/w/train.py", line 6, in __getitem__
+ValueError: cannot identify image file"""
+OF_PEER = """[rank0]: Traceback (most recent call last):
+[rank1]: Traceback (most recent call last):
+[rank0]:   File "/w/train.py", line 4, in <module>
+[rank0]: torch.distributed.DistNetworkError: Connection reset by peer
+[rank1]:   File "/w/train.py", line 9, in <module>
+[rank1]: IndexError: list index out of range"""
+KILLED = f"{OF_PEER[: OF_PEER.index('[rank1]:   ')]}srun: error: n4: task 1: Exited with exit code 137"
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "place"),
+    [
+        (BY_SRUN, "json.decoder.JSONDecodeError: Expecting property name", "/w/train.py:2"),
+        (OF_LOADER, "ValueError: cannot identify image file", "/w/train.py:6"),
+        (OF_PEER, "IndexError: list index out of range", "/w/train.py:9, rank 1"),
+    ],
+)
+def test_the_exception_that_ended_a_program_is_found(text: str, says: str, place: str) -> None:
+    lines = [*enumerate(text.splitlines(), 1)]
+    exception = unexplained(lines)
+    assert exception
+    assert (exception[1], raised_at(lines, exception[0])) == (says, place)
+
+
+def test_what_follows_from_a_killed_rank_is_no_cause_of_its_own() -> None:
+    lines = [*enumerate(KILLED.splitlines(), 1)]
+    assert unexplained(lines) is None
+    assert failures("FAILED 137:0", lines, "ddp")[0].cause == "killed"
+
+
 def test_an_own_error_is_shown_with_its_fix() -> None:
     (failure,) = failures("", [(7, "error: no weights found; at: runs/x; fix: --resume off")], "ddp")
     assert (failure.means, failure.fix, failure.line) == ("no weights found (runs/x)", "--resume off", 7)
@@ -183,6 +224,15 @@ def test_no_log_takes_long() -> None:
     plain = seconds([("Epoch 3: step 100 of 200, loss 0.123 " * 40)[:LONGEST]] * 600)
     hostile = seconds([start * (LONGEST // len(start)) for start in starts] * 40)
     assert hostile < 50 * plain + 1
+
+
+def test_the_last_words_are_shown_before_those_of_srun() -> None:
+    log = [
+        (1, "device cuda:0"),
+        (2, "no checkpoint given"),
+        (3, "srun: error: n2: task 0: Exited with exit code 1"),
+    ]
+    assert look_bad(log) == log
 
 
 def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:

@@ -381,7 +381,8 @@ def test_a_file_that_the_snapshot_lacks_is_told_as_such(
         "Command": f"/x/sbatchgen-{key}-x/job.slurm",
     }
     fakes.squeue(repository.parent / "bin", [row])
-    text = "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.pt'\n"
+    text = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n'
+    text += "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.pt'\n"
     (run / "single-4711.out").write_text(text)
     shown = command("diagnose", "single").out
     assert "sbatchgen resume single --snapshot --snapshot-file data" in shown
