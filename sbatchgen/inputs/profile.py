@@ -5,7 +5,6 @@ The records here, in `job` and in `options` are not frozen and have no compariso
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePath
 from typing import ClassVar, Literal
 
 from sbatchgen.errors import did_you_mean
@@ -370,7 +369,7 @@ class Profile(JobSettings):
     def line(self, key: str) -> str:
         """Return the file and line that say a key, in parentheses after a blank; "" if no file says it."""
         place = self.places.get(key, "")
-        return f" ({PurePath(place).name})" if place else ""
+        return f" ({place[place.rfind('/') + 1 :]})" if place else ""
 
     @property
     def age(self) -> int:
