@@ -66,6 +66,8 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
     value = decoder.decode(compose(text, problems), kind, "")
     if problems.count:
         raise problems.error()
+    if hasattr(value, "places"):
+        value.places = decoder.places
     return Document(value, decoder.places)
 
 

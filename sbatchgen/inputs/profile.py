@@ -5,7 +5,7 @@ The records here, in `job` and in `options` are not frozen and have no compariso
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.options import NAMES
@@ -323,6 +323,7 @@ class Profile(JobSettings):
     """
 
     SCHEMA = "sbatchgen schema profile"
+    places: ClassVar[Mapping[str, str]] = {}  # of its keys in its file, as "required" -> "/etc/x.yaml:4"
 
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
@@ -364,6 +365,11 @@ class Profile(JobSettings):
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
+
+    def line(self, key: str) -> str:
+        """Return the file and line that say a key, in parentheses after a blank; "" if no file says it."""
+        place = self.places.get(key, "")
+        return f" ({place[place.rfind('/') + 1 :]})" if place else ""
 
     @property
     def age(self) -> int:

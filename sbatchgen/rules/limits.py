@@ -220,7 +220,8 @@ def _required_options(job: Job) -> Iterator[Hit]:
     for name in job.profile.required:
         option = name.replace("_", "-")
         if option not in job.resources and name in NAMES:
-            yield Hit(option, f"cluster '{job.profile.name}' requires --{option}", f"add --{option} ...")
+            what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
+            yield Hit(option, what, f"add --{option} ...")
     limits = job.profile.limits
     for where, partition in job.partitions.items():
         for option, allowed, denied, enforced in (
@@ -231,7 +232,8 @@ def _required_options(job: Job) -> Iterator[Hit]:
                 continue  # Slurm does not look at it
             asked = job.option(option) or str(getattr(job.user, option, None) or "")
             if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
-                what = f"partition '{where}' is only for qos {' or '.join(allowed)}, and the job names no qos"
+                what = f"partition '{where}' is only for qos {' or '.join(allowed)}"
+                what += f"{job.profile.line(f'partitions.{where}.qos')}, and the job names no qos"
                 yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
             if not asked or not ((allowed and asked not in allowed) or asked in denied):
                 continue

@@ -52,7 +52,7 @@ def test_what_fits_is_let_through(here: Path, mode: str, said: dict[str, Any]) -
 
 
 BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
-    ("ddp", {"account": None}, "requires --account", True),
+    ("ddp", {"account": None}, "requires --account (here.yaml:6)", True),
     ("ddp", {"nodes": 5}, "has 4 nodes, but the job asks for 5", True),
     ("ddp", {"time": 172860}, "over the limit 2-00:00:00", True),
     ("ddp", {"time": 59}, "is less than a minute", False),
