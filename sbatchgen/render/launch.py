@@ -44,6 +44,12 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     return f"trap '' TERM; {command} || exit; trap - TERM" if "--exclude" in command else f"{command} || exit"
 
 
+def requeues(resolved: ResolvedJob) -> str:
+    """Return the command that requeues the job of which the name follows."""
+    of_hangs = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude'
+    return of_hangs if resolved.hang == "requeue" else "scontrol requeue"
+
+
 def node_setup(resolved: ResolvedJob) -> str:
     """Return the command that runs the profile's setup of a node once on each, or ""."""
     text = shell_text(resolved.settings.setup_per_node)

@@ -247,6 +247,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
             "requeue_on_node_fail": waits_for_requeue,
             "asks_again": "again" in talk,
+            "requeues": launch.requeues(resolved),
             "reads_exit": "exit" in talk,
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",

@@ -290,10 +290,13 @@ def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path
         os._exit(0)
     """
     files = {f"SBATCHGEN_{name.upper()}_FILE": str(tmp_path / name) for name in ("again", "exit")}
+    files |= {"SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n3"}
     job.start(source, "torchrun.py", "--standalone", "--nproc-per-node=2", HANG=act, **files)
     assert job.started[0].wait(HANGS_S)
     assert (tmp_path / "exit").read_text() == "68\n"
     assert (tmp_path / "again").exists() == (act == "requeue")
+    odd = job.run_dir / "stacks" / "odd"
+    assert (odd.read_text() if odd.exists() else "") == ("17 n3\n" if act == "requeue" else "")
     assert "hang: 1 of 2 ranks waits in all_reduce" in job.log.read_text()
     assert "rank 1 on" in job.report()["says"]
 

@@ -33,6 +33,7 @@ LONGER, LATE = 3, 8  # times the longest pause so far; times as long: then one m
 FIRST = 2  # times as long before the first step: a trainer compiles, and prepares its data
 LOOKS, CHANGES = 3, 5  # in a quarter of the time; after which a run has continued: our line is the first
 FOLDER, ASK, REPORT, NAMED = "stacks", "ask", "hang.json", 4  # ranks in the line
+ODD = f"{FOLDER}/odd"  # a line for each end: the job, and the node of the rank that the others waited for
 FILES = 256  # whose times are looked at
 STATES = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
 
@@ -88,7 +89,7 @@ class Watcher:
             _put(self.run_dir / REPORT, json.dumps({"says": says, "time": time.time()}))
             self._changes = 0
             complain(f"hang: {says}; stacks: {self.run_dir / FOLDER}")
-            self._act(os.environ.get(ACT, ""))
+            self._act(os.environ.get(ACT, ""), says)
 
     def _limits(self) -> tuple[float, float]:
         """How long ranks that stand still may do what they do in this pause, and others."""
@@ -96,17 +97,24 @@ class Watcher:
         base_s = self.after_s * (FIRST if self._moves < CHANGES else 1)
         return max(base_s, usual_s), max(LATE * base_s, usual_s)
 
-    def _act(self, act: str) -> None:
+    def _act(self, act: str, says: str) -> None:
         """End the training, if the job is to: the launchers end the ranks of other nodes."""
         if act not in ("stop", "requeue"):
             return
         if act == "requeue" and os.environ.get(AGAIN_FILE):
+            self._note_node(says)
             ask_again()
         leave_status(HANGS)
         complain("hang: the training is ended, and what it has not saved is lost")
         for pid in self._ranks.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
+
+    def _note_node(self, says: str) -> None:
+        nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
+        if len(nodes) == 1:
+            with (self.run_dir / ODD).open("a") as file:
+                file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
     def _silence(self) -> float:
         """How long nothing has been written into the run folder, or to the log where that is a file."""
