@@ -34,6 +34,7 @@ FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
 # The title above the command, by launcher; without one, the mode has it.
 TITLES = {
     "torchrun": "one torchrun on each node",
+    "ft_launcher": "one ft_launcher on each node, of nvidia-resiliency-ext",
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
 }
