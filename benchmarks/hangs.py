@@ -2,10 +2,12 @@
 """Planted hangs, each at each of four ranks: is the rank named, and the line where it is? And healthy runs.
 
     python benchmarks/hangs.py [--after 4] [--ranks 0 1 2 3] [--launchers torchrun srun spawn] [NAME...]
+    python benchmarks/hangs.py --cost
 
-Every case is a plain training loop with gloo on CPUs, or the bundled trainer. `torchrun` and `spawn` are what
-a job script starts, `srun` is a process for each rank with the variables of Slurm. A healthy run is silent
-for three times the seconds after which a hang is looked for, and must end with 0 and without an alarm.
+Every case is a plain training loop with gloo on CPUs, the bundled trainer, or a loop of Accelerate or
+Lightning, which are run by name, with a --python that has them. `torchrun` and `spawn` are what a job script
+starts, `srun` is a process a rank with the variables of Slurm. A healthy run must end with 0, without an
+alarm. With --after as two minutes it is silent for ten in a validation, four in the first step, else six.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,9 +29,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from training.processes import hang  # noqa: E402
+
 RANKS = 4
 WAIT = 14  # times the seconds of --after, and START_S
 START_S = 90.0
+TURNS, TURN_S, GAP_S, SETTLED = 12, 4.0, 0.02, 50
 
 TRAINER = """
 import ctypes, fcntl, os, queue, signal, socket, subprocess, sys, tempfile, threading, time
@@ -36,17 +44,18 @@ import torch, torch.distributed as dist
 
 KIND, BAD = os.environ["KIND"], int(os.environ["BAD"])
 QUIET = "validation of rank 0", "validation of all", "slow save", "download"
-STEPS, AT, AFTER = 12, 5, float(os.environ["AFTER"])
+MINUTE = float(os.environ["AFTER"]) / 2
+RANKS, STEPS, AT, AFTER = 4, int(os.environ["STEPS"]), 5, float(os.environ["AFTER"])
 lock = threading.Lock()
 there = os.environ["THERE"]
 
 
 class Data(torch.utils.data.Dataset):
-    def __init__(self, is_bad):
-        self.is_bad = is_bad
+    def __init__(self, is_bad, count=STEPS):
+        self.is_bad, self.count = is_bad, count
 
     def __len__(self):
-        return STEPS
+        return self.count
 
     def __getitem__(self, index):
         if self.is_bad and index == AT and KIND == "sleep in dataset":
@@ -139,11 +148,52 @@ def fault(rank):
         dist.broadcast(torch.ones(1), 0 if rank else 1)  # HERE another order
 
 
+def with_accelerate():
+    from accelerate import Accelerator
+    made = Accelerator(cpu=True)
+    model, loader = torch.nn.Linear(4, 4), torch.utils.data.DataLoader(Data(False, RANKS * STEPS))
+    model, optimizer, loader = made.prepare(model, torch.optim.SGD(model.parameters()), loader)
+    for step, batch in enumerate(loader):
+        if step == AT and made.process_index == BAD:
+            fault(BAD)
+        made.backward(model(batch).sum())
+        optimizer.step()
+        made.print("step", step, flush=True)
+    made.wait_for_everyone()
+
+
+def with_lightning():
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def training_step(self, batch, step):
+            if step == AT and self.global_rank == BAD:
+                fault(BAD)
+            if self.global_rank == 0:
+                print("step", step, flush=True)
+            return self.layer(batch).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = lightning.Trainer(accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=1, **off)
+    trainer.fit(Module(), torch.utils.data.DataLoader(Data(False, RANKS * STEPS)))
+
+
 def main():
     if KIND == "slow first step":
-        spin = f"import time\\nend = time.time() + {3 * AFTER}\\nwhile time.time() < end: pass"
+        spin = f"import time\\nend = time.time() + {4 * MINUTE}\\nwhile time.time() < end: pass"
         subprocess.run([sys.executable, "-c", spin])
     dist.init_process_group("gloo")
+    if KIND == "quiet first step":
+        if dist.get_rank() == 0:
+            time.sleep(3.5 * MINUTE)
+        dist.barrier()
     rank = dist.get_rank()
     is_bad = rank == BAD
     in_loader = KIND == "loader lock"
@@ -163,7 +213,7 @@ def main():
             elif KIND == "download" and rank == 0:
                 download()
             elif KIND == "validation of all" or (KIND == "validation of rank 0" and rank == 0):
-                busy(3 * AFTER)
+                busy(10 * MINUTE)
             dist.barrier()
         if KIND == "skipped step" and is_bad and step == AT:
             continue
@@ -184,7 +234,9 @@ def ranks_of_spawn(rank, size, port):
 
 
 if __name__ == "__main__":
-    if os.environ.get("RANK"):
+    if os.environ["LOOP"]:
+        {"accelerate": with_accelerate, "lightning": with_lightning}[os.environ["LOOP"]]()
+    elif os.environ.get("RANK"):
         main()
     else:
         torch.multiprocessing.spawn(ranks_of_spawn, (4, os.environ["MASTER_PORT"]), nprocs=4)
@@ -233,7 +285,16 @@ HANGS = [
     "skipped step",
 ]
 PLACELESS = ("stopped", "finished")  # the rank has no stack
-HEALTHY = ["slow first step", "validation of rank 0", "validation of all", "slow save", "download", "bundled"]
+HEALTHY = [
+    "slow first step",
+    "quiet first step",
+    "validation of rank 0",
+    "validation of all",
+    "slow save",
+    "download",
+    "bundled",
+]
+LOOPS = [f"{loop}: {kind}" for loop in ("accelerate", "lightning") for kind in ("lock", "stopped", "socket")]
 ELSEWHERE = ("lock", "stopped", "barrier in one branch", "sleep in dataset", "loader lock")
 
 
@@ -249,7 +310,8 @@ class Outcome(NamedTuple):
 
 def line_of(kind: str) -> int:
     """The line of the trainer where a planted hang is; 0 if it has none."""
-    marked = (number for number, line in enumerate(TRAINER.splitlines(), 1) if f"# HERE {kind}" in line)
+    mark = f"# HERE {kind.rpartition(': ')[2]}"
+    marked = (number for number, line in enumerate(TRAINER.splitlines(), 1) if mark in line)
     return next(marked, 0)
 
 
@@ -262,14 +324,23 @@ def free_port() -> str:
             return str(port)
 
 
-def start(launcher: str, folder: Path, kind: str, bad: int, after: float) -> list[subprocess.Popen[bytes]]:
+def start(
+    launcher: str, folder: Path, kind: str, bad: int, after: float, *, python: str, steps: int = 12
+) -> list[subprocess.Popen[bytes]]:
     """Start a training with a hang of this kind at this rank."""
     port, run_dir, training = free_port(), folder / "run", ROOT / "training"
     run_dir.mkdir()
     (folder / "train.py").write_text(TRAINER)
     (folder / "own.py").write_text(BUNDLED)
     known = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    known |= {"RUN_DIR": str(run_dir), "HANG_AFTER": f"{after:g}", "KIND": kind, "BAD": str(bad)}
+    loop, _, kind = kind.rpartition(": ")
+    known |= {
+        "RUN_DIR": str(run_dir),
+        "HANG_AFTER": f"{after:g}" if after else "off",
+        "KIND": kind,
+        "BAD": str(bad),
+    }
+    known |= {"LOOP": loop, "STEPS": str(steps)}
     known |= {"AFTER": f"{after:g}", "THERE": str(folder), "OMP_NUM_THREADS": "1"}
     known |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     known |= {"PYTHONPATH": f"{ROOT / 'tests' / 'training' / 'quickly'}:{folder}"}
@@ -289,7 +360,7 @@ def start(launcher: str, folder: Path, kind: str, bad: int, after: float) -> lis
     with (run_dir / "log").open("ab") as log:
         return [
             subprocess.Popen(
-                [sys.executable, *call], env=known | more, stdout=log, stderr=log, start_new_session=True
+                [python, *call], env=known | more, stdout=log, stderr=log, start_new_session=True
             )
             for call, more in calls
         ]
@@ -312,12 +383,12 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def trial(launcher: str, kind: str, bad: int, after: float) -> Outcome:
+def trial(launcher: str, kind: str, bad: int, after: float, python: str) -> Outcome:
     """Run one case until something is said of it, or it has ended; a healthy one until its end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         began = time.monotonic()
-        processes = start(launcher, folder, kind, bad, after)
+        processes = start(launcher, folder, kind, bad, after, python=python)
         report, log = folder / "run" / "hang.json", folder / "run" / "log"
         try:
             while time.monotonic() - began < START_S + WAIT * after:
@@ -340,7 +411,7 @@ def trial(launcher: str, kind: str, bad: int, after: float) -> Outcome:
     named = [part for part in says.split("; ") if part.startswith("rank ")]
     right = len(named) == 1 and named[0].startswith(f"rank {bad} ")
     at = f"train.py:{line_of(kind)}" if line_of(kind) else ""
-    place = kind in PLACELESS or (bool(at) and at in says)
+    place = kind.endswith(PLACELESS) or (bool(at) and at in says)
     return Outcome(says, right, right and place, seconds, is_done)
 
 
@@ -365,26 +436,66 @@ def main() -> int:
     parser.add_argument("--launchers", nargs="+", default=["torchrun", "srun", "spawn"])
     parser.add_argument("--healthy", type=int, default=2, help="runs of each healthy kind")
     parser.add_argument("--load", type=int, default=0, help="busy loops beside them")
+    parser.add_argument("--python", default=sys.executable, help="that of the trainers")
+    parser.add_argument("--cost", action="store_true", help="measure what the watcher costs")
     asked = parser.parse_args()
+    if asked.cost:
+        return cost(asked.python)
     with loaded(asked.load):
         return measure(asked)
 
 
+def cost(python: str) -> int:
+    """Print what the watcher costs a training: it looks every 15 seconds, and here all the time by turns."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    looks, cpu_s, looked_s = 0, 0.0, 0.0
+    with tempfile.TemporaryDirectory() as name:
+        log = Path(name) / "run" / "log"
+        processes = start("torchrun", Path(name), "", -1, 0.0, python=python, steps=1 << 20)
+        try:
+            while log.read_bytes().count(b"step") < SETTLED:
+                time.sleep(0.2)
+            watcher = hang.Watcher(log.parent, 0.0, spawns=False)
+            watcher._root = processes[0].pid  # noqa: SLF001 - as if it ran there
+            for turn in range(2 * TURNS):
+                began, before, cpu = time.monotonic(), log.read_bytes().count(b"step"), time.thread_time()
+                while time.monotonic() < began + TURN_S:
+                    if turn % 2:
+                        watcher.look()
+                        looks += 1
+                    time.sleep(GAP_S)
+                seconds = time.monotonic() - began
+                rates[bool(turn % 2)].append((log.read_bytes().count(b"step") - before) / seconds)
+                cpu_s += (time.thread_time() - cpu) * (turn % 2)
+                looked_s += seconds * (turn % 2)
+        finally:
+            end(processes)
+    without, beside = (statistics.median(each) for each in rates.values())
+    slower = without / beside - 1
+    often = looks / looked_s * hang.AFTER_S / 8
+    print(f"a look: {cpu_s / looks * 1000:.2f} ms of a CPU; {cpu_s / looks / hang.AFTER_S * 8:.4%} of one")
+    print(
+        f"{without:.1f} steps a second; {beside:.1f} beside {often:.0f} times as many looks as the watcher's"
+    )
+    print(f"a step beside the watcher: {slower / often:+.4%}")
+    return 0
+
+
 def measure(asked: argparse.Namespace) -> int:
-    """Run all cases."""
+    """Run all cases, but those of other loops only by name."""
     right = place = count = alarms = healthy = ended = 0
     for launcher in asked.launchers:
-        for kind in [kind for kind in HANGS if kind in (asked.names or HANGS)]:
+        for kind in [kind for kind in HANGS + LOOPS if kind in (asked.names or HANGS)]:
             if launcher != "torchrun" and kind not in (asked.names or ELSEWHERE):
                 continue
             for bad in asked.ranks:
-                made = trial(launcher, kind, bad, asked.after)
+                made = trial(launcher, kind, bad, asked.after, asked.python)
                 count, right, place = count + 1, right + made.rank_is_right, place + made.place_is_right
                 marks = f"{'rank' if made.rank_is_right else '-':4} {'line' * made.place_is_right or '-':4}"
                 print(f"{launcher:8} {kind:22} {bad} {marks} {made.seconds:5.1f} s  {made.says}", flush=True)
         for kind in [kind for kind in HEALTHY if kind in (asked.names or HEALTHY)]:
             for _ in range(asked.healthy):
-                made = trial(launcher, kind, -1, asked.after)
+                made = trial(launcher, kind, -1, asked.after, asked.python)
                 healthy, alarms, ended = healthy + 1, alarms + bool(made.says), ended + made.is_done
                 end_of_it = "ended" if made.is_done else "-"
                 print(f"{launcher:8} {kind:22} {end_of_it:6} {made.seconds:5.1f} s  {made.says}", flush=True)

@@ -60,7 +60,8 @@ STARTERS = {
         Starter(name="mpirun", command='mpirun -n "$SLURM_NTASKS"', ranks="mpi"),
     )
 }
-LAUNCHERS = ("torchrun", "srun", "spawn")
+AGENTS = ("torchrun", "ft_launcher")  # one on each node, with the same options
+LAUNCHERS = ("torchrun", "srun", "spawn", "ft_launcher")
 MODES = {
     mode.name: mode
     for mode in (

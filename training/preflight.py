@@ -4,6 +4,8 @@ COMMAND starts Python as it starts the training: srun, and a container if there 
 on each node, with the run folder as FOLDER. This program gathers what the nodes say, prints it, and writes
 preflight.json there. It exits with 0 if the training may begin; with BAD_NODE if a node is named; with 1 if
 what is wrong is wrong on all nodes, or the check itself did not run.
+
+Without COMMAND, `--exclude JOB` requeues the job that hung, without a node whose rank was the odd one twice.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +37,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 from training.errors import BAD_NODE, DONE, FAILED, UserError, complain, one_line
 from training.files import parse, read_small, replace
 from training.node import MARK, Fault, targets
+from training.processes.hang import ODD
 
 RECORD = "preflight.json"  # in the run folder
 SILENT_S, LONGEST_S = 240, 900  # for the other nodes once one has answered; for the first
@@ -78,7 +82,7 @@ class Answers:
 
 def main(argv: list[str]) -> int:
     """Check the nodes; return the exit status."""
-    split = argv.index("--")
+    split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(prog="preflight.py", usage="%(prog)s FOLDER [OPTIONS] -- COMMAND")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpus", default="0", help="GPUs of a task")
@@ -86,6 +90,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--exclude", metavar="JOB", default="", help="requeue the job without bad nodes")
     asked = parser.parse_args(argv[:split])
     job, began = os.environ.get("SLURM_JOB_ID", ""), time.time()
+    if split == len(argv):
+        return DONE if requeue(asked.exclude, job, hung_twice(asked.folder, job)) else FAILED
     nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     nodes = nodes or [socket.gethostname()]
     options = ["--gpus", asked.gpus, *(["--shared"] if asked.shared else []), str(asked.folder.resolve())]
@@ -97,8 +103,10 @@ def main(argv: list[str]) -> int:
     show(nodes, faults, answers, f"{seconds:.0f} s")
     facts = {"job": job, "time": round(began), "seconds": seconds, "nodes": nodes, "faults": faults}
     left_out = left_out_before(asked.folder, job)
-    if bad and asked.exclude:
-        left_out = leave_out(asked.exclude, job, bad, left_out)
+    if bad and asked.exclude and len(left_out) >= MOST_STARTS:
+        complain(f"preflight: {MOST_STARTS} starts have left nodes out: not again")
+    elif bad and asked.exclude and requeue(asked.exclude, job, bad):
+        left_out = [*left_out, bad]
     try:
         text = json.dumps({**facts, "excluded": left_out})
         replace(asked.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
@@ -257,21 +265,29 @@ def left_out_before(folder: Path, job: str) -> list[list[str]]:
     return []
 
 
-def leave_out(task: str, job: str, bad: Sequence[str], before: list[list[str]]) -> list[list[str]]:
+def hung_twice(folder: Path, job: str) -> list[str]:
+    """Return the nodes whose ranks others of this job waited for at two ends of it, MOST_STARTS at most."""
+    with contextlib.suppress(OSError):
+        ends = [line.split() for line in read_small(folder / ODD).decode(errors="replace").splitlines()]
+        counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
+        return [node for node, count in counts.items() if count > 1][:MOST_STARTS]
+    return []
+
+
+def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
     """Requeue the job without these nodes; `task`: its name for scontrol, which differs in an array."""
-    if len(before) >= MOST_STARTS:
-        complain(f"preflight: {MOST_STARTS} starts have left nodes out: not again")
-        return before
-    known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job))
+    known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
     names = ",".join([*([known[1]] if known else []), *bad])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which Slurm ends this start; the script ignores it too
-    for command in (["requeue", task], ["update", f"jobid={task}", f"excnodelist={names}"]):
+    update = [["update", f"jobid={task}", f"excnodelist={names}"]] if bad else []
+    for command in (["requeue", task], *update):
         done = subprocess.run(["scontrol", *command], capture_output=True, text=True, check=False)
         if done.returncode:  # an update works only once the job is back in the queue
-            complain(f"preflight: can't leave {names} out: {done.stderr.strip()}")
-            return before
-    print(f"Requeueing without {names}", flush=True)
-    return [*before, [*bad]]
+            complain(f"can't {f'leave {names} out' if bad else 'requeue'}: {done.stderr.strip()}")
+            return False
+    if bad:
+        print(f"Requeueing without {names}", flush=True)
+    return True
 
 
 if __name__ == "__main__":

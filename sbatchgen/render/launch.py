@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
+from sbatchgen.modes import AGENTS
 from sbatchgen.render import arguments
 from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share, trainer_is_file
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
@@ -40,6 +41,12 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     command = " ".join([*words, quoting.value(resolved.settings.python or "python3")])
     # a requeue ends this script by TERM, which must not come before the bad nodes are left out
     return f"trap '' TERM; {command} || exit; trap - TERM" if "--exclude" in command else f"{command} || exit"
+
+
+def requeues(resolved: ResolvedJob) -> str:
+    """Return the command that requeues the job of which the name follows."""
+    of_hangs = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude'
+    return of_hangs if resolved.hang == "requeue" else "scontrol requeue"
 
 
 def node_setup(resolved: ResolvedJob) -> str:
@@ -293,11 +300,12 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= {python}"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
-    if resolved.launcher == "torchrun":
+    if resolved.launcher in AGENTS:
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*(arguments.word(arg, resolved) for arg in resolved.launcher_args), end]
         first, *rest = [end] if not resolved.launcher_args else ["", *quoting.packed(more)]
         started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(resolved)}'
+        started = started if resolved.launcher == "torchrun" else f"ft_launcher {_meeting(resolved)}"
         yield f"{started} --nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
         yield from rest
         yield from (
@@ -329,6 +337,15 @@ def _nodes(resolved: ResolvedJob) -> str:
     return f" --nnodes={arguments.nnodes(resolved)}" if several else ""
 
 
+def _meeting(resolved: ResolvedJob) -> str:
+    """How ft_launcher's agents meet: those of a rendezvous may come and go, as spare nodes do."""
+    if resolved.nodes == 1:
+        return "--standalone"
+    spares = any(arg.startswith("--nnodes") for arg in resolved.launcher_args)
+    nodes = "" if spares else f"--nnodes={arguments.nnodes(resolved)} "
+    return f'{nodes}--rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id=job'
+
+
 def _flags(resolved: ResolvedJob) -> Iterator[str]:
     yield '--run-dir "$RUN_DIR"'
     if uses_data(resolved):
@@ -340,7 +357,7 @@ def _flags(resolved: ResolvedJob) -> Iterator[str]:
         yield "--device cuda"
     if resolved.mode.flag:
         yield resolved.mode.flag
-    if resolved.launcher != "torchrun":
+    if resolved.launcher not in AGENTS:
         yield f"--launcher {_ranks(resolved)}"
     if resolved.launcher == "spawn":
         yield f"--nproc-per-node={arguments.nproc(resolved)}{_nodes(resolved)}"

@@ -32,6 +32,7 @@ FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
 # The title above the command, by launcher; without one, the mode has it.
 TITLES = {
     "torchrun": "one torchrun on each node",
+    "ft_launcher": "one ft_launcher on each node, of nvidia-resiliency-ext",
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
 }
@@ -244,6 +245,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
             "requeue_on_node_fail": waits_for_requeue,
             "asks_again": "again" in talk,
+            "requeues": launch.requeues(resolved),
             "reads_exit": "exit" in talk,
             "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
             "job_id": element if array else "$SLURM_JOB_ID",

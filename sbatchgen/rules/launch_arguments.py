@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from sbatchgen.finding import Place
 from sbatchgen.job.job import JudgedJob
+from sbatchgen.modes import AGENTS
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob
 from sbatchgen.rules.rule import Hit, Rules
@@ -88,13 +89,14 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("launcher_args")
     if not resolved.launcher_args:
         return
-    if resolved.launcher != "torchrun":
+    if resolved.launcher not in AGENTS:
         which = f"launcher '{resolved.launcher}'" if resolved.launcher else f"mode '{resolved.mode.name}'"
         yield Hit(at, f"launcher_args are for torchrun: {which} ignores them", "remove them", "warning")
         return
     from sbatchgen.executables.program import PROGRAMS
 
     torchrun, takes_next = PROGRAMS["torchrun"], False
+    spares = {"nnodes"} if resolved.launcher == "ft_launcher" else set()  # --nnodes=6:8 has two
     for arg in resolved.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
@@ -102,7 +104,7 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
         if not arg.startswith("-") and not takes_next:
             what = f"torchrun would take '{arg}' for the program that it starts"
             yield Hit(at, what, "give the trainer's arguments in args")
-        elif arg.startswith("-") and name in _OF_SBATCHGEN:
+        elif arg.startswith("-") and name in {*_OF_SBATCHGEN} - spares:
             yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
         takes_next = arg.startswith("-") and not equals and name in torchrun.values
 

@@ -117,7 +117,7 @@ def form(name: str, *, has_code: bool = False) -> Any:
 def test_the_form_has_the_flags_of_a_job_with_their_help() -> None:
     fields = {field["flag"]: field for field in form("msu")["fields"]}
     assert fields["--time"]["help"] == "Time limit, HH:MM:SS or D-HH:MM:SS."
-    assert fields["--launcher"]["choices"] == ["torchrun", "srun", "spawn"]
+    assert fields["--launcher"]["choices"] == ["torchrun", "srun", "spawn", "ft_launcher"]
     assert "--profile" not in fields
 
 

@@ -114,3 +114,14 @@ def test_with_resume_off_nothing_is_looked_for() -> None:
 def test_a_checkpoint_that_was_named_is_for_the_first_start() -> None:
     text = script(resolved("single", **RESUMING, resume=ShellPath("/scratch/big.pt")))
     assert 'checkpoint=${checkpoint:-"/scratch/big.pt"}' in text
+
+
+def test_ft_launcher_starts_what_torchrun_does() -> None:
+    text = script(resolved("ddp", "troila", launcher="ft_launcher", trainer="t.py"))
+    assert 'ft_launcher --nnodes="$SLURM_NNODES" --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:' in text
+    assert "torchrun.py" not in text
+    alone = script(resolved("ddp", "troila", launcher="ft_launcher", nodes=1))
+    assert " ft_launcher --standalone --nproc-per-node=" in alone
+    spares = ("--nnodes=6:8",)
+    text = script(resolved("ddp", "troila", launcher="ft_launcher", nodes=8, launcher_args=spares))
+    assert text.count("--nnodes") == text.count("--nnodes=6:8") == 1

@@ -73,3 +73,10 @@ def test_the_command_submits_a_job_that_trains_nothing(command: Command) -> None
     assert "training/preflight.py" in shown.err
     assert "torchrun.py" not in shown.err
     assert "#SBATCH --job-name=preflight\n" in shown.err
+
+
+def test_a_job_that_starts_again_after_a_hang_may_leave_a_node_out() -> None:
+    plain, hangs = (script(resolved("ddp", "msu", hang=hang)).splitlines() for hang in (None, "requeue"))
+    assert '    scontrol requeue "$SLURM_JOB_ID" && exit 0' in plain
+    call = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude "$SLURM_JOB_ID"'
+    assert f"    {call} && exit 0" in hangs

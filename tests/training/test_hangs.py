@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,60 @@ def test_a_process_that_sleeps_does_no_work() -> None:
         started.kill()
 
 
+class Pauses:
+    """A watcher of a job that writes at the end of each pause, on a clock that only these move."""
+
+    def __init__(self, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self._end, self._log, self.said = 0.0, 0.0, run_dir / "log", [""]
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+        monkeypatch.setattr(hang, "complain", self.said.append)
+        self._watcher = hang.Watcher(run_dir, 0.0, spawns=False)
+        monkeypatch.setattr(self._watcher, "_ask", lambda: self._ranks)
+        self._watcher._ranks = dict.fromkeys(HERE, 1)
+
+    def _sleep(self, seconds: float) -> None:
+        if self.now < self._end <= self.now + seconds:
+            with self._log.open("a") as log:
+                log.write("a line\n")
+        self.now += seconds
+
+    def pause(self, where: str, seconds: float, *, still: bool) -> float:
+        """Rank 2 is in a function for so long, and the others wait; after how many seconds it is named, or 0."""
+        self._ranks = [*({**each, "in": "train.py step"} for each in WAIT)]
+        self._ranks.append(rank(2, "", "a.py:1", still=still, **{"in": where}))
+        began, alarms, named = self.now, len(self.said), 0.0
+        self._end = began + seconds
+        while self.now < self._end:
+            self._sleep(15)
+            self._watcher._lead()
+            named = named or (len(self.said) > alarms) * (self.now - began)
+        return named
+
+
+def test_steps_saves_and_validations_have_limits_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two minutes; what has taken longer may do so again, and one that computes may for sixteen minutes."""
+    pauses = Pauses(tmp_path, monkeypatch)
+    assert not pauses.pause("train.py step", 230, still=True)  # it is compiled
+    for _ in range(6):
+        assert not pauses.pause("train.py step", 20, still=True)
+    for _ in range(2):
+        assert not pauses.pause("train.py validate", 600, still=False)
+    assert not pauses.pause("train.py save", 110, still=True)
+    assert 120 <= pauses.pause("train.py step", 200, still=True) < 200
+    for _ in range(6):
+        pauses.pause("train.py step", 20, still=True)
+    assert pauses.said[-1] == "hang: it continues"
+    assert not pauses.pause("train.py validate", 1600, still=True)
+    assert pauses.pause("train.py save", 999, still=True) >= 300
+
+
+def test_the_first_step_may_take_twice_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 240 <= Pauses(tmp_path, monkeypatch).pause("train.py step", 999, still=True) < 300
+
+
 def test_a_rank_in_a_lock_is_named_beside_a_collective(job: Job) -> None:
     """gloo's collective is C++: the other rank answers from inside it."""
     source = """
@@ -235,10 +290,13 @@ def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path
         os._exit(0)
     """
     files = {f"SBATCHGEN_{name.upper()}_FILE": str(tmp_path / name) for name in ("again", "exit")}
+    files |= {"SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n3"}
     job.start(source, "torchrun.py", "--standalone", "--nproc-per-node=2", HANG=act, **files)
     assert job.started[0].wait(HANGS_S)
     assert (tmp_path / "exit").read_text() == "68\n"
     assert (tmp_path / "again").exists() == (act == "requeue")
+    odd = job.run_dir / "stacks" / "odd"
+    assert (odd.read_text() if odd.exists() else "") == ("17 n3\n" if act == "requeue" else "")
     assert "hang: 1 of 2 ranks waits in all_reduce" in job.log.read_text()
     assert "rank 1 on" in job.report()["says"]
 

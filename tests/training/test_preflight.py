@@ -265,3 +265,25 @@ def test_the_job_starts_again_without_bad_nodes_at_most_twice(started: Started, 
     done = started("--gpus", "4", "--exclude", "18", fault="0 wrong\n", SLURM_JOB_ID="18")  # another job
     assert (done.returncode, "update" in asked.read_text()) == (BAD_NODE, False)
     assert f"can't leave n9,{host} out: Requested operation is presently disabled" in done.stderr
+
+
+def test_a_job_that_hung_twice_by_one_node_starts_again_without_it(tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "stacks").mkdir()
+    call = [sys.executable, preflight.__file__, str(tmp_path), "--exclude", "17_3"]
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
+    changes = []
+    for ends in ("", "16 n1\n17 n1\n17 n2\n", "16 n1\n17 n1\n17 n2\n17 n1\n"):
+        (tmp_path / "stacks" / "odd").write_text(ends)
+        subprocess.run(call, env=env, check=True)
+        asked = (tmp_path / "asked").read_text().splitlines()
+        changes.append([line for line in asked if line.startswith(("requeue", "update"))])
+        (tmp_path / "asked").unlink()
+    assert changes == [["requeue 17_3"]] * 2 + [["requeue 17_3", "update jobid=17_3 excnodelist=n9,n1"]]
+    env["SLURM_JOB_ID"] = call[-1] = "18"
+    done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        FAILED,
+        "can't requeue: Requested operation is presently disabled\n",
+    )

@@ -30,8 +30,10 @@ from training.processes.stop import end_with_parent, ignore_signals
 AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable: seconds, or off
 ACT = "HANG"  # the variable: report, stop or requeue
 LONGER, LATE = 3, 8  # times the longest pause so far; times as long: then one may compute, or not answer
+FIRST = 2  # times as long before the first step: a trainer compiles, and prepares its data
 LOOKS, CHANGES = 3, 5  # in a quarter of the time; after which a run has continued: our line is the first
 FOLDER, ASK, REPORT, NAMED = "stacks", "ask", "hang.json", 4  # ranks in the line
+ODD = f"{FOLDER}/odd"  # a line for each end: the job, and the node of the rank that the others waited for
 FILES = 256  # whose times are looked at
 STATES = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
 
@@ -47,20 +49,27 @@ class Watcher:
         self._looked = time.monotonic()
         self._quiet_s = self._next_s = 0.0  # how long nothing has moved; after how long it asks again
         self._changes, self._asked = CHANGES, self._ask_time()  # since its report
+        self._moves = 0  # how often something has moved
+        self._doing: set[str] = set()  # in this pause, as functions of ranks that do not wait
+        self._usual: dict[str, float] = {}  # the longest pause in each, such as a validation or a save
 
     def run(self) -> None:
         """Watch until the process ends. Nothing that goes wrong here may end the training."""
         while True:
             time.sleep(self.after_s / 8)
             with contextlib.suppress(Exception):
-                ranks = stacks.ranks_below(self._root, spawns=self._spawns)
-                if not self._spawns or len(ranks) >= len(self._ranks):  # else one has ended
-                    self._ranks.update(ranks)
-                if 0 in self._ranks:
-                    self._lead()
-                elif self._asked != self._ask_time():
-                    self._asked = self._ask_time()
-                    self._answer()
+                self.look()
+
+    def look(self) -> None:
+        """Look once whether anything moves, or whether another node's watcher asks."""
+        ranks = stacks.ranks_below(self._root, spawns=self._spawns)
+        if not self._spawns or len(ranks) >= len(self._ranks):  # else one has ended
+            self._ranks.update(ranks)
+        if 0 in self._ranks:
+            self._lead()
+        elif self._asked != self._ask_time():
+            self._asked = self._ask_time()
+            self._answer()
 
     def _ask_time(self) -> float:
         path = self.run_dir / FOLDER / ASK
@@ -70,27 +79,42 @@ class Watcher:
         if self._silence() < max(self.after_s / 2, self._next_s) or self._changes < CHANGES:
             return
         known = self._ask()
+        self._doing = {each["in"] for each in known if not each["call"]} or {each["in"] for each in known}
+        early, late = self._limits()
         while 0 < self._silence() < self.after_s:
             time.sleep(self.after_s / 40)
         self._next_s = 2 * self._quiet_s
-        says = sentence(known, self._ranks, self._quiet_s, late=self._quiet_s > LATE * self.after_s)
-        if self._quiet_s and says:
+        says = sentence(known, self._ranks, self._quiet_s, late=self._quiet_s > late)
+        if self._quiet_s >= early and says:
             _put(self.run_dir / REPORT, json.dumps({"says": says, "time": time.time()}))
             self._changes = 0
             complain(f"hang: {says}; stacks: {self.run_dir / FOLDER}")
-            self._act(os.environ.get(ACT, ""))
+            self._act(os.environ.get(ACT, ""), says)
 
-    def _act(self, act: str) -> None:
+    def _limits(self) -> tuple[float, float]:
+        """How long ranks that stand still may do what they do in this pause, and others."""
+        usual_s = LONGER * min((self._usual.get(each, 0.0) for each in self._doing), default=0.0)
+        base_s = self.after_s * (FIRST if self._moves < CHANGES else 1)
+        return max(base_s, usual_s), max(LATE * base_s, usual_s)
+
+    def _act(self, act: str, says: str) -> None:
         """End the training, if the job is to: the launchers end the ranks of other nodes."""
         if act not in ("stop", "requeue"):
             return
         if act == "requeue" and os.environ.get(AGAIN_FILE):
+            self._note_node(says)
             ask_again()
         leave_status(HANGS)
         complain("hang: the training is ended, and what it has not saved is lost")
         for pid in self._ranks.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
+
+    def _note_node(self, says: str) -> None:
+        nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
+        if len(nodes) == 1:
+            with (self.run_dir / ODD).open("a") as file:
+                file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
     def _silence(self) -> float:
         """How long nothing has been written into the run folder, or to the log where that is a file."""
@@ -104,13 +128,21 @@ class Watcher:
         self._quiet_s += min(now - self._looked, self.after_s)  # the whole job may have been suspended
         self._looked = now
         if signs != self._signs:
-            self.after_s = self.after_s if self._is_fixed else max(self.after_s, LONGER * self._quiet_s)
+            if not self._is_fixed and self._moves >= CHANGES:
+                self._learn()
             self._signs, self._quiet_s, self._next_s = signs, 0.0, 0.0
-            self._changes += 1
+            self._changes, self._moves, self._doing = self._changes + 1, self._moves + 1, set()
             if self._changes == CHANGES:
                 complain("hang: it continues")
                 (self.run_dir / REPORT).unlink()
         return self._quiet_s
+
+    def _learn(self) -> None:
+        """A pause is over: what the ranks did in it may take so long again."""
+        for each in self._doing:
+            self._usual[each] = max(self._usual.get(each, 0.0), self._quiet_s)
+        if not self._doing:
+            self.after_s = max(self.after_s, LONGER * self._quiet_s)
 
     def _ask(self) -> list[dict[str, Any]]:
         """What all ranks do, as their watchers write it; those of other nodes see the question later."""
@@ -139,6 +171,7 @@ class Watcher:
                 host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
                 size = int(stacks.variable(pid, "WORLD_SIZE", "SLURM_NTASKS") or len(self._ranks))
                 about = {"rank": rank, "size": size, "host": host, "state": state, "call": call, "at": at}
+                about["in"] = stacks.function(frames)
                 about["still"] = stands_still([each[rank] for each in looks], pause_s)
                 _put(self.run_dir / FOLDER / f"rank-{rank:05}.txt", f"{json.dumps(about)}\n{text}")
 

@@ -120,6 +120,11 @@ def place(pid: int, frames: Sequence[Sequence[str]]) -> tuple[str, str]:
     return call, f"{frames[at][0].rpartition('/')[2]}:{frames[at][1]}" if frames else ""
 
 
+def function(frames: Sequence[Sequence[str]]) -> str:
+    """The innermost function of the user's code, with its file; "" without one."""
+    return next((f"{path} {name}" for path, _, name in frames if not _LIBRARY.search(path)), "")
+
+
 def children(pid: int) -> list[int]:
     """The processes that one has started."""
     return [int(child) for each in _of_threads(pid, "children") for child in each.split()]
