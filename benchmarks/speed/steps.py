@@ -38,7 +38,7 @@ torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01).step()
 
 def part_steps(bench: Bench) -> list[Figure]:
     """A step of a tiny model against a bare loop, and the first one against that of torch alone."""
-    step = Figure("C9 a tiny step over a bare loop", "CPU us", 150, higher=False, against="1 us")
+    step = Figure("C9 a tiny step over a bare loop", "CPU us", 100, higher=False, against="1 us")
     start = Figure("C10 first step over torch's own", "CPU s", 0.4, higher=False, against="1 s")
     steps = 300 if bench.options.quick else 3000
     script, empty = bench.scratch / "site" / "tiny.py", bench.scratch / "empty.py"

@@ -41,6 +41,7 @@ MEETING = {"MASTER_ADDR": "n1", "MASTER_PORT": "3"}
         (["--ema", "1"], "--ema is 1.0, but must be in 0..1, below 1"),
         (["--label-smoothing", "nan"], "--label-smoothing is nan"),
         (["--optimizer", "adam"], "invalid choice"),
+        (["--precision", "fp8"], "choose from .*bf16.*fp16"),
         (["--epoch", "3"], "unrecognized arguments: --epoch"),
         (["--nproc-per-node", "2"], "needs --launcher spawn"),
         (["--launcher", "srun", "--dataparallel"], "one process"),

@@ -198,8 +198,9 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
             store.set_timeout(how["timeout"])
         if problem:
             store.set("problem", f"{world.name}: " * (world.size > 1) + str(problem))
+            store.add("problems", 1)
         _wait_for_all(store, "ready", world)
-        if store.check(["problem"]):
+        if store.add("problems", 0):  # torch 2.2 has no check()
             text = store.get("problem").decode()
             _wait_for_all(store, "told", world, waits=not world.rank)  # its end would end the store
             raise UserError(text, shared=True) if not problem or world.rank else problem
