@@ -304,9 +304,12 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         more = [*(arguments.word(arg, resolved) for arg in resolved.launcher_args), end]
         first, *rest = [end] if not resolved.launcher_args else ["", *quoting.packed(more)]
-        started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(resolved)}'
-        started = started if resolved.launcher == "torchrun" else f"ft_launcher {_meeting(resolved)}"
-        yield f"{started} --nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
+        processes = f"--nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
+        if resolved.launcher == "torchrun":
+            yield f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(resolved)} {processes}'
+        else:
+            yield f"ft_launcher {_meeting(resolved)}"
+            yield processes
         yield from rest
         yield from (
             [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
