@@ -107,7 +107,8 @@ def most_lines(of: ResolvedJob) -> int:
     most = 42 if not of.stoppable else 61 if of.mode.several_processes else 57
     # One whose script waits in a loop, and keeps caches of the shell outside.
     removes = of.runtime.wait_s > WAIT_S
-    return most + 4 * of.runtime.is_container + 9 * removes
+    meets = of.launcher == "ft_launcher"  # whose rendezvous has a line
+    return most + 4 * of.runtime.is_container + 9 * removes + meets
 
 
 def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
