@@ -192,7 +192,7 @@ def main():
         subprocess.run([sys.executable, "-c", spin])
     dist.init_process_group("gloo")
     if KIND == "quiet first step":
-        print("met", flush=True)  # importing torch is no scaled time
+        print("met", flush=True)  # the import of torch is not scaled
         if dist.get_rank() == 0:
             time.sleep(3 * MINUTE)
         dist.barrier()

@@ -243,7 +243,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT)
-def _torchrunsignal_of(script: JobScript) -> Iterator[Hit]:
+def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
         return
