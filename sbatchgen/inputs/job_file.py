@@ -60,7 +60,7 @@ class _CommonKeys:
     )
     max_restarts: int | None = training_key("Maximum number of automatic requeues.", metavar="N")
     chain: Count | None = training_key(
-        "Split the run into N dependent jobs, where jobs may not requeue themselves.",
+        "Split the run into N jobs, which need no requeue.",
         metavar="N",
         common=True,
     )

@@ -73,9 +73,10 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
 
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
     """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
-    nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
-    counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
-    most = [max(kind.whole_gpus.values(), default=0) for kind in kinds]
+    nodes, kinds = max(1, values.get("options.nodes")), _kinds(partition)
+    whole = [_whole_gpus(kind, partition) for kind in kinds]
+    counts = sorted({count for types in whole for count in types.values()}, reverse=True)
+    most = [max(types.values(), default=0) for types in whole]
     numbers = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
     having = [(n, sum(k for m, k in zip(most, numbers, strict=True) if m >= n)) for n in counts]
     best, why = counts[0] if counts else 0, "mode and partition"
@@ -93,7 +94,7 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     if limits and nodes * best > min(limits)[0] >= nodes:
         best, why = min(limits)[0] // nodes, f"{min(limits)[1]} allows {min(limits)[0]} GPUs"
     slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
-    types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= best and kind}
+    types = {kind for each in whole for kind, count in each.items() if count >= best and kind}
     if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
         values.set("options.gpus_per_node", Text(f"{min(types)}:{best}"), Origin(Level.DEFAULT, "whole GPUs"))
     values.why_gpus = why
@@ -109,8 +110,25 @@ def _at_most(request: Text, most: int) -> Text:
 
 def gpus_alike(partition: Partition) -> int | None:
     """The most GPUs of one type that a node has: a job that names no type may not get several."""
-    counts = [count for kind in partition.kinds() for count in kind.whole_gpus.values()]
+    counts = [count for kind in _kinds(partition) for count in _whole_gpus(kind, partition).values()]
     return max(counts, default=partition.gpus_per_node)
+
+
+def _named(partition: Partition) -> str:
+    """The type that a request gets if it names none; "" where none is needed."""
+    return partition.only_type() if partition.gpu_type_required else ""
+
+
+def _kinds(partition: Partition) -> list[NodeFacts]:
+    """Kinds of nodes that a job may get if it names no type of GPU."""
+    named = _named(partition)
+    return partition.kinds([(named, 1)] if named else ())
+
+
+def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
+    """Whole GPUs of a kind of nodes, by the types that such a job may get."""
+    named = _named(partition)
+    return {name: count for name, count in kind.whole_gpus.items() if not (name and named) or name == named}
 
 
 def gpus_asked(values: DecidedValues, option: str) -> int:
@@ -136,8 +154,8 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if partition.gpu_type_required and partition.only_type() and ":" not in count:
-        count = f"{partition.only_type()}:{count}"
+    if _named(partition) and ":" not in count:
+        count = f"{_named(partition)}:{count}"
     if form == "gpus" and "," not in count:
         kind, _, each = count.rpartition(":")
         total = int(each) * max(1, values.get("options.nodes"))
@@ -195,7 +213,7 @@ def _nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) 
     """Return the kinds of nodes that the job may get; all if no kind has what it asks for."""
     typed = [(kind, n) for name, kind, n in requested(values.get("options.gres") or "") if name == "gpu"]
     asked = typed or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
-    having = partition.kinds(asked)
+    having = partition.kinds([(kind or _named(partition), n) for kind, n in asked])
     return [node for node in having if node.shards_per_gpu or not shards] or having or partition.kinds()
 
 

@@ -326,3 +326,15 @@ def test_where_a_type_must_be_named_one_may_be_the_default() -> None:
     chosen_type = resolved(f"default_partition: a\n{types % ', gpu_type: a40'}", gpus_per_node=2)
     assert chosen_type.options.gpus_per_node == "a40:2"
     assert not [finding for finding in check(chosen_type) if finding.severity == "error"]
+
+
+def test_a_job_that_names_no_type_is_counted_as_what_its_request_names() -> None:
+    facts = (
+        "default_partition: a\npartitions: {a: {gpu_type: A100, gpu_type_required: true, shapes: "
+        "[{cpus_per_node: 64, gpus_per_node: 4, gpu_types: {A100: 4}}, "
+        "{cpus_per_node: 32, gpus_per_node: 8, gpu_types: {T4: 8}}]}}\n"
+    )
+    for given, request, cpus in (({}, "A100:4", 64), ({"gpus_per_node": "2"}, "A100:2", 32)):
+        job = resolved(facts, **given)
+        assert (job.options.gpus_per_node, job.options.cpus_per_task) == (request, cpus)
+        assert not [finding for finding in check(job) if finding.severity == "error"]

@@ -237,7 +237,7 @@ def test_loaders_live_as_long_as_the_run(trainers: Trainers, own: Path, tmp_path
     assert ended.code == 0, ended.err
     assert ended.err == ""
     assert len(readers) == 4  # the run itself looks at the first image
-    assert not any(Path(f"/proc/{pid}").exists() for pid in readers)
+    assert not any(alive(int(pid)) for pid in readers)
 
 
 def test_loaders_end_with_a_killed_run(trainers: Trainers, own: Path, tmp_path: Path) -> None:
