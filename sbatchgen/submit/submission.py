@@ -9,8 +9,11 @@ After a failure, the script cancels those that wait: squeue shows their Command,
 same word. If a job fails before the next job is submitted, that job starts, and fails too.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.frozen import frozen
@@ -20,10 +23,12 @@ from sbatchgen.runs.index import LOST
 from sbatchgen.runs.points import numbers
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.snapshot import Snapshot
-from sbatchgen.runs.status import RunState, is_local
 from sbatchgen.sbatch.array import indices
 from sbatchgen.sbatch.reader import Script
 from sbatchgen.slurm.refusal import OptionSource
+
+if TYPE_CHECKING:
+    from sbatchgen.runs.status import RunState
 
 
 @frozen(kw_only=True)
@@ -80,6 +85,8 @@ def completion(run: RunState, point: str = "") -> str:
 
     `point` is one of a sweep, or an element of an array: its last job counts.
     """
+    from sbatchgen.runs.status import is_local  # the page has none of its modules
+
     if point:
         known = [each for each in record.records(run.run.folder) if int(point) in numbers(each, each.array)]
         return f"afterok:{known[-1].job}_{int(point) - known[-1].first}" if known else ""
