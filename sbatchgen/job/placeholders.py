@@ -41,13 +41,9 @@ def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re
     """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
     matches: dict[int, re.Match[str]] = {}
     for number, text in enumerate(lines, start=1):
-        is_read = number in directives
-        if (_MARKS if is_read else _MARKS_IN_BODY).search(
-            text
-        ) and "--mail-user" not in text:  # a person's own
-            match = (_IN_DIRECTIVE if is_read else _IN_BODY).search(text)
-            if match:
-                matches[number] = match
+        marks, wanted = (_MARKS, _IN_DIRECTIVE) if number in directives else (_MARKS_IN_BODY, _IN_BODY)
+        if marks.search(text) and "--mail-user" not in text and (match := wanted.search(text)):
+            matches[number] = match  # an address is for a person to fill in
     return matches
 
 

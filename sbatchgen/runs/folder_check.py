@@ -117,11 +117,8 @@ def _refused(problem: Problem, at: str = "") -> Finding:
     its_help = f"see its flags: python3 {quoting.word(str(_package()))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
     unknown = re.search(r"unrecognized arguments: (--[\w-]+)", problem.what)
-    if unknown and unknown[1] in {
-        "--yes",
-        "--dry-run",
-        *(flag for option in parameters() for flag in option.opts),
-    }:
+    ours = {"--yes", "--dry-run", *(flag for option in parameters() for flag in option.opts)}
+    if unknown and unknown[1] in ours:
         fix = f"{unknown[1]} is an option of sbatchgen: write it before the --"
     what = f"the trainer refuses its arguments: {problem.what}"
     return Finding("error", Problem(what, at or problem.at, fix))

@@ -223,12 +223,8 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
         costs["grad_norm"] = norm
     if meter.usage.allocated:
         costs["gpu_allocated_bytes"] = meter.usage.allocated
-    facts = (
-        means
-        | {"lr": lr, "samples_per_s": rate}
-        | costs
-        | ({"slow": slow} if (slow := meter.pace.says) else {})
-    )
+    slow = {"slow": meter.pace.says} if meter.pace.says else {}
+    facts = means | {"lr": lr, "samples_per_s": rate} | costs | slow
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
     place = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
