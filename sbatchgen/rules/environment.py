@@ -127,21 +127,19 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
     for launch in script.trainings:
-        source = script.source_of(launch) if launch.is_native and (launch.tasks_per_node or 0) > 1 else None
-        if (
-            not launch.is_native
-            or (launch.tasks_per_node or 0) < 2
-            or (source and "device_count" in source.words)
-        ):
+        tasks = launch.tasks_per_node or 0
+        if not launch.is_native or tasks < 2:
+            continue
+        source = script.source_of(launch)
+        if source and "device_count" in source.words:
             continue  # the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
             sets = {made.name: made for made in body.sets if made.word}
             mask, rank = sets.get("CUDA_VISIBLE_DEVICES"), sets.get("LOCAL_RANK")
             of_mask, of_rank = (made.word.variables if made and made.word else () for made in (mask, rank))
             if of_rank == ("SLURM_LOCALID",) and of_mask in {("SLURM_LOCALID",), ("LOCAL_RANK",)}:
-                what = "each task sees one GPU, as number 0, and LOCAL_RANK goes to "
-                what += f"{(launch.tasks_per_node or 0) - 1}: {launch.program.name} finds no GPU of this "
-                what += "number"
+                what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
+                what += f"{launch.program.name} finds no GPU of this number"
                 fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
                 yield Hit(script.at_command(launch.command), what, fix)
 
