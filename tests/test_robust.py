@@ -310,7 +310,9 @@ def test_ctrl_c_ends_lint_of_many_files_and_all_its_processes(folder: Path) -> N
         if b"Failed to import the site module" in said:
             continue  # on a busy machine: Python itself had not begun yet
         assert process.returncode in (0, 130, -signal.SIGINT), said.decode()
-        assert b"Traceback" not in said or process.returncode == -signal.SIGINT
+        # Python itself ignores an interrupt, and says so, that comes in a callback of its import system
+        tracebacks = said.count(b"Traceback") - said.count(b"Exception ignored in: ")
+        assert not tracebacks or process.returncode == -signal.SIGINT
         assert not [pid for pid in Path("/proc").glob("[0-9]*") if mark.encode() in environment(pid)]
 
 

@@ -151,10 +151,11 @@ class RunLogs:
         """Read the logs of jobs that were submitted since a time; or those of one program of several."""
         self._folder, self._task, self._since, self._program = folder, task, since, program
         self.refresh()
+        paths = self._paths()  # before the newest: a log that appears now is new, and shown whole
         # Of the newest job that has any; that of its stderr comes last
         each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
-        newest = self._paths() if program else next(filter(None, each), [])
-        self._tails = {path: Tail(path, last=0) for path in self._paths() if path not in newest}
+        newest = paths if program else next(filter(None, each), [])
+        self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
 
     @property

@@ -86,3 +86,22 @@ def test_a_big_log_is_read_from_its_end_with_true_line_numbers(tmp_path: Path) -
     with path.open("r+b") as file:
         file.truncate(4 << 30)  # of zeros, which take no place
     assert {number for number, _ in job_log.last_lines(path)} == {0}
+
+
+def test_a_log_that_appears_while_the_logs_are_looked_up_is_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").write_bytes(b"of stdout\n")
+    run = record(f"{tmp_path}/out", errors=f"{tmp_path}/err")
+    find = job_log.newest_logs
+
+    def newest_logs(record: Record, task: str = "") -> list[Path]:
+        found = find(record, task)
+        (tmp_path / "err").write_bytes(b"of stderr\n")
+        return found
+
+    monkeypatch.setattr(job_log, "records", lambda _: [run])
+    monkeypatch.setattr(job_log, "newest_logs", newest_logs)
+    shown: list[bytes] = []
+    job_log.RunLogs(tmp_path, None, "").show(shown.append)
+    assert sorted(shown) == [b"of stderr\n", b"of stdout\n"]
