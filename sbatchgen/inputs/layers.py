@@ -35,6 +35,7 @@ class Origin(NamedTuple):
 
 
 BY_DEFAULT = Origin(Level.DEFAULT, "default")
+BY_PARTITION = Origin(Level.DEFAULT, "mode and partition")  # GPUs that nobody gave a number
 
 
 class Layer(NamedTuple):
@@ -134,7 +135,7 @@ class DecidedValues:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
-        self.why_gpus = "mode and partition"  # why the job has that number of GPUs
+        self.why_gpus = BY_PARTITION.where  # why the job has that number of GPUs
         self.ranks: dict[str, int] = {}  # of the layer of each value
 
     def lay(self, over: Layer) -> None:

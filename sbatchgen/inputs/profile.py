@@ -205,6 +205,12 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
             yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
         if self.gpu_type_required and not (self.gpus_typed and (self.only_type() or self.gpu_types)):
             yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
+        elif self.gpu_type_required and self.gpu_types and self.gpu_type not in (None, *self.gpu_types):
+            yield (
+                "gpu_type",
+                f"no node has GPUs of type {self.gpu_type}",
+                f"write {' or '.join(self.gpu_types)}",
+            )
         yield from self._ranges_at_fault()
         time, most = self.options.time, self.time_max
         if time is not None and most is not None and time > most:

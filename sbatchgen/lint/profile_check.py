@@ -6,7 +6,7 @@ or left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
-from sbatchgen.inputs.layers import Layer, Level
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.layers import BY_PARTITION, Layer, Level
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.inputs.start_settings import SETUPS, PlaceSettings
 from sbatchgen.lint.lint_settings import checked
@@ -50,6 +50,7 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
                 resolved = _plan(profile, mode, partition, launcher)
                 about = check(resolved, log_folders_made=True)
                 every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
+                every += _of_gpus(about, profile, partition)
                 every += _of_script(resolved, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
@@ -97,6 +98,15 @@ def _sources(profile: Document[Profile]) -> Iterator[Finding]:
                 at = profile.places[f"sources[{number}].keys"]
                 what = f"sources: the profile does not set '{key}'"
                 yield Finding("warning", Problem(what, at, "write keys as partitions.gpu.time_max"))
+
+
+def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | None) -> Iterator[Finding]:
+    """Yield errors in the GPUs that a job gets where the profile alone decides their number and type."""
+    partition = profile.value.partitions[Text(name)] if name else Partition()
+    at = profile.places.get(f"partitions.{name}", "")
+    for finding in about if any(kind.gpus_per_node for kind in partition.kinds()) else ():
+        if finding.severity == "error" and finding.problem.at == str(BY_PARTITION):
+            yield finding._replace(problem=finding.problem._replace(at=at))
 
 
 def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sbatchgen.inputs.layers import BY_DEFAULT, DecidedValues, Level, Origin
+from sbatchgen.inputs.layers import BY_DEFAULT, BY_PARTITION, DecidedValues, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.inputs.profile import GPUS_MAX, GpuLimits, NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.modes import Mode
@@ -79,7 +79,7 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     most = [max(types.values(), default=0) for types in whole]
     numbers = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
     having = [(n, sum(k for m, k in zip(most, numbers, strict=True) if m >= n)) for n in counts]
-    best, why = counts[0] if counts else 0, "mode and partition"
+    best, why = counts[0] if counts else 0, BY_PARTITION.where
     if enough := [count for count, number in having if number >= nodes]:
         best = enough[0]
         if best < counts[0]:

@@ -12,6 +12,7 @@ from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
+from sbatchgen.resolved import task_share
 from tests.cluster.controller import Controller
 from tests.conftest import GOLDEN, REPOSITORY, Command
 from tests.scripts import PROFILES, errors, matrix, resolved, script
@@ -124,6 +125,11 @@ FAULTS = [
         "",
     ),
     (
+        "partitions: {gpu: {gpu_types: {a: 2}, gpu_type: b, gpu_type_required: true}}",
+        "partitions.gpu.gpu_type: no node has GPUs of type b",
+        "write a",
+    ),
+    (
         "partitions: {gpu: {time_max: 1:00:00, time_default: 2:00:00}}",
         "partitions.gpu.time_default: 0-02:00:00 is more than time_max 0-01:00:00",
         "0-01:00:00, or less",
@@ -183,6 +189,19 @@ def test_a_profile_with_the_name_of_a_bundled_one_is_warned_of(command: Command)
     assert "warning: name: 'msu' is the name of a bundled profile" in done.err
     Path("msu.yaml").write_text(WRONG.replace("mine", "msu"))  # meant to take its place
     assert command("profile", "check", "./msu.yaml").err == ""
+
+
+def test_a_check_sees_the_kind_of_gpus_that_jobs_get(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = "[{gpus_per_node: 4, gpu_types: {a: 4}}, {gpus_per_node: 8, gpu_types: {b: 8}}]"
+    facts = f"partitions:\n  gpu: {{gpu_type: a, gpu_type_required: true, shapes: {kinds}}}\n"
+    Path("mine.yaml").write_text(WRONG + facts)
+    assert command("profile", "check", "./mine.yaml").err == ""
+    monkeypatch.setattr(task_share, "_most_gpus", lambda *_: 8)  # as if it counted on all kinds
+    done = command("profile", "check", "./mine.yaml")
+    assert "a node of partition 'gpu' has 4 GPUs of type 'a', but the job asks for 8" in done.err
+    assert re.search("at:  .*mine.yaml:6$", done.err, re.MULTILINE)
 
 
 def test_an_unknown_profile_names_the_folders_of_the_search(command: Command, folder: Path) -> None:
