@@ -11,7 +11,8 @@ their items are compared. What the profile does not say but a job can say (a var
 kept by the job. Both scripts are then run among stand-ins, where the job has the example's trainer, image,
 arguments, mounts and variables as well. They start the same if each process of the one is one of the other:
 its node and rank, its launcher with its options and ranks, the trainer with its arguments, the GPUs of its
-node, its image, and all of its variables and mounts. docs/about/centres.md has the reasons of differences.
+node, its image, and all of its variables and mounts. "By the profile" they start the same if the job brings
+trainer, arguments and image alone. docs/about/centres.md has the reasons of differences.
 
 Exit status: 0; 1 if less than 97.5 % are kept, or less than 90 % start the same; 2 if CHECKOUTS holds none of
 the repositories.
@@ -45,6 +46,7 @@ class Count:
     by_profile: int = 0
     ran: int = 0  # examples of which a dry run shows the starts
     same: int = 0  # of these, those that start the same
+    same_by_profile: int = 0  # of these, those whose variables and mounts are all the profile's
     by_job: Counter[Item] = field(default_factory=Counter)
     lost: Counter[Item] = field(default_factory=Counter)
 
@@ -55,6 +57,7 @@ class Count:
         self.by_profile += other.by_profile
         self.ran += other.ran
         self.same += other.same
+        self.same_by_profile += other.same_by_profile
         self.by_job += other.by_job
         self.lost += other.lost
 
@@ -63,7 +66,8 @@ class Count:
         share = f"{self.by_profile} ({self.by_profile / self.items:.0%})"
         rest = f"{self.by_job.total():>10}  {self.lost.total():>4}"
         starts = f"{self.same} of {self.ran}"
-        return f"{name:<20} {self.examples:>8}  {self.items:>5}  {share:>14}  {rest}  {starts:>15}"
+        row = f"{name:<20} {self.examples:>8}  {self.items:>5}  {share:>14}  {rest}  {starts:>15}"
+        return f"{row}  {self.same_by_profile:>14}"
 
 
 def main() -> int:
@@ -98,21 +102,29 @@ def compared(example: Example, folder: Path, scripts: Path | None) -> Count:
             (scripts / f"{example.file_name}.{suffix}.sh").write_text(script.text)
     by_job = Counter(item for item in missing if item not in gone)
     others = unlike(example, job, folder)
+    alone = unlike(example, job_of(example), folder, alone=True)
     for what, number in Counter(others).items():
         print(f"  {example.place.profile}: {example.file_name}: {what} ({number} times)")
     ran = others is not None
-    return Count(1, len(wanted), len(wanted) - len(missing), ran, others == [], by_job, Counter(gone))
+    by_profile = len(wanted) - len(missing)
+    return Count(1, len(wanted), by_profile, ran, others == [], alone == [], by_job, Counter(gone))
 
 
-def unlike(example: Example, job: Job, folder: Path) -> list[str] | None:
-    """Return in what the starts of an example and of its job differ; None if a dry run shows none."""
+def unlike(example: Example, job: Job, folder: Path, *, alone: bool = False) -> list[str] | None:
+    """Return in what the starts of an example and of its job differ; None if a dry run shows none.
+
+    Alone, the job brings no variable and no mount of the example.
+    """
     cluster = profile_of(example)
     documented = starts(example.script, cluster, folder)
     first = starts(rendered(job, folder), cluster, folder)
     if not documented or not first:
         return None
     files = [mount.partition(":")[0] for mount in documented[0].mounts if Path(mount).suffix]
-    made = starts(rendered(with_start(job, documented, first[0]), folder), cluster, folder, files) or []
+    whole = with_start(job, documented, first[0])
+    if alone:
+        whole = {name: value for name, value in whole.items() if name not in ("env", "binds")}
+    made = starts(rendered(whole, folder), cluster, folder, files) or []
     if len(documented) != len(made):
         return [f"{len(documented)} starts, rendered {len(made)}"]
     return [what for old, new in zip(documented, made, strict=True) for what in differences(old, new)]
@@ -140,7 +152,9 @@ def in_order(wanted: list[Item], there: list[Item]) -> list[Item]:
 def report(counts: dict[str, Count]) -> int:
     """Print the counts and what is lost; return the exit status."""
     total = Count()
-    print(f"{'profile':<20} examples  items  by the profile  by the job  lost  starts the same")
+    print(
+        f"{'profile':<20} examples  items  by the profile  by the job  lost  starts the same  by the profile"
+    )
     for name, count in counts.items():
         total.add(count)
         print(count.row(name))
@@ -153,7 +167,10 @@ def report(counts: dict[str, Count]) -> int:
     print("lost by kind: " + ", ".join(f"{kind} {number}" for kind, number in kinds.items() if number))
     kept = 1 - total.lost.total() / total.items
     print(f"kept: {kept:.1%} of {total.items} items in {total.examples} examples (goal {GOAL:.1%})")
-    print(f"start the same: {total.same / total.ran:.1%} of {total.ran} (goal {GOAL_OF_STARTS:.0%})")
+    print(
+        f"start the same: {total.same / total.ran:.1%} of {total.ran} (goal {GOAL_OF_STARTS:.0%}), "
+        f"by the profile alone {total.same_by_profile / total.ran:.1%}"
+    )
     return 0 if kept >= GOAL and total.same >= GOAL_OF_STARTS * total.ran else 1
 
 
