@@ -84,33 +84,33 @@ _FIXES = {
     errno.EDQUOT: "make room there",
     errno.EROFS: "use a folder that you can write into",
     errno.ENOENT: "see what is there: ls {}",
-    errno.EEXIST: "it is a file: name another",
-    errno.ENOTDIR: "a part of it is a file: name another",
+    errno.EEXIST: "it is a file: name another folder",
+    errno.ENOTDIR: "a part of the path is a file: name another path",
 }
 
 
 def of_file(error: OSError) -> Problem | None:
-    """An error of the system about a file; None if it names no file."""
+    """Return the problem that an OSError has with a file; None if it names no file."""
     if not isinstance(error.filename, (str, bytes)):
         return None
     import shlex
 
     name = os.fsdecode(error.filename)
     fix = _FIXES.get(error.errno or 0, "")
-    there = name  # or the folder in which it can't be made
+    there = name  # the file, or the nearest folder above it that exists
     while not os.path.lexists(there) and there not in (os.sep, "."):
-        there = os.path.dirname(there) or "."  # noqa: PTH120 - as in all of this module
+        there = os.path.dirname(there) or "."  # noqa: PTH120 - a name is kept as it was given
     return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(there)))
 
 
 def near_file(name: str) -> str:
-    """Return a fix that names the file most like one that is not in its folder; "" without one."""
-    folder, _, last = name.rpartition("/")
+    """Return a fix that names the file whose name is most like that of a missing file; "" if none is."""
+    folder, slash, last = name.rpartition("/")
     try:
-        near = nearest(last, os.listdir(folder or "."))  # noqa: PTH208 - as in all of this module
+        near = nearest(last, os.listdir(folder + slash or "."))  # noqa: PTH208 - see above
     except (OSError, ValueError):
         return ""
-    return f"did you mean '{folder}/{near}'?".replace("'/", "'") if near and near != last else ""
+    return f"did you mean '{folder}{slash}{near}'?" if near and near != last else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
@@ -121,7 +121,7 @@ def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the known word that is most like a word; "" where none is alike enough, from 0 to 1."""
+    """Return the known word that is most like a word; "" if none has this likeness, from 0 to 1."""
     return _nearest(word, tuple(known), likeness)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen import files
-from sbatchgen.errors import of_file
+from sbatchgen.errors import near_file, of_file
 from sbatchgen.lint import fix
 from sbatchgen.review import review
 from sbatchgen.runs import record, submitted_scripts
@@ -308,3 +308,11 @@ def test_a_folder_that_can_not_be_made_names_the_one_that_forbids_it(tmp_path: P
     problem = of_file(PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/new/runs"))
     assert problem
     assert problem.fix == f"see who may use it: ls -ld {tmp_path}"
+
+
+@pytest.mark.parametrize("below", ["", "data/", "{root}/", "{root}/data/"])
+def test_a_file_that_is_missing_has_a_neighbour_with_the_same_folder(folder: Path, below: str) -> None:
+    (folder / "data").mkdir()
+    below = below.format(root=folder)
+    Path(f"{below}old.slurm").write_text("")
+    assert near_file(f"{below}odl.slurm") == f"did you mean '{below}old.slurm'?"

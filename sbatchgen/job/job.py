@@ -63,14 +63,14 @@ class Job:
     @property
     def has_nodes_alone(self) -> bool:
         """Whether no other job runs on its nodes."""
-        return "exclusive" in self.resources or any(each.exclusive for each in self.partitions.values())
+        return self.resources.is_exclusive or any(each.exclusive for each in self.partitions.values())
 
     @cached_property
     def user(self) -> User | None:
         """What the profile says of this user; None if it is about another one."""
         if self.profile.user is None:
             return None
-        from sbatchgen.job.user import user_of_process  # few profiles have one
+        from sbatchgen.job.user import user_of_process  # few profiles have a `user`
 
         return user_of_process(self.profile.user)
 
@@ -86,11 +86,11 @@ class Job:
         return {(str(name), str(value)) for part in parts for name, value in part.env.items()}
 
     def option(self, name: str) -> str:
-        """The value of an option; "" if it is not given or a flag."""
+        """The value of an option; "" if it is not given or is a flag."""
         return self.resources.options.get(name, "")
 
     def written(self, option: str) -> str:
-        """The value of an option as it was written; "" if it is not given or a flag."""
+        """The value of an option as it was written; "" if it is not given or is a flag."""
         return self.option(option)
 
     @cached_property
@@ -135,7 +135,7 @@ class JudgedJob(Job):
         return self.resolved.resources
 
     def written(self, option: str) -> str:
-        """The value as it was written, not as Slurm gets it; "" for a value that was made."""
+        """The value as it was written, not as Slurm gets it; "" for a value that nobody wrote."""
         name = option.replace("-", "_")
         was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
         return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""

@@ -7,11 +7,11 @@ from sbatchgen.sbatch.getopt import Option, Stop
 from sbatchgen.sbatch.option_table import value_kinds
 from sbatchgen.sbatch.values import RefusedError, check_value
 
-_MARKS = re.compile(r"[{<@%!_[$X#]")  # without one of them, a line holds nothing of the kind
+_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a directive without one has nothing that a program fills in
 _MARKS_IN_BODY = re.compile(r"\{[{%]|[@!]|<<<|^\.")
-# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, __NAME__, and the marks of public generators
-# (TurboGenerators' !TBG_name and .TBG_name=, %%name%%, _R_NAME_, string.Template's $${name}, and RELION's
-# XXXnameXXX, and JUBE's #NAME#).
+# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks of
+# public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
+# string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
     r"|(?<![\w{])![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
@@ -24,17 +24,17 @@ _IN_DIRECTIVE = re.compile(
 )
 # What a person fills in, as <your account>, <N> or [budget code].
 FOR_A_PERSON = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
-_OF_SIZES = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))  # kinds with a number
-# What is yet to be replaced by a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. O and l are mistyped digits, and
-# of some words people believe that Slurm knows them.
+_NUMERIC_KINDS = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))
+# What is yet to be replaced by a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. Not I, O and l, which are
+# mistyped digits, nor words that people believe Slurm knows.
 _NO_NUMBER = re.compile(
     r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
     r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
 )
-_AND_SO_ON = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
+_ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
-_FILLING = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MULTILINE)
-_SEVERAL = 3  # variables in most directives are for a program; a person believes in one or two
+_FILLER = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MULTILINE)
+_MANY_VARIABLES = 3  # of a program; a person who believes that sbatch expands variables writes one or two
 
 
 def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re.Match[str]]:
@@ -52,8 +52,8 @@ def of_person(
 ) -> dict[int, re.Match[str]]:
     """Return the directives that a person has yet to fill in, as <project id> or --time=HH:MM:SS, by number.
 
-    A variable that the script does not set, in place of a number, is for a program such as envsubst. People
-    who believe that sbatch expands it set it.
+    A variable in place of a number is for a program such as envsubst, unless the script sets it: then
+    somebody believes that sbatch expands it.
     """
     matches = dict(_blanks(directives, uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):
@@ -62,13 +62,13 @@ def of_person(
 
 
 def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
-    """Whether a program may fill it in: one is named, or most directives hold variables."""
+    """Whether a program may fill the script in: one is named, or most directives hold variables."""
     variables = sum("$" in match[0] for match in unfilled.values())
-    return (variables >= _SEVERAL and 2 * variables > directives) or bool(_FILLING.search(text))
+    return (variables >= _MANY_VARIABLES and 2 * variables > directives) or bool(_FILLER.search(text))
 
 
 def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
-    """Return where a shape is first in each directive."""
+    """Return the first match of a shape in each directive that has one, by number."""
     return {number: match for number, text in directives.items() if (match := shape.search(text))}
 
 
@@ -76,13 +76,13 @@ def _blanks(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield what sbatch refuses because something is missing; a single empty value is a slip."""
-    empty = [use for use in uses if _is_empty(use)]
+    empty = {id(use) for use in uses if _is_empty(use)}
     for use in uses:
         column, end = use.word.column, use.word.end
-        if use in empty:
+        if id(use) in empty:
             is_blank = len(empty) > 1 and _is_refused(use, slurm)
         elif isinstance(use, Stop):
-            is_blank = bool(_AND_SO_ON.fullmatch(use.word.text))
+            is_blank = bool(_ELLIPSIS.fullmatch(use.word.text))
         else:
             is_blank = _is_without_number(use, is_set)
             column, end = use.value_word.span(use.value_start) if use.value_word else (column, end)
@@ -111,7 +111,7 @@ def _is_refused(use: Option | Stop, slurm: str) -> bool:
 def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
     """Whether the value is a text where Slurm wants a number."""
     kind, value = value_kinds().get(use.spec.name, ""), use.value or ""
-    if kind not in _OF_SIZES:
+    if kind not in _NUMERIC_KINDS:
         return False
     if "$" in value:
         names = [match[1] or match[2] for match in _VARIABLE.finditer(value)]

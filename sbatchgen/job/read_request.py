@@ -21,7 +21,7 @@ def resources(
     nowhere: Place,
     default_partition: str | None,
 ) -> ResourceRequest:
-    """The resources of a script, from the use that counts of each option."""
+    """Return what a script asks for, from the use of each option that counts."""
     text = {name: use.value or "" for name, use in options.items()}
     nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
 
@@ -59,6 +59,6 @@ def _read(reader: Callable[[str], T], text: str | None) -> T | None:
 
 
 def _time(text: str) -> int | None:
-    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit."""
+    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit, None for no time."""
     limit = minutes(text)
     return None if limit is None else UNLIMITED if limit in (0, INFINITE) else 60 * limit

@@ -2,18 +2,19 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from sbatchgen.frozen import frozen
 
 # Calls that save, of torch, safetensors, transformers, numpy, joblib and keras.
-_CALLS = frozenset(("save", "save_file", "save_model", "save_pretrained", "save_weights", "savez", "dump"))
+_CALLS = frozenset(("save", "save_file", "save_model", "save_weights", "savez", "savez_compressed", "dump"))
 _MODEL = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
 
 
 @frozen()
 class SavedFile:
-    """A file that is always the same, and the option of the program that names another, or ""."""
+    """A file whose name is fixed, and the option of the program that names another; "" without one."""
 
     name: str
     option: str = ""
@@ -38,31 +39,33 @@ def called(node: ast.Call) -> str:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return what names stand for that are assigned once."""
-    values: dict[str, list[ast.expr]] = {}
+    """Return the values of the names that are bound once, by an assignment."""
+    bound, values = Counter[str](), {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    values.setdefault(target.id, []).append(node.value)
-    return {name: several[0] for name, several in values.items() if len(several) == 1}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] += 1
+        elif isinstance(node, ast.arg):
+            bound[node.arg] += 1
+        elif isinstance(node, ast.Assign):
+            values |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
+    return {name: value for name, value in values.items() if bound[name] == 1}
 
 
 def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
     """Return the default of each option that argparse reads, by the name of its attribute."""
-    known = {}
+    defaults = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) == "add_argument":
             flags = [value for arg in node.args if (value := _text(arg, {})).startswith("--")]
             given = {keyword.arg: _text(keyword.value, {}) for keyword in node.keywords}
             if flags and given.get("default"):
                 attribute = given.get("dest") or flags[0].lstrip("-").replace("-", "_")
-                known[attribute] = SavedFile(str(given["default"]), flags[0])
-    return known
+                defaults[attribute] = SavedFile(given["default"], flags[0])
+    return defaults
 
 
 def _text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) -> str:
-    """Return the path that an expression always gives: TEXT, Path(TEXT), TEXT / TEXT or join(TEXT, TEXT)."""
+    """Return the path that TEXT, Path(TEXT), TEXT / TEXT or join(TEXT, TEXT) always gives; "" for others."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if depth > 8:

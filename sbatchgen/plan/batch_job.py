@@ -55,7 +55,7 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     few = asked.gpu_count
     if asked.gpus and not asked.gpus_per_node and not asked.gres:
         few = max(sum(number for _, number in asked.gpus) // count, 1)
-    gpus = max(few, *_whole(script, "gpus_per_node")) if "exclusive" in asked else few
+    gpus = max(few, *_whole(script, "gpus_per_node")) if asked.is_exclusive else few
     _hold("GPUs on a node", gpus, _MOST_GPUS)
     if tasks is None:
         on_node = max(_cpus_of_node(asked, script, gpus), per_task)
@@ -82,7 +82,7 @@ def _whole(script: JobScript, what: str) -> list[int]:
 
 
 def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
-    if "exclusive" in asked:
+    if asked.is_exclusive:
         return max(1, *_whole(script, "cpus_per_node"))
     return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
 

@@ -337,7 +337,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
 def knows_cpus(script: JobScript) -> bool:
     """Whether a script says how many CPUs its job has on each node."""
     asked = script.resources
-    return "exclusive" not in asked and bool(asked.ntasks_per_node or asked.ntasks)
+    return not asked.is_exclusive and bool(asked.ntasks_per_node or asked.ntasks)
 
 
 def _absolute(name: str, folder: str) -> str:

@@ -50,6 +50,14 @@ class ResourceRequest:
         return option in self.options
 
     @property
+    def is_exclusive(self) -> bool:
+        """Whether it gets all of its nodes but their memory, and not, as =user does, part of shared ones.
+
+        Source: sbatch(1), --exclusive.
+        """
+        return self.options.get("exclusive") in ("", "exclusive")
+
+    @property
     def partitions(self) -> tuple[str, ...]:
         """The partitions that the job may run in; without --partition, the cluster's default."""
         asked = self.options.get("partition") or self.default_partition or ""

@@ -13,7 +13,7 @@ from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.review.node_share import Allocation
 from sbatchgen.text_table import cut, table
 
-_SHOWN = 3  # rows of nodes: more are alike, but for their numbers
+_MOST_ROWS = 3  # of nodes: those between the first and the last are alike but for their numbers
 _WIDTH = 100  # of a line of the command
 
 
@@ -33,7 +33,7 @@ class NodeStarts:
 
 @frozen(kw_only=True)
 class ProgramStarts:
-    """What starts of one of several programs."""
+    """What one of several programs starts, and where."""
 
     name: str  # its name in the job
     main: bool  # whether the job ends when it does
@@ -42,8 +42,8 @@ class ProgramStarts:
     tasks: int  # tasks of Slurm on all of its nodes
     gpus: int  # GPUs of each of its nodes
     cpus: int  # CPUs of each of its nodes; 0 for all
-    runtime: str  # of its own; "" for that of the job
-    preset: str  # what runs on each of its nodes, as ray; "" for its command alone
+    runtime: str  # its own runtime; "" if it has that of the job
+    preset: str  # what runs on each of its nodes, such as ray; "" for its command alone
     after: tuple[str, ...]  # the programs that are ready before it starts
     command: str  # what a task runs, as in the script
 
@@ -59,16 +59,16 @@ class Starts:
     plan: str = ""  # the command that shows in a sandbox what else the script starts; "" if that is nothing
 
 
-def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, again: Sequence[str]) -> Starts:
-    """Return what a rendered script starts; `again` plans it."""
+def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Starts:
+    """Return what a rendered script starts; `planned` is the command of a dry run."""
     if resolved.programs:
-        placed = of_script(resolved.resources, request, again)
+        placed = of_script(resolved.resources, request, planned)
         return replace(placed, programs=tuple(_program(each, resolved) for each in resolved.programs))
     program = launch.program(resolved)
     is_known = all(line in script for line in program)  # else a template has another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
-    placed = of_script(resolved.resources, request, again if more else ())
+    placed = of_script(resolved.resources, request, planned if more else ())
     placed = replace(placed, command=" ".join(program) * is_known)
     if resolved.slurm:
         return placed
@@ -92,8 +92,8 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
     )
 
 
-def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -> Starts:
-    """Return what a script starts on the nodes that it asks for; `again` plans it."""
+def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Starts:
+    """Return what a script starts on the nodes that it asks for; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
     is_even = tasks % count == 0
@@ -101,7 +101,7 @@ def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -
     gpus = None if any(amount % count for _, amount in job.gpus or ()) else request.gpus.given
     rows = [(0, count - 1)]
     if each is not None:  # the first and the last node are shown
-        alike = [(1, count - 2)] if count > _SHOWN else [(node, node) for node in range(1, count - 1)]
+        alike = [(1, count - 2)] if count > _MOST_ROWS else [(node, node) for node in range(1, count - 1)]
         rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
     nodes = (
         NodeStarts(
@@ -116,15 +116,15 @@ def of_script(job: ResourceRequest, request: Allocation, again: Sequence[str]) -
         )
         for first, last in rows
     )
-    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(again)))
+    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(planned)))
 
 
 def as_text(starts: Starts) -> str:
-    """Return it in at most six lines, or three for each program."""
+    """Return the layout as text: at most six lines, or three for each program and one more."""
     if starts.programs:
-        rows = [row for program in starts.programs for row in _of_program(program)]
-        return f"{table(rows)}{starts.plan} shows it by a dry run\n"
-    parts = ((row, ", ".join(_parts(row, starts.tasks))) for row in starts.nodes)
+        rows = [row for program in starts.programs for row in _program_rows(program)]
+        return f"{table(rows)}{starts.plan} shows in a dry run what they start\n"
+    parts = ((row, ", ".join(_node_parts(row, starts.tasks))) for row in starts.nodes)
     rows = [(_span("node", row.first, row.last), text) for row, text in parts]
     lines = cut(starts.command, _WIDTH)
     rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
@@ -132,35 +132,34 @@ def as_text(starts: Starts) -> str:
     return table(rows) + (f"{starts.plan} shows what {more}the script starts\n" if starts.plan else "")
 
 
-def _of_program(program: ProgramStarts) -> Iterator[tuple[str, str]]:
-    several = " on each" if program.last > program.first else ""
+def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
+    on_each = " on each" if program.last > program.first else ""
     parts = [_span("node", program.first, program.last), counted(program.tasks, "task")]
-    parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{several}"]
-    parts += [f"{counted(program.cpus, 'CPU')}{several}"] if program.cpus else []
+    parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{on_each}"]
+    parts += [f"{counted(program.cpus, 'CPU')}{on_each}"] if program.cpus else []
     parts += [f"runtime {program.runtime}"] if program.runtime else []
     parts += [f"{program.preset} on each, the command on the first"] if program.preset else []
-    are = "is" if len(program.after) == 1 else "are"
-    parts += [f"once {' and '.join(program.after)} {are} ready"] if program.after else []
+    verb = "is" if len(program.after) == 1 else "are"
+    parts += [f"once {' and '.join(program.after)} {verb} ready"] if program.after else []
     parts += ["the job ends with it"] * program.main
     yield program.name, ", ".join(parts)
     yield from (("", line) for line in cut(program.command, _WIDTH))
 
 
-def _parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
-    several = row.last > row.first
-    each = " on each" if several else ""
+def _node_parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
+    on_each = " on each" if row.last > row.first else ""
     if row.tasks is not None:
-        yield f"{counted(row.tasks, 'task')}{each}"
+        yield f"{counted(row.tasks, 'task')}{on_each}"
     elif tasks is not None:
         yield f"{counted(tasks, 'task')} in all"
     if row.first_rank is not None and row.last_rank is not None:
         yield _span("rank", row.first_rank, row.last_rank)
     if row.shards:
-        yield f"{counted(row.shards, 'shard')} of a GPU{each}"
+        yield f"{counted(row.shards, 'shard')} of a GPU{on_each}"
     elif row.gpus is not None:
-        yield f"{counted(row.gpus, 'GPU') if row.gpus else 'no GPUs'}{each}"
+        yield f"{counted(row.gpus, 'GPU') if row.gpus else 'no GPUs'}{on_each}"
     if row.cpus is not None:
-        yield f"{counted(row.cpus, 'CPU')}{each}"
+        yield f"{counted(row.cpus, 'CPU')}{on_each}"
 
 
 def _span(noun: str, first: int, last: int) -> str:

@@ -68,7 +68,7 @@ def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
 
 def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
     """Return what is asked for, `gpus` of a node, beside what a node of this kind has."""
-    alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
+    alone = job.is_exclusive
     whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
     asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()

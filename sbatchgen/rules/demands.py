@@ -273,7 +273,7 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
 
 
 def _takes_whole_nodes(job: Job) -> bool:
-    return job.resources.options.get("exclusive") in ("", "exclusive")
+    return job.resources.is_exclusive
 
 
 def _memory_limit(job: Job, partition: Partition, node: NodeFacts) -> int:

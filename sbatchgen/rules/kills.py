@@ -32,7 +32,7 @@ _TAKES_VALUE = ("-u", "--signal", "--euid", "--user")
 @RULES.add("SB624", "warning", "pkill that ends more than it should", source="pgrep(1)")
 def _ends_more(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
+    is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
     if is_whole or any(each.exclusive for each in script.partitions.values()) or not script.directive_lines:
         return
     for command in script.named("pkill", "killall"):

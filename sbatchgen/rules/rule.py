@@ -10,7 +10,7 @@ from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
 from sbatchgen.frozen import frozen
 
-J = TypeVar("J")  # what a rule judges: a JobScript, a JudgedJob, or any Job
+J = TypeVar("J")  # what a rule judges: a Job of any kind, a DryRun, or the comments of a script
 
 
 class Applies(Flag):
@@ -18,15 +18,15 @@ class Applies(Flag):
 
     EXAMPLES = auto()  # scripts of documents, in which readers have something to fill in
     PARTS = auto()  # scripts of documents that lack their first line, and perhaps more
-    UNFILLED = auto()  # scripts in which another line is yet to be filled in
+    UNFILLED = auto()  # filled lines of scripts in which another line is yet to be filled in
     PLACEHOLDERS = auto()  # lines that are yet to be filled in
     TEMPLATES = auto()  # scripts that a program fills in
     WRITERS = auto()  # scripts without directives that write a job script
-    PURE_WRITERS = auto()  # those that have no other #SBATCH lines at all
-    RENDERED = auto()  # scripts of sbatchgen's own jobs, which the rules of jobs judge as well
+    PURE_WRITERS = auto()  # those whose #SBATCH lines are all parts of scripts that they write
+    RENDERED = auto()  # scripts that sbatchgen renders: the rules of resolved jobs judge these jobs too
     NOT_WRITERS = EXAMPLES | PARTS | UNFILLED | RENDERED
     USUALLY = NOT_WRITERS | WRITERS
-    AS_TEXT = USUALLY | PURE_WRITERS  # whatever writes the lines, they harm where they are run
+    AS_TEXT = USUALLY | PURE_WRITERS  # the lines do harm wherever they run, whatever writes them
 
 
 class Hit(NamedTuple):
@@ -37,7 +37,7 @@ class Hit(NamedTuple):
     fix: str = ""  # something to type
     severity: Severity | None = None  # if it is not the rule's
     edits: tuple[Edit, ...] = ()  # a fix that changes nothing else in the script
-    pedantic: bool | None = None  # whether it is off by default, if that differs from the rule
+    pedantic: bool | None = None  # whether it is off by default, if that differs from the rule's
     # In a few words, why the job can't run in the partition; "" if it is not about the partition.
     why_not: str = ""
 
@@ -47,7 +47,7 @@ Check = Callable[[J], Iterator[Hit]]
 
 @frozen(eq=False)
 class Rule(Generic[J]):
-    """A rule."""
+    """A mistake that a job can have, and the function that finds it."""
 
     id: str
     severity: Severity
@@ -71,7 +71,7 @@ class Rule(Generic[J]):
 
 
 class Rules(list[Rule[J]]):
-    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[JudgedJob]` jobs, `Rules[Job]` both.
+    """Rules of a module: `Rules[JobScript]` of scripts, `Rules[JudgedJob]` of jobs, `Rules[Job]` of both.
 
     `source` is that of rules which name none.
     """
@@ -100,6 +100,6 @@ class Rules(list[Rule[J]]):
     def again(
         self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
     ) -> Callable[[Check[J]], Check[J]]:
-        """Return a decorator for a rule of others, which judges something else here, as `severity`."""
+        """Return a decorator that makes a function a rule of another module, for what this one judges."""
         rule = next(rule for rule in rules if rule.id == rule_id)
         return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

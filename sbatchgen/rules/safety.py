@@ -145,7 +145,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT)
 def _removes(script: JobScript) -> Iterator[Hit]:
-    is_whole = "exclusive" in script.options or script.resources.gpu_count >= WHOLE_GPUS
+    is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
         flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
         if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):

@@ -115,7 +115,7 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
     features = job.options.get("constraint", "")
     if features and not matches(features, node.features):
         yield f"not --constraint={features}"
-    whole_nodes = demand.partition.exclusive or job.options.get("exclusive") in ("", "exclusive")
+    whole_nodes = demand.partition.exclusive or job.is_exclusive
     if whole_nodes and node.cpus_used:
         yield "used by other jobs"
     yield from _lacks_gres(demand, node, gpus)

@@ -118,6 +118,8 @@ def test_whether_a_trainer_loads_what_it_has_saved(
         ("torch.save(model, Path(os.environ['RUN_DIR']) / 'last.pt')", []),
         ("torch.save(model, f'model-{lr}.pt')", []),
         ("for name in ('a.pt', 'b.pt'):\n    torch.save(model, name)", []),
+        ("name = 'a.pt'\nfor name in names:\n    torch.save(model, name)", []),
+        ("name = 'a.pt'\ndef save(name):\n    torch.save(model, name)", []),
         ("name = 'a.pt'\nname = where()\ntorch.save(model, name)", []),
         ("json.dump(facts, 'facts.json')", []),
         ("import os\nos.chdir(where)\ntorch.save(model, 'model.pt')", []),

@@ -83,6 +83,14 @@ def test_an_exclusive_job_pays_for_the_whole_node(here: Path) -> None:
     assert row(of, "cost").startswith("8 GPU-hours, 128 CPU-hours at the time limit; ")
 
 
+def test_nodes_that_the_jobs_of_a_user_share_are_not_paid_whole(here: Path, command: Command) -> None:
+    here.with_name("job.slurm").write_text(
+        "#!/bin/bash\n#SBATCH --exclusive=user --gpus-per-node=2 --time=1:00:00\ndate\n"
+    )
+    shown = json.loads(command("review", "job.slurm", "--profile", "./here.yaml", "--format", "json").out)
+    assert (shown["request"]["exclusive"], shown["request"]["gpus"]["given"]) == (False, 2)
+
+
 @pytest.mark.parametrize(
     ("said", "gpu_hours", "cpu_hours"),
     [

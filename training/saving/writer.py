@@ -1,4 +1,4 @@
-"""Saving beside the training, which waits for one copy of the state only: a thread writes that to disk."""
+"""Saving while the training goes on: it waits for a copy of its state, and a thread writes that to disk."""
 
 import copy
 import signal
@@ -10,7 +10,7 @@ import torch
 
 
 class Writer:
-    """Runs one job at a time in a thread, after `check`: the file system may be slow."""
+    """Does one piece of work at a time in a thread, after `check`: the file system may be slow."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self.copies = Copies()
@@ -19,30 +19,33 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
-        """Start `work` once the previous job is done; raises what that raised."""
-        if not after:  # else the thread waits for it, and leaves `work` if it fails
+        """Start `work` when the previous work is done; raises the error of that.
+
+        With `after`, the thread waits for it, not the caller, and drops `work` if it failed.
+        """
+        if not after:
             self.wait()
         previous = self._thread
         thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
         # When a data loader's process dies, torch's handler raises wherever this process is at that moment:
         # here it would leave a thread that can't be waited for. So the signal is held back.
-        came: list[int] = []
-        handler = signal.signal(signal.SIGCHLD, lambda number, _: came.append(number))
+        signals: list[int] = []
+        handler = signal.signal(signal.SIGCHLD, lambda number, _: signals.append(number))
         try:
             thread.start()
             self._thread = thread
         finally:
             signal.signal(signal.SIGCHLD, handler)
-            for number in came:
+            for number in signals:
                 signal.raise_signal(number)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is not done."""
+        """Whether work is still being done."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until the job is done; raises what it raised, once."""
+        """Wait until the work is done; raises its error, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -69,7 +72,7 @@ class Copies:
         self._before: list[torch.Tensor] = []  # the last copy's tensors, in order
 
     def take(self, value: Any) -> Any:
-        """A deep copy of dictionaries, lists and tuples, tensors on the CPU; the last copy is lost."""
+        """A deep copy of dictionaries, lists and tuples, tensors on the CPU; it overwrites the last one."""
         made: dict[Any, torch.Tensor] = {}
         copies: dict[int, Any] = {}  # what copy.deepcopy takes in place of an object, by its id
         for tensor in _tensors(value):

@@ -7,13 +7,14 @@ from sbatchgen.extras.rehearsal.cause import cause_of, ends_in_traceback, has_er
 from sbatchgen.extras.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 from sbatchgen.frozen import frozen
 from sbatchgen.job.trainer_source import PAGE
+from sbatchgen.quoting import counted
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import in_bytes, in_seconds
 
 Start = Mapping[str, Any]
 NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
-# Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator can't use.
-_CUBLAS, _CONTEXT, _KEPT = 96 << 20, 750 << 20, 0.16
+# Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator holds unused.
+_CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
 
 
 @frozen()
@@ -27,12 +28,12 @@ class Row:
     fix: str = ""  # how to mend a failure, if that is known
 
 
-class _Rehearsed(TypedDict):
+class _RowsOutput(TypedDict):
     rows: Sequence[Row]
 
 
-class RehearseOutput(_Rehearsed, total=False):
-    """What `rehearse` prints; all but `rows`: on this machine."""
+class RehearseOutput(_RowsOutput, total=False):
+    """What `rehearse` prints; keys beside `rows` only of a rehearsal on this machine."""
 
     unproven: Mapping[str, str]
     seconds: float
@@ -48,9 +49,9 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
     yield from _programs(first)
-    judges = {"limit": _limit, "requeue": _term, "cancel": _term, "end": _end, "memory": _memory}
-    for start, following in zip(rehearsed.starts, [*others, None], strict=True):  # in the order of the judges
-        if _trained(first) or not first["status"] or start["act"] == "memory":
+    judges = {"limit": _limit, "requeue": _sigterm, "cancel": _sigterm, "end": _end, "memory": _memory}
+    for start, following in zip(rehearsed.starts, [*others, None], strict=True):
+        if _train_events(first) or not first["status"] or start["act"] == "memory":
             yield from judges[start["act"]](start, following, rehearsed)
     if rehearsed.limit:
         yield Row("sandbox", "failed", f"it reached its limit of {rehearsed.limit}")
@@ -63,7 +64,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         yield Row("start", "failed", cause.what, cause.fix)
         return
     if not events:
-        fix = "sbatchgen diagnose; of your own trainer set metrics"
+        fix = "sbatchgen diagnose; for your own trainer, set metrics in the job"
         yield Row("start", "failed", "the job reported no steps", fix)
         return
     begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
@@ -91,8 +92,8 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
 
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Whether the training starts, with all of its processes, and makes steps."""
-    resolved, trained = rehearsed.resolved, _trained(start)
+    """Yield whether the training starts, with all of its processes, and makes steps."""
+    resolved, trained = rehearsed.resolved, _train_events(start)
     if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
         yield _failed("start", f"exit status {start['status']}", start, rehearsed)
         return
@@ -103,18 +104,19 @@ def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
     wanted = rehearsed.processes
     begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
     started = begins[0] if begins else None
-    on = f"{wanted} process{'es' * (wanted > 1)} on {resolved.nodes} node{'s' * (resolved.nodes > 1)}"
+    placed = f"{counted(wanted, 'process')} on {counted(resolved.nodes, 'node')}"
     if started is not None and started != wanted:
-        yield Row("start", "failed", f"{started} of {on} train together", "name another --launcher")
+        yield Row("start", "failed", f"{started} of {placed} train together", "name another --launcher")
     elif resolved.is_bundled:
-        yield Row("start", "ok", on)
+        yield Row("start", "ok", placed)
     elif not trained and start["silent_s"] > start["trained_s"] / 2:
-        what = f"{on}; {_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
+        quiet = f"{_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
+        what = f"{placed}; {quiet}"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
-        yield Row("start", "ok", f"{on}; {_name(resolved)} ran for {in_seconds(start['trained_s'])}")
+        yield Row("start", "ok", f"{placed}; {_name(resolved)} ran for {in_seconds(start['trained_s'])}")
     if trained:
-        early = _trained({**start, "events": start["events"][: start["before"]]})
+        early = _train_events({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
@@ -130,7 +132,7 @@ def _name(resolved: ResolvedJob) -> str:
 
 
 def _programs(start: Start) -> Iterator[Row]:
-    """Whether each of several programs has started, was ready, and ended no later than the job."""
+    """Yield whether each of several programs has started, was ready, and ended no later than the job."""
     for program in start.get("programs", ()):
         detail = {
             "starts": "it ran until the job ended it",
@@ -143,7 +145,7 @@ def _programs(start: Start) -> Iterator[Row]:
 
 
 def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Whether it stops and saves before the time limit, and starts again."""
+    """Yield whether the job stops and saves before the time limit, and starts again."""
     resolved = rehearsed.resolved
     if not start["acted"]:
         yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
@@ -160,6 +162,8 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
     elif resolved.resume == "off" or not resolved.max_restarts:
         return
+    elif not following and (start["requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
+        return  # the sandbox reached its limit in the next start: a row of its own says so
     elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", "failed", what)
@@ -173,7 +177,7 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         )
 
 
-def _term(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _sigterm(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
@@ -188,8 +192,8 @@ def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
     took = in_seconds(start["trained_s"])
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
-        quiet = f"; it has printed nothing for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
-        yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it longer: --seconds N")
+        quiet = f"; nothing printed for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
+        yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it more time: --seconds N")
     elif start["status"]:
         yield _failed("end", f"exit status {start['status']}", start, rehearsed)
     elif ends_in_traceback(start["log"]):
@@ -221,15 +225,16 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
 
 
 def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
-    """Bytes of tensors, with the workspaces that cuDNN tries, and on the card with CUDA and the allocator.
+    """Return bytes of tensors, of these with the workspaces that cuDNN tries, and of all on the card.
 
     From 15 trainings on one H200 (torch 2.11, cuDNN 9.19): three workspaces of cuBLAS, of 32 MiB on that GPU,
-    explain what the tensors lack; cuDNN took up to twice as much in its first steps, if there was room; the
-    allocator kept 8 to 16 % of what it had reserved in most, and CUDA's context took 750 MiB.
+    are the difference of computed and measured tensors; cuDNN took up to twice as much in its first steps, if
+    there was room; the allocator kept 8 to 16 % of what it had reserved in most, and CUDA's context took
+    750 MiB.
     """
     tensors = int(needs["peak_bytes"]) + _CUBLAS
     workspace = 2 * tensors if needs.get("tries_kernels") else tensors
-    return tensors, workspace, int(tensors / (1 - _KEPT)) + _CONTEXT
+    return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT
 
 
 def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
@@ -240,24 +245,24 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
         detail = f"{how}; still running {took} later"
         if what == "time limit" and start["took_s"] < start["lead"]:
             return Row(what, "unknown", detail, f"wait longer: --seconds {start['lead']}")
-        return Row(what, "failed", f"{detail}, and killed", f"stop the trainer then: {PAGE}")
+        return Row(what, "failed", f"{detail}, and killed", f"let the trainer stop at the signal: {PAGE}")
     if saves:
         return Row(what, "ok", f"{how}; saved {_progress(saves[-1])} and ended in {took}")
     if (start["saved"] or 0) >= acted:
         return Row(what, "ok", f"{how}; saved {start['checkpoint']} and ended in {took}")
     if start["status"] and has_error(start["log"]):
         return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
-    since = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
+    why = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
     fix = f"ignore SIGTERM, and save when the stop file is there: {PAGE}"
-    return Row(what, "lost", f"{how}; ended in {took}, but {since}", fix)
+    return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
 
 
 def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
-    """A start that ended itself, and why; unknown if it only lacks a GPU that this machine does not have."""
+    """Return the row of a start that ended by itself, with the cause; "unknown" if only a GPU was missing."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
-        fix = f"{elsewhere}; or let it train on CPUs if it finds none"
+        fix = f"{elsewhere}; or let the trainer use CPUs if it finds no GPU"
         return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
     return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
 
@@ -282,12 +287,12 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
     return Row(what, "ok", f"{how}it continues from {unit} {begins[0]}")
 
 
-def _trained(start: Start) -> list[dict[str, Any]]:
+def _train_events(start: Start) -> list[dict[str, Any]]:
     return [event for event in start["events"] if event.get("event") == "train"]
 
 
 def _progress(event: Mapping[str, Any]) -> str:
-    """How far a training was: its step, or else its epoch, if the trainer prints one."""
+    """How far a training got: its step, or else its epoch, if the trainer prints one."""
     units = (unit for unit in ("step", "epoch") if event.get(unit) is not None)
     return next((f"{unit} {event[unit]}" for unit in units), "a step")
 
