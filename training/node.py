@@ -41,9 +41,9 @@ MEMLOCK = 64 << 20  # bytes: RDMA registers more
 BUSY, WATCH_S = 0.1, 0.5  # of a CPU: a left-over process that takes less does no harm; for so long at least
 SIZE, PERIOD = 4096, 16  # of matrices, and of their pattern
 SLOWED = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
+# Not remapped_row_pending: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
 BROKEN = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
-    "remapped_rows/remapped_row_pending": "its memory waits for a reset of the GPU",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",
     "ecc_errors/volatile/sram_threshold_exceeded": "its SRAM has too many errors",
 }
@@ -183,7 +183,7 @@ def check_gpu(gpu: int) -> None:
             facts["uuid"] = str(getattr(properties, "uuid", ""))
             facts["integrated"] = bool(getattr(properties, "is_integrated", False))  # memory of the CPUs
             facts["free"], facts["total"] = torch.cuda.mem_get_info(gpu)
-            facts["wrong"] = wrong_products(torch, f"cuda:{gpu}")
+            facts["wrong"] = wrong_products(torch, f"cuda:{gpu}") or bad_pages(properties)
         except RuntimeError as error:
             facts["wrong"] = f"can't compute: {str(error).splitlines()[0][:200]}"
     print(json.dumps(facts), flush=True)
@@ -211,6 +211,18 @@ def wrong_products(torch: Any, device: str) -> str:
             if wrong:
                 return f"computes wrong: {wrong} of {SIZE * SIZE} numbers of a {precision} product"
     return ""
+
+
+def bad_pages(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> str:
+    """Say how many bad pages of an AMD GPU's memory its driver can't leave out, or "".
+
+    The file has a line for each bad page, as `0x00000001 : 0x00001000 : R`, which ends with F for such a page
+    (the kernel's documentation, AMDGPU RAS sysfs gpu_vram_bad_pages Interface).
+    """
+    place = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+    path = devices / "{:04x}:{:02x}:{:02x}.0".format(*place) / "ras/gpu_vram_bad_pages"
+    count = sum(line.endswith(": F") for line in read_word(path).splitlines())
+    return f"bad pages of its memory can't be left out: {count}" if count else ""
 
 
 def read_smi(findings: Findings) -> list[ET.Element]:

@@ -14,6 +14,14 @@ from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, Site, site_on
 
 TWO_EACH = ("--profile", "./cpus.yaml", "--nproc-per-node", "2")
+HANGS = """
+import os, threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if (os.environ["SLURMD_NODENAME"], os.environ["LOCAL_RANK"]) == ("n2", "1"):
+    threading.Event().wait()
+dist.all_reduce(torch.ones(1))
+print("the ranks have met")
+"""
 EXPEDITES = "SlurmctldParameters=enable_expedited_requeue"
 
 
@@ -72,6 +80,21 @@ def test_a_job_that_only_checks(site: Site) -> None:
     done = site.sbatchgen("preflight", *TWO_EACH, "--nodes", "3", "--yes", check=True)
     assert site.cluster.wait(int(done.stdout))["JobState"] == "COMPLETED"
     assert "Preflight of 3 nodes" in site.log("preflight")
+
+
+def test_a_job_that_a_node_hangs_twice_starts_again_without_it(site: Site) -> None:
+    site.cluster.put("work/hangs.py", HANGS)
+    shape = ("ddp", *TWO_EACH, "--nodes", "2", "--exclude", "n4", "--trainer", "hangs.py")
+    asked = ("--job-name", "hangs", "--hang", "requeue", "--resume", "auto", "--env", "HANG_AFTER=4")
+    job = site.sbatchgen("submit", *shape, *asked, "--yes", check=True).stdout
+    record = site.cluster.wait(int(job), timeout=300)
+    log = site.log("hangs")
+    assert (record["JobState"], record["NodeList"], record["Restarts"]) == ("COMPLETED", "n[1,3]", "2"), log
+    assert record["ExcNodeList"] == "n4,n2"
+    says = "3 of 4 ranks wait in all_reduce (hangs.py:6); rank 3 on n2 is in hangs.py:5 for "
+    assert log.count(f"hang: {says}") == 2
+    assert log.count("Requeueing without n4,n2\n") == 1
+    assert log.count("the ranks have met\n") == 4
 
 
 def test_an_expedited_job_starts_again_at_once(later_root: Path) -> None:

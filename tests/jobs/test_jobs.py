@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -89,6 +90,29 @@ def test_ddp_trains_on_two_nodes(
 
 def test_the_launchers_agree(trained: dict[str, list[tuple[int, float, float]]]) -> None:
     assert trained["torchrun"] == trained["srun"] == trained["spawn"]
+
+
+@pytest.mark.proof
+@on_one_release
+@pytest.mark.skipif(
+    not Path(sys.prefix, "bin", "ft_launcher").exists(),
+    reason="left out: ft_launcher: needs `pip install nvidia-resiliency-ext`",
+)
+def test_ft_launcher_trains_on_two_nodes(site: Site) -> None:
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "ft_launcher")
+    job = site.submit("ft", *shape)
+    record = site.cluster.wait(job, timeout=300)
+    log = site.log("ft")
+    assert record["JobState"] == "COMPLETED", log
+    ranks = re.findall(r"rank (\d+) of 4 on (n\d), local rank (\d+)", log)
+    assert sorted((rank, local) for rank, _, local in ranks) == [
+        ("0", "0"),
+        ("1", "1"),
+        ("2", "0"),
+        ("3", "1"),
+    ]
+    assert len({node for _, node, _ in ranks}) == 2
+    assert [int(epoch) for epoch, *_ in EPOCH.findall(log)] == [1, 2]
 
 
 @on_one_release

@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -218,6 +220,37 @@ def test_a_bad_gpu_is_named_with_the_line_to_type(started: Started, kind: str, p
     host = os.uname().nodename
     assert line.startswith(f"error: preflight: {host}: {part}: {says}")
     assert line.endswith(f"; fix: --exclude={host}")
+
+
+@pytest.mark.parametrize(
+    ("said", "faults"),
+    [
+        ("<remapped_rows><remapped_row_pending>Yes</remapped_row_pending></remapped_rows>", []),
+        ("<gpu_recovery_action>None</gpu_recovery_action>", []),
+        ("<gpu_recovery_action>Reset</gpu_recovery_action>", ["the driver asks for a reset"]),
+        ("<gpu_recovery_action>Reboot</gpu_recovery_action>", ["the driver asks for a reboot"]),
+        (
+            "<retired_pages><pending_retirement>Yes</pending_retirement></retired_pages>",
+            ["its memory waits for a reset of the GPU"],
+        ),
+    ],
+)
+def test_a_gpu_is_bad_if_its_driver_asks_for_a_reset_before_new_work(said: str, faults: list[str]) -> None:
+    gpu = ET.fromstring(f"<gpu>{said}</gpu>")  # noqa: S314 - from this test
+    assert [*node.smi_faults(gpu, shared=False)] == faults
+
+
+def test_an_amd_gpu_is_bad_if_its_driver_can_not_leave_bad_pages_out(tmp_path: Path) -> None:
+    gpu = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
+    assert node.bad_pages(gpu, tmp_path) == ""  # of NVIDIA, or without RAS
+    path = tmp_path / "0000:c1:00.0/ras/gpu_vram_bad_pages"
+    path.parent.mkdir(parents=True)
+    left_out = "0x00000001 : 0x00001000 : R\n0x00000002 : 0x00001000 : P\n"
+    path.write_text(left_out)
+    assert node.bad_pages(gpu, tmp_path) == ""
+    path.write_text(f"{left_out}0x00000003 : 0x00001000 : F\n")
+    assert node.bad_pages(gpu, tmp_path) == "bad pages of its memory can't be left out: 1"
+    assert node.bad_pages(SimpleNamespace(), tmp_path) == ""  # an old torch does not say where it is
 
 
 def test_a_gpu_that_is_shared_may_be_in_use(started: Started) -> None:
