@@ -44,7 +44,8 @@ class ToolOption:
         first, *rest = body.followed(self.word).pieces
         name = _NAME.match(first.text)
         text = first.text[name.end() :] if name else ""
-        return replace(self.word, pieces=(*([first._replace(text=text)] if text else []), *rest))
+        pieces = (*([first._replace(text=text)] if text else []), *rest)
+        return Word(pieces, self.word.at, self.word.end, self.word.source)
 
 
 @frozen(kw_only=True)
@@ -67,9 +68,13 @@ class Tool:
             values.setdefault(option.name, []).append(option.value)
         return {name: given if len(given) > 1 else given[0] for name, given in values.items()}
 
+    @cached_property
+    def _last(self) -> dict[str, ToolOption]:
+        return {option.name: option for option in self.given}
+
     def option(self, name: str) -> ToolOption | None:
         """The last use of an option, which is the one that counts."""
-        return next((option for option in reversed(self.given) if option.name == name), None)
+        return self._last.get(name)
 
     def text_of(self, option: ToolOption) -> str:
         """The value of an option; expansions that can't be followed stay as they are written."""

@@ -152,6 +152,8 @@ _ASSIGNMENTS = re.compile(
     + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
     re.MULTILINE,
 )
+# A line with what may be several, which most scripts lack.
+_SEVERAL = re.compile(rb"""\n[^\n='")}]*[='")}].*[ \t]\w+\+?=""")
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
 # Escaped blanks and backslashes, which the grammar can leave out; in $'\\' it takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
@@ -165,7 +167,7 @@ _TESTED = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
 def _prepared(text: str) -> bytes:
     """The text as the grammar reads it right: a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
-    data = _ASSIGNMENTS.sub(_parted, data)
+    data = _ASSIGNMENTS.sub(_parted, data) if _SEVERAL.search(b"\n" + data) else data
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     data = _TESTED.sub(rb"$( (\1 )\2", data)
     data = _ended_once(data) if b"<<" in data else data

@@ -164,7 +164,7 @@ class Command(Placed):
         """The assignments before its name."""
         return tuple(each for each in self.assignments if each.prefix)
 
-    @property
+    @cached_property
     def assignments(self) -> tuple[Assignment, ...]:
         """The assignments before its name, and assignments by export, declare and the like."""
         # most commands have none: their parts need not be read
@@ -199,7 +199,7 @@ class Command(Placed):
         """The values of the words after the first; "" for one that only the running bash knows."""
         return [each.value or "" for each in self.words[1:]]
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its first word without the folder."""
         return self.path.rpartition("/")[2]

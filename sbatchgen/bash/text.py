@@ -29,7 +29,7 @@ class ShellText:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        return [0, *(match.end() for match in re.finditer("\n", self.text))]
+        return [0, *map(re.Match.end, re.finditer("\n", self.text))]
 
     def position(self, at: int) -> tuple[int, int]:
         """Return the line and the column of an offset, from 1, in the script that holds this text."""

@@ -164,7 +164,8 @@ def _declared(command: Command) -> Iterator[Assignment]:
     if command.name == "export" and ("f" in flags or "n" in flags):
         return
     for assignment in command.assignments:
-        yield assignment if assignment.prefix else replace(assignment, exported=exported)
+        is_as_said = assignment.prefix or assignment.exported == exported
+        yield assignment if is_as_said else replace(assignment, exported=exported)
     for word in command.words[1:] if exported else ():
         if _NAME.fullmatch(word.text):
             name = _unknown(word.text, command.name, command.context, word)

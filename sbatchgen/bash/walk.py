@@ -99,7 +99,7 @@ class _Walker:
             if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
                 context = context._replace(subshell=True)
             rest = self.cut(node) if kind == "command" else None
-            inner = self.note(node, place._replace(context=context))
+            inner = self.note(node, _Place(place.parent, context, place.pipe, place.stage))
         changes = _CHANGES.get(kind)
         inner_context = inner.context._replace(**changes) if changes else inner.context
         inner = _Place(kind, inner_context, inner.pipe, inner.stage)

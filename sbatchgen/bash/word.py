@@ -51,9 +51,8 @@ class Word(Placed):
         if len(self.pieces) == 1:  # as most words
             piece = self.pieces[0]
             return piece.text if piece.kind in LITERAL else None
-        if all(piece.kind in LITERAL for piece in self.pieces):
-            return "".join(piece.text for piece in self.pieces)
-        return None
+        is_literal = LITERAL.issuperset([piece.kind for piece in self.pieces])
+        return "".join([piece.text for piece in self.pieces]) if is_literal else None
 
     @property
     def variables(self) -> tuple[str, ...]:

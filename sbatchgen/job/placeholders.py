@@ -1,14 +1,14 @@
 """What a program or a person has yet to put into a script: one judgement that all rules share."""
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from sbatchgen.sbatch.getopt import Option, Stop
 from sbatchgen.sbatch.option_table import value_kinds
 from sbatchgen.sbatch.values import RefusedError, check_value
 
-_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a directive without one has nothing that a program fills in
-_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!]|<<<|^\.")
+_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a line without one has nothing that a program fills in
+_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # of the whole text: most have none
 # What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks of
 # public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
 # string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
@@ -37,12 +37,13 @@ _FILLER = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MUL
 _MANY_VARIABLES = 3  # of a program; a person who believes that sbatch expands variables writes one or two
 
 
-def of_program(lines: Sequence[str], directives: Container[int]) -> dict[int, re.Match[str]]:
+def of_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
     """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
     matches: dict[int, re.Match[str]] = {}
-    for number, text in enumerate(lines, start=1):
-        marks, wanted = (_MARKS, _IN_DIRECTIVE) if number in directives else (_MARKS_IN_BODY, _IN_BODY)
-        if marks.search(text) and "--mail-user" not in text and (match := wanted.search(text)):
+    lines = text.split("\n")
+    for number in range(1, len(lines) + 1) if _MARKS_IN_BODY.search(text) else sorted(directives):
+        line, wanted = lines[number - 1], _IN_DIRECTIVE if number in directives else _IN_BODY
+        if _MARKS.search(line) and "--mail-user" not in line and (match := wanted.search(line)):
             matches[number] = match  # an address is for a person to fill in
     return matches
 

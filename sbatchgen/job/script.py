@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # What does not depend on the release of Slurm.
-_OF_BASH = ("lines", "body", "commands", "_by_name")
+_OF_BASH = ("lines", "body", "commands", "_by_name", "plugins")
 _SIZES_WORDS = """
 nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
 gpus-per-task gres nodelist mem mem-per-cpu
@@ -89,7 +89,7 @@ class JobScript(Job):
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
-        return placeholders.of_program(self.lines, self.directive_lines)
+        return placeholders.of_program(self.text, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
@@ -124,9 +124,10 @@ class JobScript(Job):
     @cached_property
     def refused_unfilled(self) -> bool:
         """Whether sbatch refuses it for what a person has yet to fill in."""
+        if not (refused := self.unfilled and self.sbatch.refusal):
+            return False
         lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
-        refused = self.unfilled and self.sbatch.refusal
-        return bool(refused) and replace(self, text="\n".join(lines)).sbatch.refusal != refused
+        return replace(self, text="\n".join(lines)).sbatch.refusal != refused
 
     @cached_property
     def is_for_program(self) -> bool:
@@ -257,7 +258,9 @@ class JobScript(Job):
 
     def named(self, *names: str) -> list[Command]:
         """The commands of these names, in the order of the text."""
-        commands = [command for name in names for command in self._by_name.get(name, ())]
+        commands: list[Command] = []
+        for name in names:
+            commands += self._by_name.get(name, ())
         if len(names) > 1 and len(commands) > 1:
             commands.sort(key=lambda command: (command.line, command.column))
         return commands

@@ -132,17 +132,18 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
         return findings
     refusing = {finding.rule for finding in findings if finding.severity == "error"}
-    first = sorted(about, key=lambda rule: rule.id not in refusing)
+    wanted = sorted(about, key=lambda rule: rule.id not in refusing)
     newest: dict[int, str] = {}  # the release up to which a line is taken
     for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
         older = script.read_by(release)
-        for rule in first:
+        for rule in wanted:
             lines -= _error_lines(_findings(older, [rule], {}))
             if not lines:  # mostly by the rules that refuse them now
                 break
         newest |= dict.fromkeys(lines, release)
         if not lines:
             break
+        wanted = [rule for rule in about if rule.id in refusing]  # which came between the two releases
     dated = []
     for finding in findings:
         release = newest.get(finding.place.line, "")

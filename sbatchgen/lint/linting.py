@@ -220,7 +220,8 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
         others = [*others, *_of_plan(source, task.settings, task.plans)]
     findings = findings_of(source, task.settings, others)
     lines = source.text.split("\n") if findings else []
-    shown = {source.line + number: " " * source.indent(number) + line for number, line in enumerate(lines)}
+    numbers = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
+    shown = {source.line + number: " " * source.indent(number) + lines[number] for number in numbers}
     for finding in findings:
         if marks_secret(finding.rule) and finding.place.line in shown:
             line, start = shown[finding.place.line], finding.place.column - 1

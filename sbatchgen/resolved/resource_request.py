@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import cached_property
 
 from sbatchgen.finding import Place
 from sbatchgen.keys import record
@@ -57,14 +58,14 @@ class ResourceRequest:
         """
         return self.options.get("exclusive") in ("", "exclusive")
 
-    @property
+    @cached_property
     def partitions(self) -> tuple[str, ...]:
         """The partitions that the job may run in; without --partition, the cluster's default."""
         asked = self.options.get("partition") or self.default_partition or ""
         named = tuple(name for name in asked.split(",") if name)
         return named or ((self.default_partition,) if self.default_partition else ())
 
-    @property
+    @cached_property
     def nodes(self) -> int:
         """The fewest nodes."""
         if self.nodes_min is not None:
@@ -87,7 +88,7 @@ class ResourceRequest:
             return self.ntasks_per_node
         return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
 
-    @property
+    @cached_property
     def gpus_on_node(self) -> Amounts:
         """GPUs of a node, by type; of the busiest one if Slurm distributes them."""
         from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
@@ -120,7 +121,7 @@ class ResourceRequest:
         asked += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
         return next((name for name in asked if name in self.options), "")
 
-    @property
+    @cached_property
     def gpu_count(self) -> int:
         """GPUs of a node, of all types."""
         return sum(count for _, count in self.gpus_on_node)

@@ -260,9 +260,9 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
 def _old_names(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
         new = _OLD.get(use.name)
-        line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
         if new is None or use.name in script.assigned:
             continue
+        line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
         start = line.find(use.name, use.column - 1) + 1
         at = (use.line, start, start + len(use.name))
         edits = (Edit(*at, new),) if start else ()

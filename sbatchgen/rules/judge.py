@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -34,14 +33,13 @@ def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
     return tuple(rule for name in modules for rule in import_module(f"sbatchgen.rules.{name}").RULES)
 
 
-def findings(rule: Rule[Any], job: Job | DryRun) -> Iterator[Finding]:
+def findings(rule: Rule[Any], job: Job | DryRun) -> list[Finding]:
     """What a rule finds in a job, with the severity that the cluster's policies give it."""
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
-    if policy == "off":
-        return
-    for hit in rule.check(job):
-        finding = rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at)
-        yield finding._replace(severity=policy, pedantic=False) if policy else finding
+    if policy == "off" or not (hits := list(rule.check(job))):
+        return []
+    found = [rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at) for hit in hits]
+    return [each._replace(severity=policy, pedantic=False) for each in found] if policy else found
 
 
 def check_trainer(job: TrainerJob) -> list[Finding]:

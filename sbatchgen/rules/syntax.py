@@ -21,7 +21,7 @@ SECONDS_MAX = 10.0
 BYTES_MAX = 1 << 20
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_COMMENT = re.compile(r"#(?<!\S#).*")  # the # first, which is looked for fast
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)

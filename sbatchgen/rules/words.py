@@ -61,7 +61,7 @@ def _value_from_next_line(script: JobScript) -> Iterator[Hit]:
 def _short_equals(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         text = use.word.text
-        if re.match(r"-\w=", text) and use.value_word is use.word and (use.value or "").startswith("="):
+        if text[2:3] == "=" and use.value_word is use.word and (use.value or "").startswith("="):
             name, value = use.spec.name, (use.value or "")[1:]
             what = f"sbatch reads {text} as --{name} with the value '{use.value}'"
             word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)

@@ -63,7 +63,6 @@ def counting(before: Option | None, use: Option, slurm: str) -> Option:
 
 def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False) -> Iterator[Option | Stop]:
     """Yield the options in these words, and a Stop where getopt stops; `on`: read on after that word."""
-    shorts = {spec.short: spec for spec in table.values() if spec.short}
     at = 0
     while at < len(words):
         word = words[at]
@@ -76,7 +75,7 @@ def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False)
         elif word.text.startswith("--"):
             items = [_long(word, following, table)]
         else:
-            items = [*_cluster(word, following, shorts)]
+            items = [*_cluster(word, following, table)]
         yield from items
         for last in items[-1:]:
             if isinstance(last, Stop) and not on:
@@ -101,10 +100,10 @@ def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Op
     return _option(spec, word, following, value if equals else None, lacking)
 
 
-def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -> Iterator[Option | Stop]:
+def _cluster(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Iterator[Option | Stop]:
     """Yield the options of a word like -HO or -n4."""
     for end, letter in enumerate(word.text[1:], start=2):
-        spec = shorts.get(letter)
+        spec = next((spec for spec in table.values() if spec.short == letter), None)
         if spec is None:
             yield Stop(word=word, complaint=f"invalid option -- '{letter}'")
             return

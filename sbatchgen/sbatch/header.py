@@ -22,6 +22,7 @@ _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*
 # Before 24.05 `\ ` ended a word; later it is a space in it.
 _WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((False, ""), (True, r"|\\ "))}
 _PIECES = re.compile(rf"{_PIECE}|\\ ")
+_QUOTING = re.compile(r"""["'\\#]""")
 _ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
@@ -154,6 +155,8 @@ def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) ->
 
 
 def _unquoted(word: str) -> str:
+    if not _QUOTING.search(word):
+        return word
     pieces = (match[0] for match in _PIECES.finditer(word))
     return "".join(_ESCAPE.sub(r"\1", piece[1:-1] if piece[0] in "'\"" else piece) for piece in pieces)
 

@@ -54,6 +54,7 @@ def value_kinds() -> dict[str, str]:
     return {name: kind for name, _, _, kind in _rows(NEWEST) if kind != "."}
 
 
+@cache
 def line_of(release: str) -> str:
     """Return the release line, 22.05 of 22.05.8; raises ValueError for one that is not in RELEASES."""
     line = ".".join(release.split(".")[:2])

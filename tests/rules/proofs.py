@@ -60,6 +60,7 @@ while [[ $name != worker && -z $ended && SECONDS -lt last ]]; do
     if [[ -n $stops && -e stop ]]; then ended=' on stop'; fi
     if [[ -n $together && $(grep -c '|start|' "${0%/*}/record") -ge 2 ]]; then break; fi
 done
+[[ $ended != " on USR1" ]] || sleep "$saves"
 event=end note "$@"
 [[ $ended != " on USR1" ]] || sleep 3 # Slurm signals one process after the other: the shell around it may be the last
 exit $status
@@ -86,6 +87,7 @@ class Proof:
             have started.
         status: The exit status of the programs, or of one rank alone, which then ends at once.
         seconds: How long a program runs in the bad script, and in the others.
+        saves: How many seconds it goes on after USR1.
         warned: Whether Slurm sends USR1 once a program runs, to those that --signal names.
         files: Files in the folder of submission.
     """
@@ -103,6 +105,7 @@ class Proof:
     status: int = 0
     failing_rank: str = ""
     seconds: tuple[int, int] = (0, 0)
+    saves: int = 0
     warned: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,6 +114,7 @@ _ONE_EACH = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 _HEAD = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 _TRAP = "trap 'touch stop' USR1\n"
 _LOOP = "while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
+_EIGHT = "srun --overlap --ntasks=8 model"
 _AWAITED = f"srun python train.py &\n{_LOOP}"
 
 _TASKS = (
@@ -180,6 +184,21 @@ _TASKS = (
         files={"names.txt": "a\nb\nc\n"},
     ),
     Proof(rule="SB328", bad="samtools 8", mended="samtools 1", fix=(("srun", "srun --ntasks=1"),)),
+    Proof(
+        rule="SB328",
+        bad="python 4 rm 4",
+        mended="python 4 rm 1",
+        examples=(3, 4),
+        fix=(("srun bash -c 'rm -rf out; ", "rm -rf out\nsrun bash -c '"),),
+        first="ln -s program ../bin/rm",
+    ),
+    Proof(
+        rule="SB353",
+        bad="nothing; FAILED 1",
+        mended="model 4+4",
+        fix=(("srun --ntasks-per-node=1 bash -c 'srun --overlap --ntasks=8 model'", _EIGHT),),
+        others=(("--gpus-per-node=4", "--exclusive"), ("./all_reduce_perf -b 8", "model")),
+    ),
     Proof(
         rule="SB331",
         bad="nothing; FAILED 1",
@@ -490,6 +509,16 @@ _ENDS = (
         seconds=(5, LONG_S),
         status=3,
         failing_rank="0",
+    ),
+    Proof(
+        rule="SB626",
+        bad="python 0; FAILED 138",
+        mended="python on USR1 1",
+        examples=(1, 0),
+        fix=(('wait "$pid"', "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"),),
+        seconds=(LONG_S, LONG_S),
+        saves=8,
+        warned=True,
     ),
     Proof(
         rule="SB346",

@@ -118,6 +118,7 @@ def prepared(cluster: Cluster, number: int, proof: Proof, kind: str, text: str, 
         "status": proof.status,
         "failing_rank": proof.failing_rank,
         "seconds": proof.seconds[not is_bad],
+        "saves": proof.saves,
         "stops": "" if is_bad else "yes",
         "together": "yes" if proof.at_once and not is_bad else "",
     }
