@@ -30,14 +30,16 @@ REPOSITORY = Path(__file__).parents[1]
 SLOW_FIXTURES = {"controller_factory", "later_root", "real_slurm", "slurm_root", "trained"}
 LATER = "26.05"
 DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that the longest begin
-# Long trainings, rehearsals, containers, tutorials and what runs in a browser; all that needs another Slurm is a proof too.
+# Long trainings, rehearsals, containers, tutorials, hostile users, what the tests' own cluster and the rules say beside
+# Slurm, and what runs in a browser; all that needs another Slurm is a proof too.
 PROOFS = frozenset(
     f"tests/{file}"
     for file in """
-    docs/test_first_hour.py docs/test_own.py plan/test_memory.py plan/test_rehearsal.py plan/test_truth.py
-    jobs/test_apptainer.py jobs/test_chains.py jobs/test_containers.py jobs/test_engines.py jobs/test_survival.py
-    jobs/test_tutorials.py page/test_identity.py page/test_walks.py training/test_exact.py training/test_moments.py
-    training/test_seen.py training/test_starts.py
+    cluster/test_cluster.py discover/test_matrix.py docs/test_first_hour.py docs/test_own.py plan/test_memory.py
+    plan/test_rehearsal.py plan/test_truth.py jobs/test_apptainer.py jobs/test_chains.py jobs/test_containers.py
+    jobs/test_engines.py jobs/test_own_trainer.py jobs/test_survival.py jobs/test_tutorials.py page/test_identity.py
+    page/test_walks.py rules/test_proofs.py training/test_exact.py training/test_moments.py training/test_seen.py
+    training/test_starts.py trust/test_battery.py trust/test_ways.py
     """.split()
 )
 # Left out by make test-fast: folders and files whose tests train, and those that take long with no Slurm.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -59,6 +60,45 @@ def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/bash\nsrun hostname\n")
     assert not loaded("lint", str(script)) & {"jinja2", "yaml", "rich"}
+
+
+WALK = """
+import sys
+entered, imports = set(), 0
+
+def enter(frame, event, argument):
+    global imports
+    if event in ("call", "return") and frame.f_code.co_name == "<module>":
+        imports += 1 if event == "call" else -1
+    elif event == "call" and not imports and frame.f_code.co_flags & 1:  # CO_OPTIMIZED: a function, no class
+        entered.add(frame.f_globals.get("__name__", ""))
+
+from sbatchgen.cli import main
+imports = 0
+sys.setprofile(enter)
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+sys.setprofile(None)
+print(*(name for name in entered if name.startswith("sbatchgen.")), file=sys.stderr, sep="\\n")
+"""
+
+
+def test_a_submission_enters_few_rooms_and_modules(tmp_path: Path) -> None:
+    """A module is entered if one of its functions is called for the job, not as modules are loaded."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 4711\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "USER": "me"}
+    done = subprocess.run(
+        [sys.executable, "-c", WALK, "submit", "ddp", "--profile", "msu", "--yes", "--run-dir", "runs/x"],
+        env=env, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    modules = {line for line in done.stderr.splitlines() if re.fullmatch(r"sbatchgen(\.\w+)+", line)}
+    rooms = {module.split(".")[1] for module in modules}
+    assert "slurm" in rooms
+    assert len(rooms) <= 24, sorted(rooms)
+    assert len(modules) <= 120, sorted(modules)
 
 
 @functools.cache

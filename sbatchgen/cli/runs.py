@@ -408,12 +408,12 @@ def cancel(names: tuple[str, ...], *, task: str, yes: bool) -> None:
 def _with_task(state: RunState, job: str, task: str) -> str:
     """Return the id of a job, or of a task of it; "" without such a task, which scancel ignores silently."""
     from sbatchgen.runs import record
-    from sbatchgen.runs.points import numbers
+    from sbatchgen.runs.record import point_numbers
 
     submission = record.read_record(state.run.folder, job) if task.isdecimal() else None
     if not task or not submission:
         return f"{job}_{task}" if task else job
-    known = len(task) < 9 and int(task) in numbers(submission, submission.array)
+    known = len(task) < 9 and int(task) in point_numbers(submission, submission.array)
     return f"{job}_{int(task) - submission.first}" if known else ""
 
 

@@ -21,7 +21,6 @@ from sbatchgen.cli.output import (
     show_brief,
     show_review,
 )
-from sbatchgen.cli.runs import find_point, follow_run, open_index
 from sbatchgen.errors import CommandLineError
 from sbatchgen.quoting import visible
 
@@ -123,6 +122,14 @@ def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
     return tuple(named)
 
 
+def _find_all(runs: Sequence[str]) -> None:
+    """Raise CommandLineError if one of these runs is not known."""
+    from sbatchgen.cli.runs import find_point, open_index
+
+    for name in runs:
+        find_point(open_index(), name)
+
+
 def submit_reviewed(
     *submissions: Submission,
     yes: bool,
@@ -134,12 +141,12 @@ def submit_reviewed(
 ) -> None:
     """Show the reviews of submissions, ask once, and submit them in this order."""
     from sbatchgen.review.screen import in_short
-    from sbatchgen.submit import local, sbatch
+    from sbatchgen.submit import sbatch
 
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
-    for name in after if dry_run else ():
-        find_point(open_index(), name)
+    if dry_run and after:
+        _find_all(after)
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes:  # else they are not read
         from sbatchgen.submit.reviewed import with_digest
@@ -150,6 +157,8 @@ def submit_reviewed(
     index = sbatch.open_index(os.environ, note)
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
+        from sbatchgen.submit import local
+
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     began = time.time()
     for number, submission in enumerate(submissions):
@@ -160,6 +169,8 @@ def submit_reviewed(
                 _report_all([each.about.name for each in submissions], number)
             raise
     if follow and index:
+        from sbatchgen.cli.runs import follow_run
+
         sys.exit(follow_run(index, done.record.run, since=min(began, done.record.submitted)))
 
 
@@ -238,6 +249,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """Return the dependency of a job that waits until the trainings of runs are complete."""
+    from sbatchgen.cli.runs import find_point
     from sbatchgen.runs.status import run_states
     from sbatchgen.submit.submission import completion
 

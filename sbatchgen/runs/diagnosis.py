@@ -29,10 +29,10 @@ from sbatchgen.runs.failure import (
 from sbatchgen.runs.index import LOST, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.overview import headline
-from sbatchgen.runs.points import FAILED, numbers
+from sbatchgen.runs.points import FAILED
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Record, read_record, records
+from sbatchgen.runs.record import Record, point_numbers, read_record, records
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local
 from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.slurm.accounting import accounting
@@ -156,7 +156,7 @@ def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
         for record in reversed(records(state.run.folder)):
-            if record.job in jobs and int(task) in numbers(record, record.array):
+            if record.job in jobs and int(task) in point_numbers(record, record.array):
                 return jobs[record.job], record
     return state.last, read_record(state.run.folder, state.last.id) if state.last else None
 

@@ -20,7 +20,6 @@ from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word
 from sbatchgen.runs import record as records
-from sbatchgen.runs.job_log import find_logs
 from sbatchgen.runs.record import Record
 
 BUSY_S = 1.0  # how long to wait for another command, to write what can be seen again
@@ -155,6 +154,8 @@ class Index:
 
     def _with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the newest first."""
+        from sbatchgen.runs.job_log import find_logs  # no submission has logs yet
+
         for run in sorted(self._runs.values(), key=lambda run: run.created, reverse=True):
             for record in reversed(records.records(run.folder)):
                 theirs = [run.folder / f"job-{record.job}.slurm", Path(record.script)]

@@ -11,8 +11,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.quoting import first_names
 from sbatchgen.resolved.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import MOST_TASKS, Record
-from sbatchgen.sbatch.array import indices
+from sbatchgen.runs.record import Record, point_numbers
 from sbatchgen.slurm.queue import SlurmJob
 
 POINTS = "points.csv"  # of the run folder
@@ -99,10 +98,10 @@ def sweep_state(
         number: row
         for row in rows
         if str(row.job) in by_job and not row.state.ended
-        for number in numbers(by_job[str(row.job)], row.task)
+        for number in point_numbers(by_job[str(row.job)], row.task)
     }
     most = len(sweep.points)
-    submitted = {number for record in records for number in numbers(record, record.array, most)}
+    submitted = {number for record in records for number in point_numbers(record, record.array, most)}
     points = []
     for number, values in enumerate(sweep.points):
         folder = run_dir / str(number)
@@ -113,13 +112,6 @@ def sweep_state(
         progress = read_progress(folder, records, str(number))
         points.append(Point(number, values, state, says, row, progress))
     return SweepState(sweep.names, tuple(points))
-
-
-def numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
-    """Yield the points, below `most`, of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
-    for several in indices(array) or ():
-        end = min(several.stop, most - record.first)
-        yield from (record.first + index for index in range(several.start, end, several.step))
 
 
 def _ended(folder: Path) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -210,3 +210,10 @@ def _typed(value: Any, kind: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(kind)
     return value
+
+
+def point_numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
+    """Yield the points, below `most`, of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
+    for several in indices(array) or ():
+        end = min(several.stop, most - record.first)
+        yield from (record.first + index for index in range(several.start, end, several.step))

@@ -108,7 +108,7 @@ def point_state(state: RunState, point: str) -> RunState:
     if about is None:
         raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
     known = record.records(folder)
-    submitted = {each.job for each in known if about.number in points.numbers(each, each.array)}
+    submitted = {each.job for each in known if about.number in record.point_numbers(each, each.array)}
     jobs = [job._replace(state="", ended=True, says="") for job in state.jobs if job.id in submitted]
     if jobs and about.row:
         jobs[-1] = _of_rows(jobs[-1], [about.row], folder)

@@ -20,7 +20,6 @@ from sbatchgen.frozen import frozen
 from sbatchgen.review.review import Review
 from sbatchgen.runs import record
 from sbatchgen.runs.index import LOST
-from sbatchgen.runs.points import numbers
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.snapshot import Snapshot
 from sbatchgen.sbatch.array import indices
@@ -88,7 +87,11 @@ def completion(run: RunState, point: str = "") -> str:
     from sbatchgen.runs.status import is_local  # the page has none of its modules
 
     if point:
-        known = [each for each in record.records(run.run.folder) if int(point) in numbers(each, each.array)]
+        known = [
+            each
+            for each in record.records(run.run.folder)
+            if int(point) in record.point_numbers(each, each.array)
+        ]
         return f"afterok:{known[-1].job}_{int(point) - known[-1].first}" if known else ""
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
     jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given its id to another job

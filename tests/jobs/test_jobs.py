@@ -30,9 +30,8 @@ LAUNCHERS = ("torchrun", "srun", "spawn")
 def jobs(site: Site, slurm_release: str) -> dict[str, int]:
     """Those that only have to be waited for, by name: submitted together, so that they run side by side."""
     two = ("ddp", "--nodes", "2", "--gpus-per-node", "2")
-    model = () if slurm_release == LATER else ("--", "--model", "convnet")
     ids = {
-        f"ddp-{launcher}": site.submit(f"ddp-{launcher}", *two, "--launcher", launcher, *model)
+        f"ddp-{launcher}": site.submit(f"ddp-{launcher}", *two, "--launcher", launcher)
         for launcher in LAUNCHERS
     }
     for name, flags in MODES.items():

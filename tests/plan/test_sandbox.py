@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,16 @@ HOGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("hog", HOGS)
+# In a place each, by turns. Files of the folder lie elsewhere without layers, and shared memory is asked of each user's /proc.
+IN = {
+    "files of the folder": [*PLACES],
+    "memory that processes share": ["user", "root"],
+    "memory of a device": ["user", "root"],
+}
+HOGGED = [(hog, place) for hog, turn in zip(HOGS, cycle(PLACES)) for place in IN.get(hog, [turn])]
+
+
+@pytest.mark.parametrize(("hog", "place"), HOGGED, indirect=["place"])
 def test_memory_ends_at_its_limit(folder: Path, place: Place, hog: str) -> None:
     limits = {"memory": 256 << 20, "seconds": 120.0, "cpu": 60.0, "idle": 20.0}
     done = boxed(HOGS[hog], folder, place, limits).ended
@@ -194,20 +204,20 @@ def test_memory_that_processes_share_counts_once(folder: Path, place: Place) -> 
     assert (done.limit, done.files["out"]) == ("", "done\n")
 
 
+MANY = ("perl -e 'for (1 .. 11) { fork } sleep 1000'", "for n in {1..600}; do sleep 1000 & done; wait")
+
+
 @pytest.mark.parametrize(
-    ("attack", "limit"),
+    ("attack", "limit", "place"),
     [
-        ("while :; do :; done", "time"),
-        ("sleep 1000", "time"),
-        ("trap '' TERM INT HUP; (trap '' TERM; sleep 1000) & wait", "time"),
-        ("setsid sleep 1000 & disown; sleep 1000", "time"),
-        ("for n in {1..4}; do (while :; do :; done) & done; wait", "time"),
-        (
-            "perl -e 'for (1 .. 11) { fork } sleep 1000'",
-            "processes",
-        ),  # 2048; root's have no limit of the kernel's
-        ("for n in {1..600}; do sleep 1000 & done; wait", "processes"),
+        ("while :; do :; done", "time", "user"),
+        ("sleep 1000", "time", "root"),
+        ("trap '' TERM INT HUP; (trap '' TERM; sleep 1000) & wait", "time", "user without layers"),
+        ("setsid sleep 1000 & disown; sleep 1000", "time", "root without layers"),
+        ("for n in {1..4}; do (while :; do :; done) & done; wait", "time", "root"),
+        *product(MANY, ["processes"], ["user", "root"]),  # of root's processes the kernel has no limit
     ],
+    indirect=["place"],
 )
 def test_it_ends_at_its_limits(folder: Path, place: Place, attack: str, limit: str) -> None:
     limits = {"cpu": 0.4, "seconds": 20.0, "idle": 1.0}
@@ -225,6 +235,8 @@ def test_what_is_left_in_the_background_ends_too(folder: Path, place: Place) -> 
     assert (done.status, done.limit, done.files["out"]) == (0, "", "done\n")
 
 
+# Where the report lies is the same with layers and without.
+@pytest.mark.parametrize("place", ["user", "root"], indirect=True)
 @pytest.mark.parametrize(
     "attack",
     [

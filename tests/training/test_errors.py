@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .forks import QUICKLY
 from .trainers import ROOT, SPAWN_2, TORCHRUN_2, Trainers, status
 
 # Errors before the processes meet.
@@ -85,16 +86,19 @@ ERRORS = [
     *("detect", "device", "user", "folder", "exit", "model"),
     *("sample", "step", "memory", "gpu", "loss", "validation"),
 ]
+# Alone, each rank makes each error; a launcher, which may end the other rank, meets each error once, in both by turns.
+CASES = [(wrong, "srun", rank) for wrong in ERRORS for rank in (0, 1)]
+CASES += [(wrong, "spawn", number % 2) for number, wrong in enumerate(ERRORS)]
+CASES += [(wrong, "torchrun", (number + 1) % 2) for number, wrong in enumerate(ERRORS)]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("launcher", ["srun", "spawn", "torchrun"])
-@pytest.mark.parametrize("wrong", ERRORS)
+@pytest.mark.parametrize(("wrong", "launcher", "rank"), CASES)
 def test_an_error_of_one_rank(
     trainers: Trainers, tmp_path: Path, wrong: str, launcher: str, rank: int
 ) -> None:
     (tmp_path / "errors_own.py").write_text(textwrap.dedent(OWN))
-    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(EARLY))
+    started = (QUICKLY / "sitecustomize.py").read_text()
+    (tmp_path / "sitecustomize.py").write_text(f"{started}\n{textwrap.dedent(EARLY)}")
     env = {"PYTHONPATH": str(tmp_path), "WRONG": f"{rank}:{wrong}", "ROOT": str(ROOT)}
     flags = (*FLAGS, "--dist-timeout", "9", "--sync-every", "1", "--epochs", "1")
     run_dir = tmp_path / "run"

@@ -379,3 +379,10 @@ def test_other_epochs_under_a_cosine_are_allowed_and_said(here: Here, tmp_path: 
 
     assert ended.code == 0, ended.err
     assert "the cosine schedule changes from here on" in ended.out
+
+
+def test_the_trainers_of_these_tests_load_no_compiler(trainers: Trainers, tmp_path: Path) -> None:
+    """With another torch, one more module may ask for it, and each of a thousand starts takes three times as long."""
+    code = "import sys; from training.command import main; sys.exit(main(sys.argv[1:]) or 'sympy' in sys.modules)"
+    ended = trainers.run(tmp_path, "--epochs", "1", launcher=("-c", code))
+    assert ended.code == 0, ended.err

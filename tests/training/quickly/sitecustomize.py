@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from operator import eq
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "torch._meta_registrations": {},  # shapes without values
     "torch.compiler": {"is_compiling": lambda: False, "disable": disable},
     "torch._native": {},
+    "torch.fx.experimental.symbolic_shapes": {
+        "expect_true": bool,
+        "sym_eq": eq,
+    },  # of torch.autograd.backward
     "torch._dynamo": {
         "disable": disable,
         "graph_break": nothing,
