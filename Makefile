@@ -1,7 +1,7 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types, words and tests; jobs on a real Slurm where root and the packages are there
 # make proofs what make test leaves out: long trainings, a browser, and jobs on a second Slurm
-# make everything   test and proofs in one run, as .ci/run has them
+# make test CHOSEN=  test and proofs in one run, as .ci/run has them
 # make test-fast  format, lint and what a change of the command breaks first, without Slurm and torch: two minutes
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make page-tests   the tests of `sbatchgen page`: Node.js with npm, and Chromium
@@ -25,7 +25,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test everything tests proofs test-fast test-oldest check lint types words compiled clean sid page-packages page-tests modules old-python changelog release
+.PHONY: smoke-gpu demo docs test tests proofs test-fast test-oldest check lint types words compiled clean sid page-packages page-tests modules old-python changelog release
 
 # Test files are shared out among so many processes, the longest first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own. `make test PYTEST_ADDOPTS=--update-durations` measures them again.
@@ -113,9 +113,9 @@ page-tests: page-packages $(VENV)/.test
 old-python:
 	bash tests/training/old_python.sh build/python3.9
 
-# mypy takes a minute of one core, beside tests of which many wait.
+# mypy takes a minute of one core, beside tests of which many wait. With `CHOSEN=`, proofs are in the same run.
 test: CHOSEN = -m 'not proof'
-test everything: $(VENV)/.test
+test: $(VENV)/.test
 	$(MAKE) --jobs --output-sync lint words compiled
 	$(MAKE) --jobs types tests CHOSEN="$(CHOSEN)"
 
