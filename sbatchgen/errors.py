@@ -104,7 +104,7 @@ def of_file(error: OSError) -> Problem | None:
 
 
 def near_file(name: str) -> str:
-    """Return a fix that names the file whose name is most like that of a missing file; "" if none is."""
+    """Return a fix that names the file whose name is most like that of a missing file, or ""."""
     folder, slash, last = name.rpartition("/")
     try:
         near = nearest(last, os.listdir(folder + slash or "."))  # noqa: PTH208 - see above
@@ -121,7 +121,7 @@ def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the known word that is most like a word; "" if none has this likeness, from 0 to 1."""
+    """Return the known word that is most like a word, if it is so like it, from 0 to 1; or ""."""
     return _nearest(word, tuple(known), likeness)
 
 

@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
 
 BY_DEFAULT = Origin(Level.DEFAULT, "default")
-BY_PARTITION = Origin(Level.DEFAULT, "mode and partition")  # GPUs that nobody gave a number
+BY_PARTITION = Origin(Level.DEFAULT, "mode and partition")  # GPUs without a number from a user
 
 
 class Layer(NamedTuple):

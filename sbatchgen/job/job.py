@@ -135,7 +135,7 @@ class JudgedJob(Job):
         return self.resolved.resources
 
     def written(self, option: str) -> str:
-        """The value as it was written, not as Slurm gets it; "" for a value that nobody wrote."""
+        """The value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
         name = option.replace("-", "_")
         was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
         return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""

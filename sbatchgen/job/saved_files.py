@@ -40,7 +40,7 @@ def called(node: ast.Call) -> str:
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the values of the names that are bound once, by an assignment."""
-    bound, values = Counter[str](), {}
+    bound, values = Counter[str](), dict[str, ast.expr]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound[node.id] += 1

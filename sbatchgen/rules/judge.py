@@ -38,8 +38,8 @@ def findings(rule: Rule[Any], job: Job | DryRun) -> list[Finding]:
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off" or not (hits := list(rule.check(job))):
         return []
-    found = [rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at) for hit in hits]
-    return [each._replace(severity=policy, pedantic=False) for each in found] if policy else found
+    judged = [rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at) for hit in hits]
+    return [each._replace(severity=policy, pedantic=False) for each in judged] if policy else judged
 
 
 def check_trainer(job: TrainerJob) -> list[Finding]:

@@ -87,7 +87,7 @@ class Proof:
             have started.
         status: The exit status of the programs, or of one rank alone, which then ends at once.
         seconds: How long a program runs in the bad script, and in the others.
-        saves: How many seconds it goes on after USR1.
+        saves: How many seconds it continues after USR1.
         warned: Whether Slurm sends USR1 once a program runs, to those that --signal names.
         files: Files in the folder of submission.
     """

@@ -96,9 +96,9 @@ def test_a_log_that_appears_while_the_logs_are_looked_up_is_shown_whole(
     find = job_log.newest_logs
 
     def newest_logs(record: Record, task: str = "") -> list[Path]:
-        found = find(record, task)
+        newest = find(record, task)
         (tmp_path / "err").write_bytes(b"of stderr\n")
-        return found
+        return newest
 
     monkeypatch.setattr(job_log, "records", lambda _: [run])
     monkeypatch.setattr(job_log, "newest_logs", newest_logs)

@@ -1,4 +1,4 @@
-"""Saving while the training goes on: it waits for a copy of its state, and a thread writes that to disk."""
+"""Saving while the training continues: it waits for a copy of its state, and a thread writes that to disk."""
 
 import copy
 import signal
