@@ -37,11 +37,12 @@ _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
 WHOLE_GPUS = 8  # of a job that has its node alone, most likely
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
-    r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
+    r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_](?:here|name|id))?(?!\w)"
+    r"|(?:--account[= ]|-A ?)[\w-]*(?-i:XXX)[\w-]*",
     re.IGNORECASE,
 )
 _COMMENT = re.compile(r"(?:^|(?<=\s))#")
-_UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
+_UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
 
 
 @RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.AS_TEXT)
