@@ -43,7 +43,7 @@ PROOFS = frozenset(
     """.split()
 )
 # Left out by make test-fast: folders and files whose tests train, and those that take long with no Slurm.
-TORCH = ("docs/test_own.py", "jobs/", "plan/test_memory.py", "test_benchmark.py", "training/")
+TORCH = ("docs/test_own.py", "jobs/", "plan/test_memory", "test_benchmark.py", "training/")
 SLOW = ("adopt/test_long.py", "page/", "plan/test_healthy.py", "plan/test_sandbox.py", "trust/")
 HOMES = itertools.count()
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"

@@ -31,7 +31,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from training.config import Config, parse
 from training.data.datasets import Data, load_data
@@ -48,6 +48,7 @@ from training.run.loop import Tally, stand_in, train_step
 from training.run.session import Session
 
 BLOCK = 512
+ATTEND = nn.functional.scaled_dot_product_attention
 CPU = torch.device("cpu")  # torch for CPUs computes no gradients of fake tensors on GPUs
 
 
@@ -121,7 +122,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 takes tensors without contents for tensors of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
-    with mode, Counter() as counter, alike, patch.object(nn.functional, "dropout", dropout):
+    with mode, Counter() as counter, alike, patch.multiple(nn.functional, **as_on_gpus(config)):
         session = session_of(config, processes, data, model)
         train_mode(session.trained)
         tally = Tally(session)
@@ -131,6 +132,8 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
             train_step(session, batches, [count] * config.accumulate, tally, step=number)
     held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
     of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
+    if isinstance(data.train, InMemory) and data.train.images_NCHW.dtype == torch.uint8:
+        of_data += session.images_at_once * data.train.images_NCHW[0].nbytes  # the batch before its norm
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return {
         "peak_bytes": counter.peak + of_data,
@@ -176,6 +179,28 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: boo
     """What GPUs do for torch.nn.functional.dropout: keep a byte for each value, where CPUs keep a number."""
     del inplace
     return torch.native_dropout(x, p, train=True)[0] if training and p else x
+
+
+def attend(query: torch.Tensor, *others: Any, **how: Any) -> torch.Tensor:
+    """In float32 the result is laid out as (B, L, heads, D), and by the other kernels as the query is."""
+    # so torch's MultiheadAttention copies it. Source: _scaled_dot_product_efficient_attention and its
+    # neighbours in torch/_meta_registrations.py
+    attended = ATTEND(query, *others, **how)
+    copied = attended.dtype == torch.float32
+    return attended.transpose(1, 2).contiguous().transpose(1, 2) if copied else attended
+
+
+def in_float32(function: Any) -> Any:
+    """The function as autocast of GPUs calls it; that of CPUs leaves these inputs as they are."""
+    return lambda *given, **how: function(*tree_map_only(torch.Tensor, torch.Tensor.float, given), **how)
+
+
+def as_on_gpus(config: Config) -> dict[str, Any]:
+    """The functions of torch.nn.functional that keep other tensors on GPUs, as they do there."""
+    # aten/src/ATen/autocast_mode.h has the lists
+    upcast = ("layer_norm", "group_norm", "softmax") if config.precision != "fp32" else ()
+    others = {name: in_float32(getattr(nn.functional, name)) for name in upcast}
+    return {"dropout": dropout, "scaled_dot_product_attention": attend, **others}
 
 
 def main(argv: list[str]) -> int:
