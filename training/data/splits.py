@@ -38,7 +38,9 @@ class Norm:
         mean_C11, std_C11 = torch.tensor((self.mean, self.std), device=device).view(2, -1, 1, 1)
 
         def normalise(x_BCHW: torch.Tensor) -> torch.Tensor:
-            return (x_BCHW.float() / 255 - mean_C11) / std_C11 if x_BCHW.dtype == torch.uint8 else x_BCHW
+            if x_BCHW.dtype != torch.uint8:
+                return x_BCHW
+            return x_BCHW.float().div_(255).sub_(mean_C11).div_(std_C11)
 
         return normalise
 
