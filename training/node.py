@@ -85,7 +85,8 @@ def main(argv: list[str]) -> int:
 def check_node(asked: argparse.Namespace) -> None:
     """Check the node, and print what was found."""
     node, findings = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), Findings()
-    before, since = {pid: cpu_s(pid) for pid in pids()}, time.monotonic()
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    before, since = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
     listener = listen(findings)
     here = [address() or node, listener.getsockname()[1]]
     say({"node": node, "at": here, "time": time.time()})
@@ -423,11 +424,6 @@ def left_over(before: Mapping[int, float], least: float) -> Iterator[tuple[int, 
                 jobs = [line[13:] for line in environ if line.startswith(b"SLURM_JOB_ID=")]
                 if jobs and jobs[0] != job:
                     yield pid, jobs[0].decode(), read_word(Path(f"/proc/{pid}/comm"))
-
-
-def pids() -> list[int]:
-    """Return the processes that are seen here."""
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
 def cpu_s(pid: int) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 from training.errors import FolderError
 from training.files import SMALL, open_regular, parse, read_small
+from training.processes.stacks import read
 
 LOCK = "lock.json"
 BEAT_S = 10.0
@@ -170,12 +171,8 @@ def _is_alive(holder: Holder) -> bool:
 
 def _born(pid: Any) -> int | None:
     """When a process of this machine started, in clock ticks since boot; None if it has ended."""
-    try:
-        text = Path(f"/proc/{pid:d}/stat").read_text(encoding="ascii", errors="replace")
-        fields = text.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, TypeError, ValueError, IndexError):
-        return None
+    fields = read(pid, "stat").rpartition(")")[2].split() if isinstance(pid, int) else []
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 def _name(holder: Holder) -> str:
