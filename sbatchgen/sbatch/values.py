@@ -24,7 +24,7 @@ _SIGNALS = frozenset(_SIGNAL_NAMES.split())
 _COUNT = re.compile(r"\s*\+?([0-9]+)")
 _NEGATIVE = re.compile("-[0-9]+")
 _DAYS = re.compile("[0-9]+-")
-_SIZES = re.compile("[0-9,:-]*[0-9]+[,:][0-9,:-]*")
+_SIZES = re.compile("[0-9,:-]*[0-9][,:][0-9,:-]*")
 _NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
 _PATTERNS = {
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
