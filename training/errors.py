@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 
 DONE = 0
 FAILED = 1
@@ -11,7 +12,7 @@ NOT_FINITE = 3
 HANGS = 68  # a rank hung, and the job was set to end in that case
 BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is not fit, and the training has not begun
 PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved; it can be started again
-LESS_MEMORY = "--accumulate 2, a smaller batch or --activation-checkpointing; a smaller --eval-batch"
+LESS_MEMORY = "--accumulate 2, a smaller batch or --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() lists the GPUs of the present one"
 UNUSED_WEIGHTS = "--find-unused-parameters, or set requires_grad of these weights to False"
 OTHER_LAYER = "another layer, or no --deterministic"
@@ -63,7 +64,8 @@ def explain(error: Exception, where: str) -> UserError | None:
     matched = next((known for known in KNOWN if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None
-    return UserError(f"{matched[1]} ({one_line(error)})", at=where, fix=matched[2])
+    text = " ".join(traceback.format_exception_only(error)[-1].split())  # with the module of its class
+    return UserError(f"{matched[1]} ({text})", at=where, fix=matched[2])
 
 
 def complain(line: str) -> None:

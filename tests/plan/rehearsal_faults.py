@@ -86,6 +86,6 @@ FAULTS = (
     Fault("a folder of checkpoints for each start", '"kept.json")', '"kept-" + os.environ.get("SLURM_RESTART_COUNT", "0"))', "restart", "failed", "begins again at step 1"),
     Fault("SIGTERM ends it", "signal.SIG_IGN", "signal.SIG_DFL", "requeue", "lost", "ended in"),
     Fault("a failure at the end", "    time.sleep(0.1)", "    time.sleep(0.1); step == 50 and sys.exit(3)", "end", "failed", "status 3"),
-    Fault("it hangs at the end", "    time.sleep(0.1)", "    time.sleep(0.1 if step < 50 else 99)", "end", "unknown", "at step 49; it has printed nothing for"),
+    Fault("it hangs at the end", "    time.sleep(0.1)", "    time.sleep(0.1 if step < 50 else 99)", "end", "unknown", "at step 49; nothing printed for"),
 )  # fmt: skip
 NEVER_END = ("it hangs at the end", "the stop is ignored")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from .forks import QUICKLY
 from .states import equal, weights
 from .trainers import (
     ALONE,
@@ -379,6 +382,23 @@ def test_other_epochs_under_a_cosine_are_allowed_and_said(here: Here, tmp_path: 
 
     assert ended.code == 0, ended.err
     assert "the cosine schedule changes from here on" in ended.out
+
+
+LATE = """
+import sys
+import torch.distributions, torch.nested
+sys.modules.pop("sitecustomize", None)
+sys.path.insert(0, sys.argv[1])
+import sitecustomize
+import torch.fx.experimental.symbolic_shapes as shapes
+assert isinstance(shapes.__spec__.loader, sitecustomize.NoCompiler)
+torch.zeros_like(torch.nn.Linear(2, 2).to("meta").weight)  # asks for more of it
+"""
+
+
+def test_what_was_loaded_before_the_stand_ins_stays() -> None:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", LATE, str(QUICKLY)], env=clean, check=True)
 
 
 def test_the_trainers_of_these_tests_load_no_compiler(trainers: Trainers, tmp_path: Path) -> None:

@@ -166,9 +166,13 @@ def real(module: str) -> Callable[[str], Any]:
     return get
 
 
+def _loader(name: str) -> Any:
+    return getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+
+
 def restore() -> None:
     """Load the real modules, in an order that their imports of each other allow."""
-    names = [name for name in ASKED if name in sys.modules]
+    names = [name for name in ASKED if isinstance(_loader(name), NoCompiler)]  # others were loaded before
     ASKED.clear()
     for name in names:
         del sys.modules[name]
