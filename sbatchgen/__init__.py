@@ -4,4 +4,4 @@ One direction: input is read (`inputs`), decided (`resolved`), checked (`rules`)
 reviewed (`review`) and submitted (`submit`). Only `cli` prints and reads the environment.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (83f84cfae4f2): sbatchgen render cpu
+# sbatchgen 0.3.0 (83f84cfae4f2): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (d6ea7335c47a): sbatchgen render dataparallel
+# sbatchgen 0.3.0 (d6ea7335c47a): sbatchgen render dataparallel
 #SBATCH --job-name=dataparallel
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (afeaca1d8745): sbatchgen render ddp
+# sbatchgen 0.3.0 (afeaca1d8745): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (fa2d24a90912): sbatchgen render ddp
+# sbatchgen 0.3.0 (fa2d24a90912): sbatchgen render ddp
 
 die() { echo "error: $*" >&2; exit 1; }
 

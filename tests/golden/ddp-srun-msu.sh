@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (98dbc7ffc861): sbatchgen render ddp
+# sbatchgen 0.3.0 (98dbc7ffc861): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

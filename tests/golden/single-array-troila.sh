@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (cc54cc1db40a): sbatchgen render single
+# sbatchgen 0.3.0 (cc54cc1db40a): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append

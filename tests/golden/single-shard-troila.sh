@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.2.0 (d6e16429fe6d): sbatchgen render single
+# sbatchgen 0.3.0 (d6e16429fe6d): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
