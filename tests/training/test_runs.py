@@ -398,7 +398,7 @@ torch.zeros_like(torch.nn.Linear(2, 2).to("meta").weight)  # asks for more of it
 
 def test_what_was_loaded_before_the_stand_ins_stays() -> None:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([sys.executable, "-c", LATE, str(QUICKLY)], env=clean, check=True)
+    assert subprocess.run([sys.executable, "-c", LATE, str(QUICKLY)], env=clean, check=False).returncode == 0
 
 
 def test_the_trainers_of_these_tests_load_no_compiler(trainers: Trainers, tmp_path: Path) -> None:
