@@ -47,7 +47,7 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 # ft_launcher without the pynvml that it names, of which torch warns at each start, and where there is one for the machine.
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)' '$(TORCHVISION)'
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps defusedxml nvidia-resiliency-ext
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps defusedxml nvidia-resiliency-ext==0.4.1
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.documented.examples import Example, examples
 from benchmarks.documented.facts import KINDS, Item, items
 from benchmarks.documented.jobs import Job, job_of, profile_of, rendered, with_rest, with_start
-from benchmarks.documented.starts import differences, starts
+from benchmarks.documented.starts import Start, differences, starts
+from sbatchgen.inputs.profile import Profile
 
 GOAL, GOAL_OF_STARTS = 0.975, 0.9
 
@@ -101,8 +102,10 @@ def compared(example: Example, folder: Path, scripts: Path | None) -> Count:
         for suffix, script in (("documented", example.script), ("rendered", plain), ("job", whole)):
             (scripts / f"{example.file_name}.{suffix}.sh").write_text(script.text)
     by_job = Counter(item for item in missing if item not in gone)
-    others = unlike(example, job, folder)
-    alone = unlike(example, job_of(example), folder, alone=True)
+    cluster = profile_of(example)
+    documented = starts(example.script, cluster, folder)
+    others = unlike(documented, job, cluster, folder)
+    alone = unlike(documented, job_of(example), cluster, folder, alone=True)
     for what, number in Counter(others).items():
         print(f"  {example.place.profile}: {example.file_name}: {what} ({number} times)")
     ran = others is not None
@@ -110,13 +113,13 @@ def compared(example: Example, folder: Path, scripts: Path | None) -> Count:
     return Count(1, len(wanted), by_profile, ran, others == [], alone == [], by_job, Counter(gone))
 
 
-def unlike(example: Example, job: Job, folder: Path, *, alone: bool = False) -> list[str] | None:
+def unlike(
+    documented: list[Start] | None, job: Job, cluster: Profile, folder: Path, *, alone: bool = False
+) -> list[str] | None:
     """Return in what the starts of an example and of its job differ; None if a dry run shows none.
 
     Alone, the job brings no variable and no mount of the example.
     """
-    cluster = profile_of(example)
-    documented = starts(example.script, cluster, folder)
     first = starts(rendered(job, folder), cluster, folder)
     if not documented or not first:
         return None

@@ -235,7 +235,7 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, limit = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
         here = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
-        if limit and here and min(here) > limit and _takes_whole_nodes(job):
+        if limit and here and min(here) > limit and job.resources.is_exclusive:
             what = f"partition '{name}' gives jobs at most {limit} of {min(here)} CPUs of a node (Max"
             what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
             yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
@@ -272,10 +272,6 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
 
 
-def _takes_whole_nodes(job: Job) -> bool:
-    return job.resources.is_exclusive
-
-
 def _memory_limit(job: Job, partition: Partition, node: NodeFacts) -> int:
     """Return the most MiB that a job can have on a node of a kind; 0 if that is not known."""
     largest = node.mem_largest or node.mem_per_node
@@ -287,7 +283,7 @@ def _memory(job: Job, asked: ResourceRequest, partition: Partition, node: NodeFa
     """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
     shared_out = job.profile.limits.memory_consumable is not False
     cpus, gpus = asked.cpus_on_node, asked.gpu_count
-    whole = _takes_whole_nodes(job) or job.profile.limits.select_type == "linear"
+    whole = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
     if whole and shared_out:  # all that a node has is the job's
         cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
     if asked.mem is not None:

@@ -205,9 +205,8 @@ def _options_work(job: Job) -> Iterator[Hit]:
         what += f"asks for {resources.nodes}: it waits in vain, 5 minutes or as long as the option says"
         fitting = -(-resources.nodes // (limits.switch_nodes or 1))
         yield Hit("switches", what, f"remove it, or set --switches={fitting}")
-    alone = resources.is_exclusive
     for name, partition in job.partitions.items():
-        if partition.oversubscribed and alone:
+        if partition.oversubscribed and resources.is_exclusive:
             what = f"other jobs run on the nodes too: partition '{name}' ignores --exclusive (OverSubscribe)"
             yield Hit("exclusive", what, "use another partition, or remove --exclusive")
         if partition.exclusive and "oversubscribe" in resources:

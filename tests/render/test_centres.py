@@ -17,7 +17,7 @@ import pytest
 from benchmarks.centres import lost, unlike
 from benchmarks.documented.examples import Example, Place
 from benchmarks.documented.facts import items
-from benchmarks.documented.jobs import job_of, rendered
+from benchmarks.documented.jobs import job_of, profile_of, rendered
 from benchmarks.documented.starts import differences, starts
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Partition, Profile
@@ -135,7 +135,9 @@ def test_a_rendered_script_says_what_the_centre_documents(name: str, folder: Pat
 @pytest.mark.parametrize("name", sorted({*CENTRES} - {"frontier", "iris", "jureca", "leuven"}))
 def test_a_rendered_script_starts_what_the_centre_documents(name: str, folder: Path) -> None:
     documented = example(name)
-    assert unlike(documented, job_of(documented), folder) == []
+    cluster = profile_of(documented)
+    starting = starts(documented.script, cluster, folder)
+    assert unlike(starting, job_of(documented), cluster, folder) == []
 
 
 LAUNCH = """#!/bin/bash
