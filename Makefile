@@ -60,7 +60,7 @@ $(BIN_OLDEST)/python:
 	$(PYTHON_OLDEST) -m venv $(VENV_OLDEST)
 
 $(VENV_OLDEST)/.test: pyproject.toml Makefile | $(BIN_OLDEST)/python
-	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]' pytest tensorboard $(TORCH_OLDEST)
+	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]' pytest pytest-xdist tensorboard $(TORCH_OLDEST)
 	@touch $@
 
 demo: $(VENV)/.demo
@@ -139,7 +139,7 @@ release: $(VENV)/.test
 	$(if $(VERSION),git tag v$(VERSION))
 
 test-oldest: $(VENV_OLDEST)/.test
-	$(BIN_OLDEST)/python -m pytest tests/training tests/plan/test_memory.py
+	$(BIN_OLDEST)/python -m pytest --numprocesses auto --dist loadfile tests/training tests/plan/test_memory.py
 
 clean:
 	rm -rf $(VENV) $(VENV_OLDEST) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
