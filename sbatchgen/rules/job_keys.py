@@ -1,4 +1,4 @@
-"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB055, and SB126.
+"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB056, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -271,6 +271,26 @@ def _expedite(job: JudgedJob) -> Iterator[Hit]:
         what = "Slurm holds an expedited job that ends with a status above 0: the next of the chain never "
         what += "starts"
         yield Hit(at, what, "write requeue: false, or remove the chain")
+
+
+@RULES.add("SB056", "warning", "a hang after which the job can't do what was asked for")
+def _after_a_hang(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("hang")
+    if resolved.hang not in ("stop", "requeue"):
+        return
+    if resolved.env.get("HANG_AFTER") == "off":
+        yield Hit(
+            job.at("env.HANG_AFTER"), "HANG_AFTER is off: nobody looks for hangs", "remove it, or remove hang"
+        )
+    elif resolved.launcher == "ft_launcher":
+        what = "ft_launcher has heartbeats of its own: sbatchgen does not look for hangs of its ranks"
+        yield Hit(at, what, "remove hang, or use launcher torchrun")
+    elif resolved.hang == "requeue" and not resolved.slurm:
+        yield Hit(at, "without Slurm a hang ends the job: nothing starts it again", "write hang: stop")
+    elif resolved.hang == "requeue" and not resolved.restartable:
+        what = "a hang ends the job: it has no restarts"
+        how = "set max_restarts to 1 or more" if resolved.stoppable else "set resume: auto"
+        yield Hit(at, what, f"{how}, or write hang: stop")
 
 
 @RULES.add("SB027", "error", "a malformed option")
