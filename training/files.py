@@ -18,6 +18,7 @@ from training.errors import FolderError
 SMALL = 1 << 20  # bytes that are read at most of a status, lock or stop file
 OTHER = "another --run-dir"
 CHECKPOINTS = "checkpoints"  # the folder in the run folder
+LOCK = "lock.json"  # touched all the time, also while the training stands still
 BEST, EPOCH_NAME = "best.pt", "checkpoint_epoch_{}.pt"
 STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from training.files import LOCK
 from training.processes import hang, stacks
 from training.processes.stacks import Look, place
 
@@ -219,6 +220,9 @@ class Pauses:
                 log.write("a line\n")
         self.now += seconds
 
+    def tick(self) -> None:
+        """What else is done every 15 seconds."""
+
     def pause(self, where: str, seconds: float, *, still: bool) -> float:
         """Rank 2 is in a function for so long, and the others wait; after how many seconds it is named, or 0."""
         self._ranks = [*({**each, "in": "train.py step"} for each in WAIT)]
@@ -227,6 +231,7 @@ class Pauses:
         self._end = began + seconds
         while self.now < self._end:
             self._sleep(15)
+            self.tick()
             self._watcher._lead()
             named = named or (len(self.said) > alarms) * (self.now - began)
         return named
@@ -253,6 +258,16 @@ def test_steps_saves_and_validations_have_limits_of_their_own(
 
 def test_the_first_step_may_take_twice_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 240 <= Pauses(tmp_path, monkeypatch).pause("train.py step", 999, still=True) < 300
+
+
+def test_signs_of_life_of_the_run_lock_are_none_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled trainer touches its lock all the time, in a thread."""
+    pauses, lock = Pauses(tmp_path, monkeypatch), tmp_path / LOCK
+    lock.touch()
+    monkeypatch.setattr(pauses, "tick", lambda: os.utime(lock, (pauses.now, pauses.now)))
+    assert 240 <= pauses.pause("train.py step", 999, still=True) < 300
 
 
 def test_a_rank_in_a_lock_is_named_beside_a_collective(job: Job) -> None:

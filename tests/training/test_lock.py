@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from training.errors import FolderError
+from training.files import LOCK
 from training.saving import lock
-from training.saving.lock import LOCK, RunLock
+from training.saving.lock import RunLock
 
 from .trainers import Here, Trainers, events, finish, status, wait_for
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import HANGS, complain
-from training.files import CHECKPOINTS, read_small, replace
+from training.files import CHECKPOINTS, LOCK, read_small, replace
 from training.hook.sitecustomize import register
 from training.processes import stacks
 from training.processes.jobscript import AGAIN_FILE, ask_again, leave_status
@@ -122,7 +122,7 @@ class Watcher:
         for path in [*(self.run_dir / CHECKPOINTS).glob("*"), *self.run_dir.glob("*")][:FILES]:
             with contextlib.suppress(OSError):
                 status = path.lstat()
-                if path.name not in (REPORT, FOLDER):
+                if path.name not in (REPORT, FOLDER, LOCK):
                     signs.append((status.st_ino, status.st_size, status.st_mtime_ns))
         now = time.monotonic()
         self._quiet_s += min(now - self._looked, self.after_s)  # the whole job may have been suspended

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError
-from training.files import SMALL, open_regular, parse, read_small
+from training.files import LOCK, SMALL, open_regular, parse, read_small
 from training.processes.stacks import read
 
-LOCK = "lock.json"
 BEAT_S = 10.0
 STALE_S = 60.0  # six missed updates; NFS may show the last ones late
 WATCH_EVERY_S = 1.0
