@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import json
 import os
 import textwrap
@@ -25,7 +26,7 @@ from training.model import optimizer
 from training.model.optimizer import build_optimizer
 from training.model.precision import Autocast, choose_kernels, wants_channels_last
 from training.model.tasks import _count
-from training.processes import world
+from training.processes import stacks, world
 from training.processes.ranks import Place
 from training.run import agreement, evaluation, loop, setup
 from training.run.session import Progress, Session
@@ -161,12 +162,12 @@ def test_copies_of_a_state_are_complete_before_they_are_written(monkeypatch: pyt
 def test_nccl_records_what_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, names: tuple[str, str]
 ) -> None:
-    environment: dict[str, str] = {names[0]: "77"}
-    monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr(torch, "__version__", version)
-    world.record_calls(tmp_path)
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": version}.get)
+    environment = stacks.with_hook({names[0]: "77", "RUN_DIR": str(tmp_path)})
 
     file = f"{tmp_path}/nccl-rank-"
+    assert environment.pop("PYTHONPATH") == str(stacks.HOOK)
+    assert environment.pop("RUN_DIR") == str(tmp_path)
     assert environment == {names[0]: "77", names[1]: file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 
 

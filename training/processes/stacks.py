@@ -17,6 +17,7 @@ HOOK = Path(__file__).parents[1] / "hook"
 ANSWER_S, POLL_S = 2.0, 0.05  # a process that runs writes in a few milliseconds
 CPU, BYTES, WAKES = 0.05, 1 << 20, 50  # in a second: who does less of all stands still
 WAKES_BESIDE = 400  # of a thread that is not the main one: gloo's, without a name in torch 2.2, has 100
+CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 _BUSY = re.compile(r"\nState:\s([RD])")
@@ -38,8 +39,21 @@ class Look(NamedTuple):
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which a Python program can write its stacks."""
-    return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
+    """The environment in which a Python program can write its stacks, and NCCL its last operations."""
+    path = ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))
+    recorder = flight_recorder(Path(environ["RUN_DIR"])) if environ.get("RUN_DIR") else {}
+    return {**recorder, **environ, "PYTHONPATH": path}
+
+
+def flight_recorder(run_dir: Path) -> dict[str, str]:
+    """The variables with which NCCL writes its last operations, a file a rank, once its timeout is over."""
+    size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    with contextlib.suppress(Exception):  # Python 3.7, or no torch
+        from importlib.metadata import version
+
+        if tuple(map(int, version("torch").split(".")[:2])) < (2, 9):  # which renamed them
+            size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    return {size: CALLS, file: f"{run_dir.resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 
 
 def ranks_below(root: int, *, spawns: bool = False) -> dict[int, int]:

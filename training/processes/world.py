@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +19,6 @@ from training.processes.ranks import MEETING, Place, usable_cpus
 T = TypeVar("T")
 
 TEXT_BYTES = 1024  # longer texts are cut off by `gather_text`
-CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
@@ -145,16 +143,6 @@ def together(world: World, make: Callable[[], T]) -> T:
 def on_rank0(world: World, make: Callable[[], T]) -> T | None:
     """Call `make` on rank 0 and return its result there, None elsewhere; its error is raised everywhere."""
     return together(world, lambda: make() if world.rank == 0 else None)
-
-
-def record_calls(run_dir: Path) -> None:
-    """Have NCCL, before it starts, record its last operations: a file of each rank, if one hangs."""
-    size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):  # which renamed them
-        size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-    os.environ.setdefault(size, CALLS)
-    os.environ.setdefault(file, f"{run_dir.resolve()}/nccl-rank-")
-    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
 
 
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:

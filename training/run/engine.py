@@ -14,8 +14,9 @@ from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
+from training.processes.stacks import flight_recorder
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
-from training.processes.world import World, gather_text, join, leave, on_rank0, record_calls
+from training.processes.world import World, gather_text, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
@@ -70,7 +71,7 @@ def _open_run(lock: RunLock, log: Log) -> FolderError | None:
 def _join(config: Config, place: Place, refusal: FolderError | None) -> World:
     """Meet the other processes; all raise it if rank 0 could not open the run folder, or a flag is wrong."""
     if place.launcher != "none":
-        record_calls(Path(config.run_dir))
+        os.environ.update({**flight_recorder(Path(config.run_dir)), **os.environ})
 
     def check() -> None:
         if refusal:
