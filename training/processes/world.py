@@ -79,10 +79,9 @@ def keep_memory() -> bool:
 def leave(world: World) -> None:
     """Wait for the others, also NCCL's sum, and leave: a launcher takes an early exit for a failure."""
     if world.backend:
-        last = reduce_sum(world, torch.zeros(1, device=world.device))
-        last.item()
+        reduce_sum(world, torch.zeros(1, device=world.device)).item()
+    if world.backend == "nccl":  # gloo's destructor waits, with the GIL, for threads that may want it
         dist.destroy_process_group()
-        del last  # not before: torch 2.2 holds the GIL while it waits for a thread that may free it
 
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
