@@ -40,7 +40,7 @@ START_S = 90.0
 TURNS, TURN_S, GAP_S, SETTLED = 12, 4.0, 0.02, 50
 
 TRAINER = """
-import ctypes, fcntl, os, queue, signal, socket, subprocess, sys, tempfile, threading, time
+import atexit, ctypes, fcntl, multiprocessing, os, queue, signal, socket, subprocess, sys, tempfile, threading, time
 import torch, torch.distributed as dist
 
 KIND, BAD = os.environ["KIND"], int(os.environ["BAD"])
@@ -143,6 +143,29 @@ def fault(rank):
         mutex = ctypes.create_string_buffer(64)
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # HERE holds the GIL
+    elif KIND == "FUSE without a server":
+        libc, fd = ctypes.CDLL(None, use_errno=True), os.open("/dev/fuse", os.O_RDWR)
+        made = libc.unshare(0x20000), libc.mount(b"none", b"/", None, 1 << 18 | 1 << 14, None)  # private
+        options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
+        if any(made) or libc.mount(b"x", there.encode(), b"fuse", 0, options):
+            raise SystemExit(os.strerror(ctypes.get_errno()))
+        os.stat(there + "/file")  # HERE FUSE without a server
+    elif KIND == "upload at the end":
+        q = queue.Queue()
+        q.put(1)
+        threading.Thread(target=dies, args=(q,)).start()
+        atexit.register(lambda: q.join())  # HERE upload at the end
+        sys.exit()
+    elif KIND == "killed worker of a pool":
+        with multiprocessing.Pool(1) as pool:
+            pool.map(os._exit, [0])  # HERE killed worker of a pool
+    elif KIND == "full pipe":
+        child = subprocess.Popen([sys.executable, "-c", "print('x' * (1 << 20))"], stdout=subprocess.PIPE)
+        child.wait()  # HERE full pipe
+    elif KIND == "group of one rank":
+        dist.new_group()  # HERE group of one rank
+    elif KIND == "key of the store":
+        dist.distributed_c10d._get_default_store().get("never set")  # HERE key of the store
     elif KIND == "another collective":
         dist.all_gather_object([None] * dist.get_world_size(), 1)  # HERE another collective
     elif KIND == "another order":
@@ -245,36 +268,50 @@ if __name__ == "__main__":
 """
 BUNDLED = """
 import os, time
-import torch
+import torch, torch.distributed as dist
+import train
 
-AFTER = float(os.environ["AFTER"])
+AFTER, AT, HANGS = train.AFTER, train.AT, bool(os.environ["LOOP"])
 
 
 class Data(torch.utils.data.Dataset):
     classes = ("a", "b")
 
     def __init__(self, count, slow):
-        self.count, self.slow = count, slow
+        self.count, self.slow, self.seen = count, slow, 0
+        self.other = train.Data(HANGS and slow and dist.get_rank() == train.BAD)
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
+        self.seen += 1
+        self.other[AT if self.seen == AT * 16 else 0]
         until = time.monotonic() + self.slow
         while time.monotonic() < until:
             torch.ones(100, 100) @ torch.ones(100, 100)
         return torch.rand(1, 8, 8), index % 2
 
 
+class Model(torch.nn.Sequential):
+    steps = 0
+
+    def forward(self, images):
+        self.steps += 1
+        if HANGS and self.steps == AT and dist.get_rank() == train.BAD:
+            train.fault(train.BAD)
+        return super().forward(images)
+
+
 def data(config):
-    return Data(64, 0.01), Data(8, AFTER / 2)
+    return (Data(768, 0.001), Data(8, 0)) if HANGS else (Data(64, 0.01), Data(8, AFTER / 2))
 
 
 def model(config):
-    end = time.monotonic() + 2 * AFTER  # as a compiler
+    end = time.monotonic() + 2 * AFTER * (not HANGS)  # as a compiler
     while time.monotonic() < end:
         torch.ones(100, 100) @ torch.ones(100, 100)
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    return Model(torch.nn.Flatten(), torch.nn.Linear(64, 2))
 """
 FLAGS = (
     *("--dataset", "own:data", "--model", "own:model", "--batch-size", "16", "--epochs", "2"),
@@ -283,8 +320,9 @@ FLAGS = (
 HANGS = [
     *("lock", "stopped", "dead thread", "barrier in one branch", "finished", "retry", "spins", "join"),
     *("subprocess", "fifo", "file lock", "socket", "recv", "event", "full queue", "holds the GIL"),
-    *("another collective", "another order", "sleep in dataset", "loader lock"),
-    "skipped step",
+    *("another collective", "another order", "sleep in dataset", "loader lock", "skipped step"),
+    *("upload at the end", "killed worker of a pool", "full pipe", "group of one rank", "key of the store"),
+    "FUSE without a server",  # as root
 ]
 PLACELESS = ("stopped", "finished")  # the rank has no stack
 HEALTHY = [
@@ -298,6 +336,7 @@ HEALTHY = [
 ]
 LOOPS = [f"{loop}: {kind}" for loop in ("accelerate", "lightning") for kind in ("lock", "stopped", "socket")]
 ELSEWHERE = ("lock", "stopped", "barrier in one branch", "sleep in dataset", "loader lock")
+LOOPS += [f"bundled: {kind}" for kind in ELSEWHERE]
 
 
 class Outcome(NamedTuple):
@@ -346,7 +385,7 @@ def start(
     known |= {"AFTER": f"{after:g}", "THERE": str(folder), "OMP_NUM_THREADS": "1"}
     known |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     known |= {"PYTHONPATH": f"{ROOT / 'tests' / 'training' / 'quickly'}:{folder}"}
-    is_bundled = kind == "bundled"
+    is_bundled = "bundled" in (loop, kind)
     trainer = [str(training), *FLAGS, "--run-dir", str(run_dir)] if is_bundled else [str(folder / "train.py")]
     calls: list[tuple[list[str], dict[str, str]]] = []
     if launcher == "torchrun":
@@ -435,7 +474,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--after", type=float, default=4.0)
     parser.add_argument("--ranks", type=int, nargs="*", default=[*range(RANKS)])
-    parser.add_argument("--launchers", nargs="+", default=["torchrun", "srun", "spawn"])
+    launchers = ("torchrun", "srun", "spawn")
+    parser.add_argument("--launchers", nargs="+", default=launchers, choices=launchers)
     parser.add_argument("--healthy", type=int, default=2, help="runs of each healthy kind")
     parser.add_argument("--load", type=int, default=0, help="busy loops beside them")
     parser.add_argument("--python", default=sys.executable, help="that of the trainers")
