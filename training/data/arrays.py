@@ -18,10 +18,7 @@ import torch
 from training.data.images import import_torchvision
 from training.errors import UserError, one_line
 
-FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
+MNIST_PARTS = {"train": "train", "test": "t10k"}
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
 MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
@@ -32,7 +29,8 @@ VALUES = 3 * 32 * 32
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (N, 1, H, W) uint8 and labels (N,) int64 of train or test; UserError if a file is wrong."""
-    images_path, labels_path = (_find(folder, name) for name in FILES[part])
+    names = (f"{MNIST_PARTS[part]}-{values}-ubyte" for values in ("images-idx3", "labels-idx1"))
+    images_path, labels_path = (_find(folder, name) for name in names)
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images_NHW) != len(labels_N) or not len(labels_N):
         what = f"{len(images_NHW)} images but {len(labels_N)} labels"
@@ -72,10 +70,9 @@ def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
 
 
 def _find(folder: Path, name: str) -> Path:
-    for place in MNIST_FOLDERS:
-        for path in (folder / place / name, folder / place / f"{name}.gz"):
-            if path.is_file():
-                return path
+    paths = (folder / place / file for place in MNIST_FOLDERS for file in (name, f"{name}.gz"))
+    if path := next(filter(Path.is_file, paths), None):
+        return path
     raise UserError(f"{name} was not found", at=str(folder), fix=_fix(folder))
 
 
@@ -111,11 +108,9 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The same of the Python version, which is of pickles: torchvision loads only known ones."""
-    import_torchvision("CIFAR-10's Python version")
-    from torchvision.datasets import CIFAR10  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    datasets = import_torchvision("CIFAR-10's Python version").datasets
     try:
-        read = CIFAR10(str(root), train=part == "train")
+        read = datasets.CIFAR10(str(root), train=part == "train")
     except (RuntimeError, OSError) as error:
         what, fix = f"not the files of CIFAR-10 ({one_line(error)[:200]})", "unpack their archive again"
         raise UserError(what, at=str(root / PYTHON), fix=fix) from error

@@ -23,10 +23,10 @@ ENDINGS = ("jpg", "jpeg", "png", "webp")
 SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
-def import_torchvision(flag: str) -> Any:
-    """The module torchvision; raises UserError if it is missing, or built for another torch."""
+def import_torchvision(flag: str, module: str = "torchvision") -> Any:
+    """The module torchvision, or one in it; UserError if it is missing, or built for another torch."""
     try:
-        return importlib.import_module("torchvision")
+        return importlib.import_module(module)
     except ImportError as error:
         what = f"{flag} needs torchvision ({one_line(error)[:200]})"
         raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
@@ -40,7 +40,6 @@ def import_torchvision(flag: str) -> Any:
 
 def images_in_files(config: Config) -> tuple[Any, Any]:
     """Training and validation images, cropped to squares, as uint8."""
-    import_torchvision(f"--dataset {config.dataset}")
     read: Any = Shards if config.dataset == "shards" else _images
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
@@ -56,8 +55,7 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
 
 
 def _images(folder: Path, transform: Any, flag: str) -> Any:
-    from torchvision import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    datasets = import_torchvision("--dataset imagefolder").datasets
     try:
         return datasets.ImageFolder(str(folder), transform, loader=lambda path: _decode(path, at=path))
     except OSError as error:  # no folder, none in it, or one without images
@@ -120,8 +118,7 @@ def _open(path: Path) -> Any:
 
 def training_transform(config: Config) -> Any:
     """What --augment does to a training image: from Pillow's to uint8 (3, side, side)."""
-    from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     if config.augment == "none":
         return evaluation_transform(config, config.train_crop)
     steps = [v2.RandomResizedCrop(config.train_crop, antialias=True), v2.RandomHorizontalFlip()]
@@ -136,8 +133,7 @@ def training_transform(config: Config) -> Any:
 
 def evaluation_transform(config: Config, side: int = 0) -> Any:
     """The middle square of an image, of `side` pixels; 0 for the side of validation images."""
-    from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     side = side or config.eval_crop or config.train_crop
     shorter = config.eval_resize or side * 8 // 7
     return v2.Compose([v2.Resize(shorter, antialias=True), v2.CenterCrop(side), v2.PILToTensor()])
