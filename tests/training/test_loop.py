@@ -13,6 +13,7 @@ from torch import nn
 
 from training.config import Config, parse
 from training.data.datasets import Data
+from training.data.order import share
 from training.data.splits import InMemory, Norm
 from training.errors import NotFiniteError, UserError
 from training.model import optimizer
@@ -43,10 +44,9 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
     )
     generator = torch.Generator().manual_seed(5)
     images = torch.randn(samples, 1, 2, 2, generator=generator)
-    split = InMemory(images_NCHW=images, labels_N=torch.arange(samples) % 3, norm=Norm())
+    split = InMemory(images_NCHW=images.double(), labels_N=torch.arange(samples) % 3, norm=Norm())
     torch.manual_seed(7)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
-    split = replace(split, images_NCHW=images.double())
     world = World(
         rank=rank,
         size=size,
@@ -94,9 +94,8 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     for rank in range(size):
         made = session(tmp_path, rank=rank, size=size)
         tally = loop.Tally(made)
-        loop.train_step(
-            made, iter([batch(made, loop._share(order_N, 4, count, made))]), [count], tally, step=0
-        )
+        mine = share(order_N, 4, count, rank=rank, size=size)
+        loop.train_step(made, iter([batch(made, mine)]), [count], tally, step=0)
         sums += tally.total()
         gradients.append(gradient(made))
     alone = session(tmp_path, rank=0, size=1)
@@ -141,7 +140,7 @@ def test_the_top_5_accuracy_is_told_of_more_than_10_classes(tmp_path: Path, clas
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, classes)).double()
     split = made.data.validation
     assert isinstance(split, InMemory)
-    split = replace(split, labels_N=torch.arange(300) % classes)
+    split = InMemory(split.images_NCHW, torch.arange(300) % classes, Norm())
     data = replace(made.data, validation=split, classes=classes)
     names = ("accuracy", "top5")[: 1 + (classes > 10)]
     made = replace(made, model=model, data=data, task=replace(build_task(made.config, data), names=names))

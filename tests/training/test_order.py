@@ -14,7 +14,11 @@ def seen(samples: int, batch: int, size: int, *, consumed: int = 0) -> list[list
     """Samples of each step, over all processes."""
     order_N = epoch_order(samples, seed=1, epoch=0)
     return [
-        [i for rank in range(size) for i in share(order_N, first, count, rank=rank, size=size).tolist()]
+        [
+            i
+            for rank in range(min(size, count))
+            for i in share(order_N, first, count, rank=rank, size=size).tolist()
+        ]
         for first, count in cut_steps(samples, batch=batch, consumed=consumed)
     ]
 

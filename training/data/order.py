@@ -22,8 +22,8 @@ def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int,
 
 
 def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int) -> torch.Tensor:
-    """The samples of process `rank` of `size` in a step of `count` samples from `first` on; may be empty."""
-    return order_N[first + rank : first + count : size]
+    """The samples of process `rank` of `size` in a step of `count` from `first` on; if none, a stand-in."""
+    return order_N[first + rank : first + count : size] if rank < count else order_N[first : first + 1]
 
 
 def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[torch.Tensor]:

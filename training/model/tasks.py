@@ -42,11 +42,6 @@ def build_task(config: Config, data: Data) -> Task:
     return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 
 
-def as_float32(outputs: Any) -> Any:
-    """The model's output, float32 if it is a tensor: a loss is computed outside of autocast."""
-    return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
-
-
 def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torch.Tensor) -> tuple[str, ...]:
     """The names of the metrics; raises a UserError unless they and the loss fit the model's output."""
     images, what = len(y_B), f"--model {config.model} gives "
@@ -97,8 +92,6 @@ def _build_mix(config: Config, data: Data) -> Any:
     """What mixes the images of a batch: torchvision's MixUp or CutMix, or one of both each time."""
     if not (config.mixup or config.cutmix):
         return None
-    import_torchvision("--mixup and --cutmix")
-    from torchvision.transforms import v2  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    v2 = import_torchvision("--mixup and --cutmix", "torchvision.transforms.v2")
     kinds = ((v2.MixUp, config.mixup), (v2.CutMix, config.cutmix))
     return v2.RandomChoice([kind(alpha=alpha, num_classes=data.classes) for kind, alpha in kinds if alpha])

@@ -15,15 +15,14 @@ from training.errors import UserError
 from training.model.models import train_mode
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
-from training.model.tasks import as_float32
 from training.output.log import format_duration
 from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
+from training.run.usage import gpus_of
 
 # Outputs of a part with at most so many values are kept, until there are so many parts, for their metrics.
 SMALL, PARTS = 1 << 20, 16
-NOTHING = contextlib.nullcontext()
 EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
 
 
@@ -55,13 +54,13 @@ class Tally:
 
 def train_epoch(session: Session, progress: Progress) -> None:
     """Train on the rest of the epoch; `progress` is updated after each step. Errors are `synchronise`'s."""
-    config, split = session.config, session.data.train
+    config, split, rank, size = session.config, session.data.train, session.world.rank, session.world.size
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch
     todo = cut_steps(split.samples, batch=batch, consumed=progress.consumed)
     part = batch // config.accumulate
     parts = [cut_steps(first + count, batch=part, consumed=first) for first, count in todo]
-    mine = [_share(order_N, first, count, session) for step in parts for first, count in step]
+    mine = [share(order_N, first, count, rank=rank, size=size) for step in parts for first, count in step]
     steps_per_epoch = math.ceil(split.samples / batch)
     tally = Tally(session)
     train_mode(session.trained)
@@ -104,6 +103,7 @@ def train_step(
         for weight in group["params"]:
             weight.grad = None
     images = sum(counts)
+    no_sync = getattr(session.trained, "no_sync", contextlib.nullcontext)  # the last part averages gradients
     for part, count in enumerate(counts, start=1):
         session.meter.pace.mark()
         began = time.perf_counter()
@@ -114,7 +114,7 @@ def train_step(
         _seed(session, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
-        with NOTHING if part == len(counts) else _alone(session.trained):
+        with no_sync() if part < len(counts) else contextlib.nullcontext():
             outputs = forward(session, session.trained, x_mixed)
             losses_B = session.task.trained(outputs, y_mixed)
             share_B = torch.full_like(losses_B, real * world.size / images)  # of the loss in the mean
@@ -125,11 +125,6 @@ def train_step(
     _update(session, logged=step % config.log_every == 0)
     if session.updater.ema:
         session.updater.ema.update(step)
-
-
-def _alone(trained: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """The context of all parts but the last, in which gradients are averaged."""
-    return getattr(trained, "no_sync", lambda: NOTHING)()
 
 
 def _update(session: Session, *, logged: bool) -> None:
@@ -154,12 +149,12 @@ def norm_of(weights: Iterable[nn.Parameter]) -> torch.Tensor:
 
 
 def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
-    """What the model gives for images, which get the memory format of its weights."""
+    """What the model gives for images, which get the memory format of its weights; a tensor as float32."""
     if session.config.channels_last and x_BCHW.ndim == 4:
         x_BCHW = x_BCHW.contiguous(memory_format=torch.channels_last)
     with autocast(session.config, session.world.device):
         outputs = model(x_BCHW)
-    return as_float32(outputs)
+    return outputs.float() if isinstance(outputs, torch.Tensor) else outputs  # the loss needs no autocast
 
 
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
@@ -184,12 +179,6 @@ def stand_in(session: Session, images: int) -> Batch:
     return x_BCHW, torch.zeros((images, *target.shape), dtype=target.dtype, device=device)
 
 
-def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:
-    """This process's images of a step, or a stand-in if it has no images (see `train_step`)."""
-    part_B = share(order_N, first, count, rank=session.world.rank, size=session.world.size)
-    return part_B if len(part_B) else order_N[first : first + 1]
-
-
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
     """The sums of the losses, of each score, and the number of samples of a batch; float64."""
     # multiples of 1 / EXACT: their sum over steps does not depend on where a run was interrupted
@@ -201,11 +190,8 @@ def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
 def _seed(session: Session, key: int) -> None:
     """Seed dropout: a function of step and rank, so that it is the same in a resumed run."""
     torch.default_generator.manual_seed(key)  # a hundred times faster than torch.manual_seed
-    if session.world.device.type == "cuda":
-        generators: Any = torch.cuda.default_generators
-        mine = session.world.device.index or 0
-        for generator in generators if session.config.dataparallel else generators[mine : mine + 1]:
-            generator.manual_seed(key)
+    for gpu in gpus_of(session.world.device, every=session.config.dataparallel):
+        torch.cuda.default_generators[gpu].manual_seed(key)
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
