@@ -36,8 +36,7 @@ class Data:
     shape_CHW: tuple[int, ...]
     target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of a sample: 0
     checksum: str = ""  # of the training labels, and of the names of classes and files
-    # errors in reading samples, to be raised when the processes next synchronise
-    problems: list[UserError] = field(default_factory=list)
+    problems: list[UserError] = field(default_factory=list)  # of reading, raised at the next synchronisation
 
 
 def load_data(config: Config, device: torch.device) -> Data:

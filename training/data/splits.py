@@ -45,35 +45,25 @@ class Norm:
         return normalise
 
 
-@dataclass(frozen=True, slots=True)
 class InMemory:
     """Images (uint8, or float32 as the model gets them) and int64 labels or other targets, on the device."""
 
-    images_NCHW: torch.Tensor
-    labels_N: torch.Tensor
-    norm: Norm
-    shift: int = 0  # images are shifted by at most so many pixels, and flipped; 0: neither
-    seed: int = 0
-
-    @property
-    def samples(self) -> int:
-        """The number of images."""
-        return len(self.labels_N)
-
-    @property
-    def index_device(self) -> torch.device:
-        """The device of index lists."""
-        return self.labels_N.device
+    def __init__(
+        self, images_NCHW: torch.Tensor, labels_N: torch.Tensor, norm: Norm, shift: int = 0, seed: int = 0
+    ) -> None:
+        self.images_NCHW, self.labels_N = images_NCHW, labels_N
+        self.samples, self.index_device = len(labels_N), labels_N.device
+        self._normalise, self._seed = norm.on(labels_N.device), seed
+        self._shift = shift  # images are shifted by at most so many pixels, and flipped; 0: neither
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
         """x_BCHW (float32) and y_B (int64) of each index list."""
-        normalise = self.norm.on(self.labels_N.device)
-        key = mix("shift", self.seed, epoch)
+        key = mix("shift", self._seed, epoch)
         for index_B in index_lists:
             x_BCHW = self.images_NCHW.index_select(0, index_B)
-            if self.shift:
-                x_BCHW = shift_and_flip(x_BCHW, hash_indices(index_B, key), self.shift)
-            yield normalise(x_BCHW), self.labels_N.index_select(0, index_B)
+            if self._shift:
+                x_BCHW = shift_and_flip(x_BCHW, hash_indices(index_B, key), self._shift)
+            yield self._normalise(x_BCHW), self.labels_N.index_select(0, index_B)
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
@@ -106,7 +96,7 @@ class FromLoaders:
         self.samples = len(keyed)
         self.index_device = torch.device("cpu")
         self.started = not workers  # False: loader processes will be forked
-        self._norm, self._device = norm, device
+        self._normalise, self._device = norm.on(device), device
         self._lists: list[list[int]] = []
         self._loader: DataLoader[Any] = DataLoader(
             keyed,
@@ -126,9 +116,8 @@ class FromLoaders:
         # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
         self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
-        normalise = self._norm.on(self._device)
         for x_BCHW, y_B in move_to_device(self._read(index_lists), self._device):
-            yield normalise(x_BCHW), y_B
+            yield self._normalise(x_BCHW), y_B
 
     def _read(self, index_lists: Sequence[torch.Tensor]) -> Iterator[Batch]:
         loaded = iter(self._loader)
@@ -188,7 +177,11 @@ class Keyed(Dataset[Any]):
 
     def __getitem__(self, key: int) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
         epoch, index = divmod(key, len(self))
-        _seed(mix("sample", self.seed, epoch, index))
+        seed = mix("sample", self.seed, epoch, index)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed visits all devices, and is slow
+        random.seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed)
         try:
             x_CHW, label = self.dataset[index]
             return x_CHW, self._target(index, x_CHW, label)
@@ -218,14 +211,6 @@ def as_target(value: Any) -> torch.Tensor:
     """What a data set gives with an image, as a tensor; numbers are float32 or int64."""
     target = torch.as_tensor(value)
     return target.float() if target.dtype == torch.float64 else target
-
-
-def _seed(key: int) -> None:
-    """Seed the generators that a data set may use."""
-    torch.default_generator.manual_seed(key)  # torch.manual_seed visits all devices: a hundred times slower
-    random.seed(key)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(key)
 
 
 def _collate(samples: list[Any]) -> Any:
