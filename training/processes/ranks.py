@@ -12,18 +12,13 @@ from training.errors import UserError
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
-# Of Open MPI, of Intel MPI and MPICH (Hydra), and of MVAPICH2, which mpirun or a site's ibrun starts: rank,
-# local rank, size and processes of the node. Sources: mpirun(1) of Open MPI 5; Intel MPI's and MVAPICH2's
-# guides.
+# Of Open MPI, of Intel MPI and MPICH (Hydra), and of MVAPICH2, which mpirun or a site's ibrun starts.
+# Sources: mpirun(1) of Open MPI 5; Intel MPI's and MVAPICH2's guides.
+OF_COMM_WORLD = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
 MPI = (
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in OF_COMM_WORLD),
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    tuple(f"MV2_COMM_WORLD_{name}" for name in OF_COMM_WORLD),
 )
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free port) before srun"
@@ -48,18 +43,12 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
     if launcher == "mpi":
         names = next((names for names in MPI if environ.get(names[0])), MPI[0])
         require(environ, names, fix="start with: mpirun python -m training --launcher mpi")
-        place = _place("mpi", environ, names, _number(environ, names[3]))
-        if place.size > 1:
-            require(environ, MEETING, fix=MEETING_FIX)
-        return place
+        return _place("mpi", environ, names, _number(environ, names[3]))
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
         require(environ, SRUN, fix="start with: srun python -m training")
         is_step = environ.get("SLURM_STEP_ID", "").isdecimal()  # negative in a batch script
         if launcher == "srun" or is_step or _number(environ, "SLURM_NTASKS") > 1:
-            place = _place("srun", environ, SRUN, _tasks_here(environ))
-            if place.size > 1:
-                require(environ, MEETING, fix=MEETING_FIX)
-            return place
+            return _place("srun", environ, SRUN, _tasks_here(environ))
     return Place()
 
 
@@ -88,10 +77,12 @@ def usable_cpus() -> int:
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
-    """The place from the variables of rank, local rank and size, in this order."""
+    """The place from the variables of rank, local rank and size, in this order, if all can meet."""
     rank, local_rank, size = (_number(environ, name) for name in names[:3])
     if not rank < size:
         raise UserError(f"{names[0]}={rank} is not below {names[2]}={size}", at="environment")
+    if size > 1:
+        require(environ, MEETING, fix=MEETING_FIX)
     return Place(launcher, rank, size, local_rank, max(local_size, 1))
 
 
