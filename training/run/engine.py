@@ -35,9 +35,8 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     run_dir = Path(config.run_dir)
     log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate, began=stop.began)
     lock = RunLock(run_dir)
-    refusal = _open_run(lock, log) if log.speaks and log.records else None
     try:
-        world = _join(config, place, refusal)
+        world = _join(config, place, lock, log)
         announce(config, world, log)
         try:
             session = prepare(config, world, log, stop, lock)
@@ -53,29 +52,25 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     return status
 
 
-def _open_run(lock: RunLock, log: Log) -> FolderError | None:
-    """Take the run folder and set the state to running, before anything can hang; returns its error."""
-    run_dir = log.run_dir
+def _open_run(lock: RunLock, log: Log) -> None:
+    """Take the run folder and set the state to running, before anything can hang; FolderError if it can't."""
     try:
-        own_folder(run_dir, CHECKPOINTS)
+        own_folder(log.run_dir, CHECKPOINTS)
         lock.take(log.say)
-        log.status("running", **progress_of(read_status(run_dir)))  # of an earlier start
-    except FolderError as error:
-        return error
+        log.status("running", **progress_of(read_status(log.run_dir)))  # of an earlier start
     except OSError as error:
         what = f"cannot write in the run folder ({one_line(error)})"
-        return FolderError(what, at=str(run_dir), fix="another --run-dir")
-    return None
+        raise FolderError(what, at=str(log.run_dir), fix="another --run-dir") from error
 
 
-def _join(config: Config, place: Place, refusal: FolderError | None) -> World:
+def _join(config: Config, place: Place, lock: RunLock, log: Log) -> World:
     """Meet the other processes; all raise it if rank 0 could not open the run folder, or a flag is wrong."""
     if place.launcher != "none":
         os.environ.update({**flight_recorder(Path(config.run_dir)), **os.environ})
 
     def check() -> None:
-        if refusal:
-            raise refusal
+        if log.speaks and log.records:
+            _open_run(lock, log)
         global_batch(config, place.size)
         if config.dataparallel and place.size > 1:
             what = f"--dataparallel is one process, but {place.size} were started"
@@ -117,9 +112,7 @@ def _train(session: Session) -> int:
 
 def _by_whom(session: Session) -> str:
     """Name another job that trained last in this folder, and what to do."""
-    if not session.log.speaks:
-        return ""
-    newest = list_checkpoints(checkpoint_folder(session.config))[:1]
+    newest = list_checkpoints(checkpoint_folder(session.config))[:1] if session.log.speaks else []
     job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
     if not job or job == os.environ.get("SLURM_JOB_ID", ""):
         return ""
