@@ -142,9 +142,9 @@ MODULE = """
         began = time.time()
         last = how["step"] == int(os.environ.get("LAST_STEP", "0")) and not args[1]  # its other names
         hold("last save" if last else "save")
-        name = written(*args, **how)
+        size = written(*args, **how)
         note("save", time.time() - began)
-        return name
+        return size
 
     checkpoint.save = save
 

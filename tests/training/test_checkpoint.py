@@ -39,7 +39,7 @@ def test_saving_takes_no_second_copy(tmp_path: Path) -> None:
     big = state(1) | {"model": {"w": torch.ones(1 << 21)}}
     tracemalloc.start()
     try:
-        _, size = checkpoint.save(tmp_path, big, step=1, keep=1, best=False)
+        size = checkpoint.save(tmp_path, big, step=1, keep=1, best=False)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

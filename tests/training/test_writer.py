@@ -203,7 +203,7 @@ def test_the_training_goes_on_beside_a_slow_disk_and_ends_with_all_saved(
 ) -> None:
     written = checkpoint.save
 
-    def slow(folder: Path, state: State, *, step: int, **how: Any) -> tuple[str, int]:
+    def slow(folder: Path, state: State, *, step: int, **how: Any) -> int:
         if step == 3:
             wait_for(
                 lambda: [event for event in events(folder.parent, "train") if event["step"] == 4], "next step"

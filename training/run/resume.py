@@ -8,7 +8,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
@@ -23,8 +23,7 @@ from training.saving.reading import State, load
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 WEIGHTS = "model.pt"
-# the position in an epoch is kept if these are unchanged
-SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")
+SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
 # a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
 Found = tuple[bytes, bytes, State, Progress]
 
@@ -62,12 +61,13 @@ def _write(
 ) -> None:
     """Write the copied state to disk, in the thread: of `progress` only the newest file's name is set."""
     place, step, keep = checkpoint_folder(session.config), now.step, session.config.keep
+    name = f"{place.name}/{name_of(step)}"
     state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
     named = now.epoch if session.config.keep_epochs and not now.consumed else 0
-    if progress.checkpoint == f"{place.name}/{name_of(step)}":
+    if progress.checkpoint == name:
         state = None  # it is saved already
     try:
-        name, size = checkpoint.save(place, state, step=step, keep=keep, best=best, epoch=named)
+        size = checkpoint.save(place, state, step=step, keep=keep, best=best, epoch=named)
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
@@ -76,13 +76,13 @@ def _write(
         session.log.say(f"Could not save step {step} ({error}): training continues")
         return
     session.stop.save_s = time.monotonic() - began
-    progress.checkpoint = f"{place.name}/{name}"
-    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
+    progress.checkpoint = name
+    facts = {"checkpoint": name, "bytes": size, "best": best}
     if named:
         facts["also"] = EPOCH_NAME.format(named)
     consumed = session.data.train.samples if now.unvalidated else now.consumed
     session.log.event("save", step=step, epoch=now.done, consumed=consumed, **facts)
-    session.log.status("running", step=step, epoch=now.done, checkpoint=progress.checkpoint)
+    session.log.status("running", step=step, epoch=now.done, checkpoint=name)
 
 
 def restore(session: Session) -> Progress:
@@ -160,23 +160,18 @@ def _apply(session: Session, state: State, name: str) -> Progress:
         what = f"other settings than the checkpoint's: {what}"
         raise UserError(what, at=name, fix="the old ones, or --allow-config-change")
     try:
-        return _load(session, state, name, changed)
+        if session.config.evaluate:
+            load_weights(session.model, state["model"] | (state.get("ema") or {}), name)
+            return Progress(step=state["step"], epoch=state["epoch"])
+        load_weights(session.model, state["model"], name)
+        session.updater.load(state, optimizer="optimizer" not in changed)
+        progress = Progress(**{key: state[key] for key in PROGRESS})
     except UserError as error:
         raise error if changed else MisfitError(str(error)) from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         kind = UserError if changed else MisfitError
         what = f"the state is of another model ({one_line(error)})"
         raise kind(what, at=name, fix="the same --model") from error
-
-
-def _load(session: Session, state: State, name: str, changed: dict[str, Any]) -> Progress:
-    """The same, with these settings changed; raises an error of any of these types if it does not fit."""
-    if session.config.evaluate:
-        load_weights(session.model, state["model"] | (state.get("ema") or {}), name)
-        return Progress(step=state["step"], epoch=state["epoch"])
-    load_weights(session.model, state["model"], name)
-    session.updater.load(state, optimizer="optimizer" not in changed)
-    progress = Progress(**{key: state[key] for key in PROGRESS})
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress

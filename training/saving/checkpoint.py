@@ -63,14 +63,12 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def save(
-    folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0
-) -> tuple[str, int]:
+def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0) -> int:
     """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch if given.
 
     Without a state the file is there, and gets the other names. All but the `keep` newest are deleted, except
     best.pt and those of epochs. On a full disk all but the newest old one are deleted first: that one and the
-    best are unchanged after an OSError. Returns the file's name, and its size in bytes.
+    best are unchanged after an OSError. Returns the file's size in bytes.
     """
     path = folder / name_of(step)
     if state:
@@ -86,7 +84,7 @@ def save(
     for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
         _link(path, folder / other)
     _delete(list_checkpoints(folder)[keep:])
-    return path.name, size
+    return size
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
