@@ -11,12 +11,10 @@ gradient_as_bucket_view; c10/cuda/CUDACachingAllocator.cpp (it gives blocks of 5
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import sys
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -96,14 +94,9 @@ class InBuckets(nn.Module):
         if not self._alone and weight.grad is not None:
             weight.grad = bucket.copy_(weight.grad)
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Leave the gradients where they are."""
-        self._alone = True
-        try:
-            yield
-        finally:
-            self._alone = False
+    def no_sync(self) -> contextlib.AbstractContextManager[object]:
+        """Leave the gradients where they are within this context."""
+        return patch.object(self, "_alone", new=True)
 
     def forward(self, x_BCHW: torch.Tensor) -> Any:
         """Call the model."""
@@ -118,7 +111,6 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     if wants_channels_last(config, "cuda", model):
         config = dataclasses.replace(config, channels_last=True)
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
-    # else with real tensors, on the CPU
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 takes tensors without contents for tensors of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
@@ -128,7 +120,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         tally = Tally(session)
         count = session.batch // config.accumulate
         for number in range(2):  # from the second on the optimizer has a state
-            batches = (stand_in(session, session.images_at_once) for _ in itertools.count())
+            batches = iter(lambda: stand_in(session, session.images_at_once), None)
             train_step(session, batches, [count] * config.accumulate, tally, step=number)
     held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
     of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
@@ -151,17 +143,12 @@ def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> 
     optimizer = build_optimizer(config, model)
     for group in optimizer.param_groups:
         group["foreach"] = not group.get("fused")  # the default on GPUs
-    return Session(
-        config=config,
-        world=World(rank=0, size=processes, local_rank=0, device=CPU, backend="", threads=1, host=""),
-        log=Log(run_dir=Path(config.run_dir), speaks=False, records=False),
-        stop=Stop(),
-        data=data,
-        task=dataclasses.replace(build_task(config, data), mix=None),
-        model=model,
-        trained=InBuckets(model) if processes > 1 else model,
-        updater=Updater(optimizer=optimizer, ema=Ema(model, config.ema) if config.ema else None),
-    )
+    world = World(rank=0, size=processes, local_rank=0, device=CPU, backend="", threads=1, host="")
+    log = Log(run_dir=Path(config.run_dir), speaks=False, records=False)
+    task = dataclasses.replace(build_task(config, data), mix=None)
+    trained = InBuckets(model) if processes > 1 else model
+    updater = Updater(optimizer, ema=Ema(model, config.ema) if config.ema else None)
+    return Session(config, world, log, Stop(), data, task, model, trained, updater)
 
 
 def make_anew(model: nn.Module) -> None:
