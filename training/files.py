@@ -126,8 +126,5 @@ def step_of(path: Path) -> int | None:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints by step, newest first. No other record says which there are."""
-    if not folder.is_dir():
-        return []
-    names = ((step_of(path), path) for path in folder.iterdir())
-    steps = [(step, path) for step, path in names if step is not None]
-    return [path for _, path in sorted(steps, reverse=True)]
+    paths = [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
+    return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)

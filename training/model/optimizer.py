@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,9 +63,8 @@ def _with_momentum(sgd: Optimizer) -> Optimizer:
 
 def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
     """Load a state_dict; if it is not for these weights, raise an error of any type, and change nothing."""
-    lr = stored["param_groups"][0]["lr"]  # the other settings are the present ones: fused is for the device
-    present = optimizer.state_dict()["param_groups"]
-    groups = [group | {"lr": lr * group.get("lr_scale", 1)} for group in present]
+    lr = float(stored["param_groups"][0]["lr"])
+    groups = optimizer.state_dict()["param_groups"]  # the other settings are the present ones, as fused
     numbers = [number for group in stored["param_groups"] for number in group["params"]]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
@@ -83,6 +81,7 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
             like = {name: torch.empty_like(weight, device="cpu") for name in parts if name != "step"}
             state[place] = parts | {name: value.copy_(parts[name]) for name, value in like.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    set_lr(optimizer, lr)
     _with_momentum(optimizer)
 
 
@@ -150,7 +149,7 @@ class Ema:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         saved = model.state_dict().keys()
-        tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+        tensors = (*model.named_parameters(), *model.named_buffers())
         meant = {name: t.detach() for name, t in tensors if name in saved and t.is_floating_point()}
         self._weights = list(meant.values())
         self.means = {name: weight.clone() for name, weight in meant.items()}

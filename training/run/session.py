@@ -29,8 +29,7 @@ class Progress:
     epoch: int = 0  # trained epochs
     consumed: int = 0  # samples of the current epoch
     best: float = WORST  # highest first metric of a validation
-    # of the current epoch: loss, score, samples
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # loss, score, samples of this epoch
     checkpoint: str | None = None  # the newest, as a path in the run folder
 
     def trained(self, samples: int) -> None:
@@ -59,11 +58,9 @@ class Progress:
 class Meter:
     """Speed, measured where the processes synchronise: there the GPU has finished its work."""
 
-    began: float = field(default_factory=time.perf_counter)
-    trained: int = 0  # samples since then, over all processes
-    window_began: float = field(default_factory=time.perf_counter)
-    # since the last progress line, as Progress.sums
-    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    trained: int = 0  # samples since this start, over all processes
+    window_began: float = field(default_factory=time.perf_counter)  # after the last progress line
+    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # since then, as Progress.sums
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s when it began
     usage: Usage = field(default_factory=Usage)
@@ -101,7 +98,7 @@ class Meter:
 
     def rate(self) -> float:
         """Samples per second since the beginning, validation and saving included."""
-        return self.trained / max(time.perf_counter() - self.began, 1e-9)
+        return self.trained / max(time.perf_counter() - self.usage.began, 1e-9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from training.processes.stop import Stop, parse_deadline
 from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
 from training.run.loop import forward, stand_in
 from training.run.session import Session
-from training.saving import checkpoint
+from training.saving.checkpoint import decode_weights
 from training.saving.lock import RunLock
 from training.saving.writer import Writer
 
@@ -69,11 +69,10 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
         origin, classes = config.init_from, loaded.classes * (not config.evaluate)
-
-        def start() -> list[str]:
-            return load_all_but_head(model, checkpoint.decode_weights(Path(origin)), origin, classes=classes)
-
-        if left := on_rank0(world, start):
+        left = on_rank0(
+            world, lambda: load_all_but_head(model, decode_weights(Path(origin)), origin, classes=classes)
+        )
+        if left:
             log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
     together(world, lambda: freeze(model, config))
