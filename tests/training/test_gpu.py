@@ -339,7 +339,7 @@ def eight(tmp_path: Path) -> Iterator[Session]:
     dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     made = session(tmp_path, rank=0, size=8, samples=40)
     assert isinstance(made.data.train, InMemory)
-    split = replace(made.data.train, images_NCHW=made.data.train.images_NCHW.float())
+    split = InMemory(made.data.train.images_NCHW.float(), made.data.train.labels_N, Norm())
     made.model.float()
     data = replace(made.data, train=split, validation=split)
     trained = setup.wrap(made)

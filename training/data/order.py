@@ -22,7 +22,7 @@ def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int,
 
 
 def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int) -> torch.Tensor:
-    """The samples of process `rank` of `size` in a step of `count` from `first` on; if none, a stand-in."""
+    """The samples of process `rank` of `size` in a step of `count` from `first` on, at least a stand-in."""
     return order_N[first + rank : first + count : size] if rank < count else order_N[first : first + 1]
 
 
