@@ -19,7 +19,6 @@ from training.output.log import format_duration
 from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
-from training.run.usage import gpus_of
 
 # Outputs of a part with at most so many values are kept, until there are so many parts, for their metrics.
 SMALL, PARTS = 1 << 20, 16
@@ -190,8 +189,11 @@ def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
 def _seed(session: Session, key: int) -> None:
     """Seed dropout: a function of step and rank, so that it is the same in a resumed run."""
     torch.default_generator.manual_seed(key)  # a hundred times faster than torch.manual_seed
-    for gpu in gpus_of(session.world.device, every=session.config.dataparallel):
-        torch.cuda.default_generators[gpu].manual_seed(key)
+    if session.world.device.type == "cuda":
+        generators: Any = torch.cuda.default_generators
+        mine = session.world.device.index or 0
+        for generator in generators if session.config.dataparallel else generators[mine : mine + 1]:
+            generator.manual_seed(key)
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
