@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -308,7 +309,7 @@ def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path
     files |= {"SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n3"}
     job.start(source, "torchrun.py", "--standalone", "--nproc-per-node=2", HANG=act, **files)
     assert job.started[0].wait(HANGS_S)
-    assert (tmp_path / "exit").read_text() == "68\n"
+    assert (tmp_path / "exit").read_text() == "68\n", job.log.read_text()
     assert (tmp_path / "again").exists() == (act == "requeue")
     odd = job.run_dir / "stacks" / "odd"
     assert (odd.read_text() if odd.exists() else "") == ("17 n3\n" if act == "requeue" else "")
@@ -351,6 +352,37 @@ def test_no_signal_is_sent_to_a_process_that_does_not_expect_it() -> None:
     assert alive(other.pid)
     other.kill()
     other.wait()
+
+
+LONG_SLEEP = """
+import ctypes, sys, threading
+if sys.argv[1]:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("ready", flush=True)
+print("left", ctypes.CDLL(None).sleep(6))
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "torch", "is_seen", "is_left_alone"),
+    [("thread", "2.4.1", True, True), ("", "2.4.1", False, True), ("", "2.5.1", True, False)],
+)
+def test_a_call_of_a_c_library_is_not_ended_by_the_signal(
+    monkeypatch: pytest.MonkeyPatch,
+    other: str,
+    torch: str,
+    is_seen: bool,  # noqa: FBT001
+    is_left_alone: bool,  # noqa: FBT001
+) -> None:
+    """As by a rank that meets the others: torch before 2.5 ends it with "Interrupted system call"."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: torch)
+    call, env = [sys.executable, "-c", LONG_SLEEP, other], stacks.with_hook(os.environ)
+    with subprocess.Popen(call, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        wait_for(lambda: "nanosleep" in stacks.read(process.pid, "wchan"), "sleep")
+        assert ('"<string>", line 6 in <module>' in stacks.dump(process.pid)) == is_seen
+        assert (process.stdout.read() == "left 0\n") == is_left_alone
 
 
 def test_the_sitecustomize_of_the_user_is_imported_too(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ ANSWER_S, POLL_S = 2.0, 0.05  # a process that runs writes in a few milliseconds
 CPU, BYTES, WAKES = 0.05, 1 << 20, 50  # in a second: who does less of all stands still
 WAKES_BESIDE = 400  # of a thread that is not the main one: gloo's, without a name in torch 2.2, has 100
 CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
+TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2), which glibc has since 2.30
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 _BUSY = re.compile(r"\nState:\s([RD])")
@@ -48,12 +50,18 @@ def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
 def flight_recorder(run_dir: Path) -> dict[str, str]:
     """The variables with which NCCL writes its last operations, a file a rank, once its timeout is over."""
     size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    if _torch_is_before(2, 9):  # which renamed them
+        size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    return {size: CALLS, file: f"{run_dir.resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+
+
+def _torch_is_before(*release: int) -> bool:
+    """Whether the torch of this Python is older; False if that is not known."""
     with contextlib.suppress(Exception):  # Python 3.7, or no torch
         from importlib.metadata import version
 
-        if tuple(map(int, version("torch").split(".")[:2])) < (2, 9):  # which renamed them
-            size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-    return {size: CALLS, file: f"{run_dir.resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+        return tuple(map(int, version("torch").split(".")[:2])) < release
+    return False
 
 
 def ranks_below(root: int, *, spawns: bool = False) -> dict[int, int]:
@@ -101,19 +109,48 @@ def look(pid: int) -> Look:
 
 def dump(pid: int) -> str:
     """Have a process write the stacks of its threads; "" if it does not."""
-    number, memory = signal.SIGRTMAX - FROM_END, _memory(pid)
-    caught = re.search(r"SigCgt:\s(\w+)", read(pid, "status"))
-    if not (memory and caught and int(caught[1], 16) >> (number - 1) & 1):  # the signal would end it
+    memory, thread = _memory(pid), _thread_for_signal(pid)
+    if not (memory and thread):
         return ""
     with contextlib.suppress(OSError), open(memory, "rb") as file:  # noqa: PTH123
         before = size = file.seek(0, os.SEEK_END)
-        os.kill(pid, number)
+        _signal(pid, thread)
         until = time.monotonic() + ANSWER_S
         while time.monotonic() < until and (size == before or size != os.fstat(file.fileno()).st_size):
             size = os.fstat(file.fileno()).st_size
             time.sleep(POLL_S)
         return file.read().decode(errors="replace")
     return ""
+
+
+def _thread_for_signal(pid: int) -> int:
+    """A thread that loses nothing by our signal, if it catches that; 0 if the process could end by it.
+
+    A wait for a lock continues after a signal; a `poll` or `sleep` of a C library ends early (signal(7)).
+    With a process group some thread waits for a lock. Without one the main thread may be meeting the others,
+    which torch before 2.5 gives up at a signal.
+    """
+    bit = 1 << (signal.SIGRTMAX - FROM_END - 1)
+
+    def has(status: str, mask: str) -> bool:
+        found = re.search(rf"{mask}:\s(\w+)", status)
+        return bool(found and int(found[1], 16) & bit)
+
+    if not has(read(pid, "status"), "SigCgt"):
+        return 0
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - the numbers alone
+            is_in_lock = read(pid, f"task/{task}/wchan").startswith("futex")
+            if is_in_lock and not has(read(pid, f"task/{task}/status"), "SigBlk"):
+                return int(task)
+    return 0 if _torch_is_before(2, 5) else pid
+
+
+def _signal(pid: int, thread: int) -> None:
+    """Send our signal to a thread of a process; where tgkill's number is not known, to the process."""
+    number, call = signal.SIGRTMAX - FROM_END, TGKILL.get(os.uname().machine)
+    if call is None or ctypes.CDLL(None).syscall(call, pid, thread, number):
+        os.kill(pid, number)
 
 
 def main_frames(text: str) -> list[tuple[str, str, str]]:
