@@ -40,7 +40,8 @@ START_S = 90.0
 TURNS, TURN_S, GAP_S, SETTLED = 12, 4.0, 0.02, 50
 
 TRAINER = """
-import atexit, ctypes, fcntl, multiprocessing, os, queue, signal, socket, subprocess, sys, tempfile, threading, time
+import atexit, ctypes, fcntl, multiprocessing, os, queue, signal, socket, subprocess, sys, tempfile
+import threading, time
 import torch, torch.distributed as dist
 
 KIND, BAD = os.environ["KIND"], int(os.environ["BAD"])

@@ -280,7 +280,7 @@ def _after_a_hang(job: JudgedJob) -> Iterator[Hit]:
         return
     if resolved.env.get("HANG_AFTER") == "off":
         yield Hit(
-            job.at("env.HANG_AFTER"), "HANG_AFTER is off: nobody looks for hangs", "remove it, or remove hang"
+            job.at("env.HANG_AFTER"), "HANG_AFTER is off: no hang is looked for", "remove it, or remove hang"
         )
     elif resolved.launcher == "ft_launcher":
         what = "ft_launcher has heartbeats of its own: sbatchgen does not look for hangs of its ranks"

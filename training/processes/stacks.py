@@ -133,8 +133,8 @@ def _thread_for_signal(pid: int) -> int:
     bit = 1 << (signal.SIGRTMAX - FROM_END - 1)
 
     def has(status: str, mask: str) -> bool:
-        found = re.search(rf"{mask}:\s(\w+)", status)
-        return bool(found and int(found[1], 16) & bit)
+        match = re.search(rf"{mask}:\s(\w+)", status)
+        return bool(match and int(match[1], 16) & bit)
 
     if not has(read(pid, "status"), "SigCgt"):
         return 0
