@@ -149,8 +149,10 @@ def _thread_for_signal(pid: int) -> int:
 def _signal(pid: int, thread: int) -> None:
     """Send our signal to a thread of a process; where tgkill's number is not known, to the process."""
     number, call = signal.SIGRTMAX - FROM_END, TGKILL.get(os.uname().machine)
-    if call is None or ctypes.CDLL(None).syscall(call, pid, thread, number):
+    if call is None:
         os.kill(pid, number)
+    else:
+        ctypes.CDLL(None).syscall(call, pid, thread, number)  # fails if the thread has ended
 
 
 def main_frames(text: str) -> list[tuple[str, str, str]]:
