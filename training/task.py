@@ -19,7 +19,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import UserError
-from training.processes import spawn
+from training.processes import spawn, stacks
 from training.processes.jobscript import leave_status, refuse
 from training.processes.ranks import MEETING, detect
 
@@ -52,7 +52,7 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
         place = detect(environ, launcher)
         environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
         environment.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_size))
-    return environment
+    return environment if launcher == "none" else stacks.with_recorder(environment)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,14 @@ class Look(NamedTuple):
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which a Python program can write its stacks, and NCCL its last operations."""
-    path = ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))
+    """The environment in which a Python program can write its stacks."""
+    return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
+
+
+def with_recorder(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which NCCL writes its last operations into the run folder of a job."""
     recorder = flight_recorder(Path(environ["RUN_DIR"])) if environ.get("RUN_DIR") else {}
-    return {**recorder, **environ, "PYTHONPATH": path}
+    return {**recorder, **environ}
 
 
 def flight_recorder(run_dir: Path) -> dict[str, str]:
