@@ -30,6 +30,12 @@ RECIPES = {
     "torchvision-resnext50": OF_RESNETS | {"model": "resnext50_32x4d", "epochs": 100},
     "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
 }
+# Settings that have an effect only with this value of another one.
+ONLY_WITH = {
+    "step_size": ("schedule", "step"),
+    "gamma": ("schedule", "step"),
+    "momentum": ("optimizer", "sgd"),
+}
 EXCLUDE = {
     "batch_size": ("batch_size_per_gpu",),
     "channels_last": ("no_channels_last",),
@@ -247,6 +253,5 @@ def _critical_defaults() -> dict[str, Any]:
 
 def unused_settings(settings: dict[str, Any]) -> set[str]:
     """The settings that have no effect together with the others."""
-    names = set() if settings.get("schedule") == "step" else {"step_size", "gamma"}
-    names |= set() if settings.get("optimizer") == "sgd" else {"momentum"}
+    names = {name for name, (other, value) in ONLY_WITH.items() if settings.get(other) != value}
     return names if settings.get("weight_decay") else names | {"weight_decay_on"}

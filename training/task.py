@@ -52,7 +52,8 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
         place = detect(environ, launcher)
         environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
         environment.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_size))
-    return environment if launcher == "none" else stacks.with_recorder(environment)
+    recorded = "" if launcher == "none" else environ.get("RUN_DIR", "")
+    return stacks.with_recorder(environment, recorded)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
         options = parse_args(_spelled([*_meeting(nodes, os.environ), *argv]))  # type: ignore[no-untyped-call]
         hang.watch(os.environ)
-        os.environ.update(stacks.with_recorder(stacks.with_hook(os.environ)))
+        os.environ.update(stacks.with_hook(stacks.with_recorder(os.environ, os.environ.get("RUN_DIR", ""))))
         _run(options)
     except UserError as error:
         return refuse(error)

@@ -164,10 +164,9 @@ def test_nccl_records_what_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, names: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", {"torch": version}.get)
-    environment = stacks.with_recorder({names[0]: "77", "RUN_DIR": str(tmp_path)})
+    environment = stacks.with_recorder({names[0]: "77"}, str(tmp_path))
 
     file = f"{tmp_path}/nccl-rank-"
-    assert environment.pop("RUN_DIR") == str(tmp_path)
     assert environment == {names[0]: "77", names[1]: file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 
 

@@ -18,7 +18,10 @@ import torch
 from training.data.images import import_torchvision
 from training.errors import UserError, one_line
 
-MNIST_PARTS = {"train": "train", "test": "t10k"}
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
 MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
@@ -29,8 +32,7 @@ VALUES = 3 * 32 * 32
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (N, 1, H, W) uint8 and labels (N,) int64 of train or test; UserError if a file is wrong."""
-    names = (f"{MNIST_PARTS[part]}-{values}-ubyte" for values in ("images-idx3", "labels-idx1"))
-    images_path, labels_path = (_find(folder, name) for name in names)
+    images_path, labels_path = (_find(folder, name) for name in FILES[part])
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images_NHW) != len(labels_N) or not len(labels_N):
         what = f"{len(images_NHW)} images but {len(labels_N)} labels"

@@ -1,9 +1,11 @@
 """Activation checkpointing: backward computes a stage again, for less memory and the same bits."""
 
 import contextlib
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -42,19 +44,24 @@ def _replace(module: nn.Module) -> nn.Module:
 class Stages(nn.Sequential):
     """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory."""
 
+    # Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174
+
     def forward(self, x: Any) -> Any:
         """Call the modules in turn."""
         if not torch.is_grad_enabled():
             return super().forward(x)  # type: ignore[no-untyped-call,unused-ignore]
-        # Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174
         modules = list(self)
         pieces = math.isqrt(len(modules) - 1) + 1
         size = -(-len(modules) // pieces)
         for first in range(0, len(modules), size):
             piece = nn.Sequential(*modules[first : first + size])
-            contexts = contextlib.nullcontext(), keep_buffers(piece)  # the recomputation keeps statistics
-            x = checkpoint(piece, x, use_reentrant=False, context_fn=lambda both=contexts: both)  # type: ignore[misc,unused-ignore]
+            x = checkpoint(piece, x, use_reentrant=False, context_fn=functools.partial(_contexts, piece))
         return x
+
+
+def _contexts(piece: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The contexts of the forward pass, and of its recomputation, which keeps the statistics of norms."""
+    return contextlib.nullcontext(), keep_buffers(piece)
 
 
 @contextlib.contextmanager

@@ -45,18 +45,13 @@ def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
 
 
-def with_recorder(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which NCCL writes its last operations into the run folder of a job."""
-    recorder = flight_recorder(Path(environ["RUN_DIR"])) if environ.get("RUN_DIR") else {}
-    return {**recorder, **environ}
-
-
-def flight_recorder(run_dir: Path) -> dict[str, str]:
-    """The variables with which NCCL writes its last operations, a file a rank, once its timeout is over."""
+def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
+    """The environment in which NCCL writes its last operations, a file a rank, once its timeout is over."""
     size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
     if _torch_is_before(2, 9):  # which renamed them
         size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-    return {size: CALLS, file: f"{run_dir.resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    recorder = {size: CALLS, file: f"{Path(run_dir).resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    return {**(recorder if run_dir else {}), **environ}
 
 
 def _torch_is_before(*release: int) -> bool:

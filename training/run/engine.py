@@ -14,7 +14,7 @@ from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
-from training.processes.stacks import flight_recorder
+from training.processes.stacks import with_recorder
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
 from training.processes.world import World, gather_text, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
@@ -66,7 +66,7 @@ def _open_run(lock: RunLock, log: Log) -> None:
 def _join(config: Config, place: Place, lock: RunLock, log: Log) -> World:
     """Meet the other processes; all raise it if rank 0 could not open the run folder, or a flag is wrong."""
     if place.launcher != "none":
-        os.environ.update({**flight_recorder(Path(config.run_dir)), **os.environ})
+        os.environ.update(with_recorder(os.environ, config.run_dir))
 
     def check() -> None:
         if log.speaks and log.records:

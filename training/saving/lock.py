@@ -30,7 +30,7 @@ class RunLock:
         self._me = _myself(os.environ)
         self._aside = run_dir / f"{LOCK}.tmp-{self._me['key']}"
         self._ended = threading.Event()
-        self._beating = threading.Thread(target=self._beat, name="run lock", daemon=True)
+        self._beating: threading.Thread | None = None
 
     def take(self, tell: Callable[[str], None]) -> None:
         """Take the lock, from a dead holder with a line for `tell`; FolderError if another job has it."""
@@ -45,11 +45,12 @@ class RunLock:
                 raise FolderError(what, at=str(self.path), fix=fix)
             if self._remove(holder):
                 tell(f"Taking over the run folder from {_name(holder)}: {why}")
+        self._beating = threading.Thread(target=self._beat, name="run lock", daemon=True)
         self._beating.start()
 
     def check(self) -> None:
         """Raise a FolderError before a write if another job took over, as while this one was suspended."""
-        if not self._beating.is_alive():
+        if self._beating is None:
             return  # never taken: nothing is recorded
         with contextlib.suppress(OSError):  # an unreachable file system says nothing about the lock
             holder, seen = _read(self.path)
@@ -58,9 +59,10 @@ class RunLock:
 
     def release(self) -> None:
         """Remove the lock if this process has it."""
-        if self._beating.is_alive():
-            self._ended.set()
+        self._ended.set()
+        if self._beating is not None:
             self._beating.join()
+            self._beating = None
             with contextlib.suppress(OSError):
                 if _read(self.path)[0].get("key") == self._me["key"]:
                     self.path.unlink()
