@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 from typing import Any, NoReturn, TypeVar
 
 from training import __doc__ as how_to_start
 from training.errors import UserError
+from training.flags_of_others import ours
 from training.processes.stop import parse_deadline
 
 T = TypeVar("T")
@@ -30,11 +32,19 @@ RECIPES = {
     "torchvision-resnext50": OF_RESNETS | {"model": "resnext50_32x4d", "epochs": 100},
     "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
 }
-# Settings that have an effect only with this value of another one.
+# Settings that have an effect only with these values of another one. A data set of the user's own changes its
+# images itself. Random images stand in for those in files, with the same flags.
+OF_FILES = ("dataset", ("imagefolder", "shards", "fake"))
 ONLY_WITH = {
-    "step_size": ("schedule", "step"),
-    "gamma": ("schedule", "step"),
-    "momentum": ("optimizer", "sgd"),
+    "step_size": ("schedule", ("step",)),
+    "gamma": ("schedule", ("step",)),
+    "momentum": ("optimizer", ("sgd",)),
+    "train_crop": OF_FILES,
+    "eval_crop": OF_FILES,
+    "eval_resize": OF_FILES,
+    "random_erase": OF_FILES,
+    "val_path": OF_FILES,
+    "fake_samples": ("dataset", ("fake",)),
 }
 EXCLUDE = {
     "batch_size": ("batch_size_per_gpu",),
@@ -139,7 +149,11 @@ class Config:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(message, fix="python -m training --help")
+        fix = "python -m training --help"
+        unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+        if unknown and (flag := ours(unknown[1], map(_flag, Config.__dataclass_fields__))):
+            fix = f"{flag} in place of {unknown[1].partition('=')[0]}; all flags: {fix}"
+        raise UserError(message, fix=fix)
 
 
 def _flag(name: str) -> str:
@@ -164,25 +178,35 @@ def parse(argv: list[str]) -> Config:
             parser.add_argument(name, action="store_true", help=text)
         else:
             parser.add_argument(name, type=type(field.default), choices=choices, help=text)
-    config = Config(**_with_defaults(vars(parser.parse_args(argv))))
+    given = vars(parser.parse_args(argv))
+    config = Config(**_with_defaults(given))
     parse_deadline(config.deadline, {}, 0)
-    for what, fix in (*_wrong_values(config), *_contradictions(config)):
+    for what, fix in (*_without_effect(given, config), *_wrong_values(config), *_contradictions(config)):
         raise UserError(what, fix=fix)
     return config
 
 
 def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """The settings that are not the default of their field: of the command line, --recipe and --optimizer."""
-    step = [name for name in ("step_size", "gamma") if name in given]
-    if step and given.get("schedule", "step") != "step":
-        what = f"{_flag(step[0])} needs --schedule step, this is --schedule {given['schedule']}"
-        raise UserError(what, fix="leave one of them out")
     recipe = RECIPES.get(given.get("recipe", ""), {})
+    has_step = bool({"step_size", "gamma"} & {*given, *recipe})
     given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
     decided = dict(zip(DECIDED, BY_OPTIMIZER[given.get("optimizer", "adadelta")], strict=True))
-    if step or "step_size" in recipe:
+    if has_step:
         decided["schedule"] = "step"
     return decided | given
+
+
+def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with typed flags that change nothing beside the others, and the fix."""
+    for name, (other, values) in ONLY_WITH.items():
+        value = getattr(config, other)
+        if name in given and value not in values:
+            shown = [each for each in values if each != "fake"] or values  # which only stands in for others
+            needed = f"{_flag(name)} needs {_flag(other)} {' or '.join(shown)}"
+            yield f"{needed}, this is {_flag(other)} {value}", f"leave {_flag(name)} out"
+    if "weight_decay_on" in given and not config.weight_decay:
+        yield "--weight-decay-on needs a --weight-decay above 0", "leave --weight-decay-on out"
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
@@ -191,7 +215,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
         value, least = getattr(config, field.name), field.metadata["least"]
         if isinstance(value, (int, float)) and not least <= value < float("inf"):
             yield f"{_flag(field.name)} is {value}, but must be at least {least}", ""
-    for name in ("label_smoothing", "ema", "random_erase"):
+    for name in ("label_smoothing", "ema", "random_erase", "momentum"):
         if getattr(config, name) >= 1:
             yield f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1", ""
 
@@ -202,6 +226,9 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
         for other in others:
             if getattr(config, first) and getattr(config, other):
                 yield f"{_flag(first)} and {_flag(other)} exclude each other", "give one of them"
+    if config.warmup_epochs > config.epochs:
+        what = f"--warmup-epochs is {config.warmup_epochs:g}, and the training has {config.epochs} epochs"
+        yield f"{what}: the learning rate would never be reached", f"at most {config.epochs}"
     if config.head_lr and not config.lr:
         yield "--head-lr needs an --lr above 0", "--freeze for all but the head"
     if not config.dist_timeout:
@@ -253,5 +280,5 @@ def _critical_defaults() -> dict[str, Any]:
 
 def unused_settings(settings: dict[str, Any]) -> set[str]:
     """The settings that have no effect together with the others."""
-    names = {name for name, (other, value) in ONLY_WITH.items() if settings.get(other) != value}
+    names = {name for name, (other, values) in ONLY_WITH.items() if settings.get(other) not in values}
     return names if settings.get("weight_decay") else names | {"weight_decay_on"}

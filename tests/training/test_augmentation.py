@@ -99,7 +99,9 @@ def test_what_is_typed_replaces_a_part_of_a_recipe() -> None:
 
 @pytest.mark.parametrize("kind", ["crop", "randaugment", "trivialaugment", "none"])
 def test_augmentation_gives_the_asked_size_and_depends_on_the_seed_alone(kind: str) -> None:
-    transform = training_transform(parse(["--augment", kind, "--train-crop", "64", "--random-erase", "0.9"]))
+    transform = training_transform(
+        parse(["--dataset", "imagefolder", "--augment", kind, "--train-crop", "64", "--random-erase", "0.9"])
+    )
     made = []
     for seed in (1, 1, 2, 3, 4):
         torch.manual_seed(seed)
@@ -114,7 +116,7 @@ def test_augmentation_gives_the_asked_size_and_depends_on_the_seed_alone(kind: s
     ("flags", "side", "of"), [([], 224, 256), (["--eval-crop", "64", "--eval-resize", "64"], 64, 64)]
 )
 def test_a_validation_image_is_scaled_and_cut(flags: list[str], side: int, of: int) -> None:
-    image = evaluation_transform(parse(flags))(a_photo(1))
+    image = evaluation_transform(parse(["--dataset", "imagefolder", *flags]))(a_photo(1))
     scaled = a_photo(1).resize((of * 320 // 280, of), Image.Resampling.BILINEAR)
     left, top = (round((scaled.width - side) / 2), round((scaled.height - side) / 2))
     cut = transforms.functional.pil_to_tensor(scaled.crop((left, top, left + side, top + side)))

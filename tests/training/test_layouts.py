@@ -74,7 +74,7 @@ def test_channels_last_may_change_at_a_resume(
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_a_checkpoint_of_a_gpu_resumes_on_a_cpu(here: Here, tmp_path: Path, kind: str) -> None:
     """There a convnet is laid out plainly, here by channels."""
-    flags = ("--optimizer", kind, "--lr", "0.01", "--momentum", "0.9")
+    flags = ("--optimizer", kind, "--lr", "0.01")
     for name in ("cpu", "gpu"):
         assert here(tmp_path / name, *flags).code == 0
     state = everything(tmp_path / "gpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.optim import lr_scheduler
 
 from training.config import Config, parse, unused_settings
 from training.errors import UserError
+from training.flags_of_others import OURS
 from training.model.optimizer import build_optimizer, lr_at
 from training.runfolder import look
 
@@ -132,16 +134,95 @@ def test_a_step_without_a_schedule_of_steps_is_refused(flag: str, value: str, sc
         parse([flag, value, "--schedule", schedule])
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--dataset own:data --random-erase 0.1", "--random-erase needs --dataset imagefolder or shards"),
+        ("--dataset own:data --train-crop 64", "--train-crop needs --dataset imagefolder or shards"),
+        ("--dataset mnist --eval-crop 64", "--eval-crop needs --dataset imagefolder or shards"),
+        ("--eval-resize 64", "--eval-resize needs --dataset imagefolder or shards, this is --dataset mnist"),
+        ("--dataset cifar10 --val-path x", "--val-path needs --dataset imagefolder or shards"),
+        ("--fake-samples 64", "--fake-samples needs --dataset fake, this is --dataset mnist"),
+        ("--momentum 0.5", "--momentum needs --optimizer sgd, this is --optimizer adadelta"),
+        ("--optimizer sgd --weight-decay-on all", "--weight-decay-on needs a --weight-decay above 0"),
+        ("--optimizer sgd --momentum 2", "--momentum is 2.0, but must be in 0..1, below 1"),
+        ("--warmup-epochs 99 --epochs 1", "--warmup-epochs is 99, and the training has 1 epochs"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused(flags: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(flags.split())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--dataset imagefolder --train-crop 64 --eval-crop 64 --eval-resize 72 --random-erase 0.1 --val-path v",
+        "--dataset fake --train-crop 64 --val-path v --random-erase 0.1 --fake-samples 64",  # as a rehearsal
+        "--recipe torchvision-resnet50 --optimizer adamw",  # the recipe's momentum, which nobody typed
+        "--warmup-epochs 5 --epochs 5",
+        "--optimizer adamw --weight-decay-on all",  # whose decay is 0.01
+        "--dataset own:data --data-dir d --workers 2",
+    ],
+)
+def test_a_flag_that_plays_a_part_is_taken(flags: str) -> None:
+    assert parse(flags.split()).epochs > 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        ("--print-freq 10", "--log-every"),
+        ("--output-dir=x", "--run-dir"),
+        ("--per_device_train_batch_size 8", "--batch-size-per-gpu"),
+        ("--max_epochs 3", "--epochs"),
+        ("--epoch 3", "--epochs"),
+        ("--learning_rate 0.1", "--lr"),
+        ("--amp", "--precision bf16"),
+    ],
+)
+def test_a_flag_of_another_trainer_is_told_by_ours(typed: str, ours: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse(typed.split())
+
+    name = typed.partition(" ")[0].partition("=")[0]
+    assert str(refused.value).endswith(
+        f"; fix: {ours} in place of {name}; all flags: python -m training --help"
+    )
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_each_flag_of_another_trainer_stands_for_one_that_there_is(name: str) -> None:
+    """The fix is typed, with the dataset, the schedule or the value that its flag needs."""
+    flag, _, value = OURS[name].partition(" ")
+    beside = ["--dataset", "imagefolder", "--schedule", "step"] if flag != "--dataset" else []
+    field = next(field for field in fields(Config) if f"--{field.name.replace('_', '-')}" == flag)
+    if not value and not isinstance(field.default, bool):
+        value = next(iter(field.metadata["choices"]), "0" if isinstance(field.default, (float, int)) else "x")
+        value = str(max(int(value), field.metadata["least"])) if value == "0" else value
+
+    assert getattr(parse([*beside, flag, *filter(None, [value])]), field.name) not in (None, "")
+
+
+def test_a_word_like_no_flag_gets_the_list_of_flags() -> None:
+    with pytest.raises(UserError) as refused:
+        parse(["--xyzzy", "1"])
+
+    assert str(refused.value) == "unrecognized arguments: --xyzzy 1; fix: python -m training --help"
+
+
 def test_a_step_size_is_whole_epochs() -> None:
     with pytest.raises(UserError, match="--step-size is 0, but must be at least 1"):
         parse(["--step-size", "0"])
 
 
 def test_settings_that_play_no_part_are_not_compared() -> None:
-    settings = {"optimizer": "adamw", "schedule": "cosine", "weight_decay": 0.0, "lr": 0.1}
+    of_files = {"train_crop", "eval_crop", "eval_resize", "random_erase", "val_path", "fake_samples"}
+    settings = {"optimizer": "adamw", "schedule": "cosine", "weight_decay": 0.0, "dataset": "own:data"}
+    others = {"optimizer": "sgd", "schedule": "step", "weight_decay": 0.1, "dataset": "fake"}
 
-    assert unused_settings(settings) == {"momentum", "step_size", "gamma", "weight_decay_on"}
-    assert unused_settings({"optimizer": "sgd", "schedule": "step", "weight_decay": 0.1, "lr": 0.1}) == set()
+    assert unused_settings(settings) == {"momentum", "step_size", "gamma", "weight_decay_on", *of_files}
+    assert unused_settings(others) == set()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from training.config import Config
+from training.config import OF_FILES, Config
 from training.data.arrays import read_cifar10, read_mnist
 from training.data.images import MEAN, STD, images_in_files
 from training.data.order import mix
@@ -48,7 +48,7 @@ def load_data(config: Config, device: torch.device) -> Data:
     OSError, or a UserError with a fix; any other exception is shown as a bug.
     """
     norm, shift = Norm(), 0
-    if config.augment not in {"auto", "none"} and config.dataset not in FILES:
+    if config.augment not in {"auto", "none"} and config.dataset not in OF_FILES[1]:
         what = f"--augment {config.augment} is for --dataset {' and '.join(FILES)}, this is {config.dataset}"
         raise UserError(what, fix="leave it out; a data set of your own changes its images itself")
     train: Any
