@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +223,34 @@ def test_where_the_export_goes(
     assert {path for path in names if "checkpoints" not in path} == there
 
 
-def test_an_export_that_cannot_be_written_is_told(here: Here, tmp_path: Path) -> None:
+@pytest.mark.parametrize("export", ["file/model.pt", "folder"])
+def test_an_export_that_cannot_be_written_is_told_before_the_training(
+    here: Here, tmp_path: Path, export: str
+) -> None:
     (tmp_path / "file").write_text("no folder")
-    ended = here(tmp_path / "run", "--export", str(tmp_path / "file/model.pt"))
+    (tmp_path / "folder").mkdir()
+    ended = here(tmp_path / "run", "--export", str(tmp_path / export))
+
+    assert ended.code == 1
+    assert "the weights could not be written after the training (" in ended.err
+    assert "fix: another --export, or --export off" in ended.err
+    assert not events(tmp_path / "run", "start")
+
+
+def test_an_export_whose_folder_is_lost_meanwhile_is_told(here: Here, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+
+    def lose_the_folder() -> None:
+        while not events(tmp_path / "run", "train"):
+            time.sleep(0.05)
+        folder.rmdir()
+        folder.write_text("no folder")
+
+    loser = threading.Thread(target=lose_the_folder)
+    loser.start()
+    slow = ("--log-every", "1", "--sync-every", "1", "--step-delay", "0.3")
+    ended = here(tmp_path / "run", "--export", str(folder / "model.pt"), *slow)
+    loser.join()
 
     assert ended.code == 1
     assert "cannot write the weights (" in ended.err
@@ -302,3 +329,19 @@ def test_only_bf16_is_warned_of(here: Here, tmp_path: Path, monkeypatch: pytest.
 
     assert here(tmp_path / "bf16", "--precision", "bf16").out.count(WITHOUT_BF16) == 1
     assert WITHOUT_BF16 not in here(tmp_path / "fp32").out
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("nope", "--model nope is not known"),
+        ("resnet18", "--model resnet18 needs 3 channels, the images have 1"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_by_its_own_fault(
+    here: Here, tmp_path: Path, model: str, said: str
+) -> None:
+    ended = here(tmp_path, "--model", model)
+
+    assert ended.code == 1
+    assert said in ended.err

@@ -62,14 +62,14 @@ def _convnet(shape_CHW: tuple[int, ...], classes: int) -> nn.Module:
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:
     models = import_torchvision(f"--model {name}").models
-    if data.shape_CHW[0] != 3:
-        what = f"--model {name} needs 3 channels, the images have {data.shape_CHW[0]}"
-        raise UserError(what, fix="--model convnet")
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=data.classes)
     except ValueError as error:
         fix = "convnet, or one of torchvision.models.list_models()"
         raise UserError(f"--model {name} is not known", fix=fix) from error
+    if data.shape_CHW[0] != 3:
+        what = f"--model {name} needs 3 channels, the images have {data.shape_CHW[0]}"
+        raise UserError(what, fix="--model convnet")
     return model
 
 

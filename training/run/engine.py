@@ -21,7 +21,7 @@ from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import time_left_s, train_epoch
 from training.run.pace import Pace
-from training.run.resume import checkpoint_folder, export, restore, save
+from training.run.resume import check_export, checkpoint_folder, export, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
 from training.run.usage import Usage, add_up, gpus_of, trace
@@ -83,6 +83,7 @@ def _train(session: Session) -> int:
     """Resume if there is a checkpoint, and train to the end or to a stop."""
     config, world, log = session.config, session.world, session.log
     place = checkpoint_folder(config)
+    on_rank0(world, lambda: check_export(config))
     on_rank0(world, lambda: checkpoint.prepare(place, config.resume, log.note))
     progress = restore(session)
     if progress.done >= config.epochs:

@@ -1,6 +1,7 @@
 """Saves the state of a run, restores it, and exports its weights."""
 
 import dataclasses
+import errno
 import functools
 import io
 import itertools
@@ -177,13 +178,33 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     return progress
 
 
-def export(session: Session) -> None:
-    """Write the evaluated weights to --export's file; raises UserError if that fails."""
-    config = session.config
+def check_export(config: Config) -> None:
+    """Make the folder of --export's file; UserError if no file could be written there after the training."""
+    if not (path := _export_path(config)):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not os.access(path.parent, os.W_OK | os.X_OK):  # also False on a file system that is read-only
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
+    except OSError as error:
+        what = f"the weights could not be written after the training ({one_line(error)})"
+        raise UserError(what, at=str(path), fix="another --export, or --export off") from error
+
+
+def _export_path(config: Config) -> Path | None:
+    """Return the file for the weights at the end; None for --export off, and for an evaluation without it."""
     name = config.export or ("off" if config.evaluate else WEIGHTS)
     if name == "off":
+        return None
+    return Path(config.run_dir) / name if Path(name).name == name else Path(name)
+
+
+def export(session: Session) -> None:
+    """Write the evaluated weights to --export's file; raises UserError if that fails."""
+    if not (path := _export_path(session.config)):
         return
-    path = Path(config.run_dir) / name if Path(name).name == name else Path(name)
 
     def write() -> None:
         try:
