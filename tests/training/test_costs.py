@@ -55,6 +55,30 @@ def test_a_trace_has_as_many_steps_as_asked_for(small_digits: Path, tmp_path: Pa
     assert "aten::convolution" in names
 
 
+@pytest.mark.parametrize(
+    ("steps", "epochs", "traced"), [("2", "1", 2), ("3", "1", 3), ("4", "1", 0), ("9", "2", 0)]
+)
+def test_a_short_training_is_traced_as_far_as_it_goes(
+    small_digits: Path, tmp_path: Path, steps: str, epochs: str, traced: int
+) -> None:
+    """An epoch has four steps, of which one comes before the trace; what can't be traced is said."""
+    flags = ["--profile-steps", steps, "--epochs", epochs, "--device", "cpu", "--batch-size", "64"]
+    folders = ["--run-dir", str(tmp_path), "--data-dir", str(small_digits)]
+    call = [sys.executable, "-m", "training", *folders, *flags]
+    ended = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    if traced:
+        with gzip.open(tmp_path / "trace.json.gz") as file:
+            names = [event.get("name", "") for event in json.load(file)["traceEvents"]]
+        assert sum(name.startswith("ProfilerStep#") for name in names) == traced
+    else:
+        left = 4 * int(epochs)
+        said = f"No trace: --profile-steps {steps} needs {int(steps) + 1} steps, and {left} are left"
+        assert f"{said}; fix: at most {left - 1}" in ended.stdout
+        assert not (tmp_path / "trace.json.gz").exists()
+
+
 class Counter(nn.Module):
     """A buffer that a step could depend on."""
 

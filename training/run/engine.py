@@ -19,7 +19,7 @@ from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
 from training.processes.world import World, gather_text, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
-from training.run.loop import time_left_s, train_epoch
+from training.run.loop import steps_left, time_left_s, train_epoch
 from training.run.pace import Pace
 from training.run.resume import check_export, checkpoint_folder, export, restore, save
 from training.run.session import Meter, Progress, Session
@@ -102,7 +102,7 @@ def _train(session: Session) -> int:
     if world.size > 1:
         warm_up(session)
     try:
-        with trace(config, log) as profiler:
+        with trace(config, log, steps_left(session, progress)) as profiler:
             usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
             pace = Pace(gather_text(world, world.host), world.rank, on_gpu=world.device.type == "cuda")
             meter = Meter(usage=usage, pace=pace, profiler=profiler)

@@ -224,3 +224,12 @@ def time_left_s(session: Session, progress: Progress) -> float:
     """Seconds to the end of the last epoch, at the speed so far."""
     left = (session.config.epochs - progress.epoch) * session.data.train.samples - progress.consumed
     return left / max(session.meter.rate(), 1e-9) if session.meter.trained else 0.0
+
+
+def steps_left(session: Session, progress: Progress) -> int:
+    """Steps to the end of the last epoch."""
+    config, samples, batch = session.config, session.data.train.samples, session.batch
+    whole = max(0, config.epochs - progress.epoch) * math.ceil(samples / batch)
+    return (
+        whole - math.ceil(samples / batch) + math.ceil((samples - progress.consumed) / batch) if whole else 0
+    )

@@ -108,10 +108,19 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def trace(config: Config, log: Log) -> Iterator[Any]:
-    """Record steps of rank 0 meanwhile, `step` is called after each; None without --profile-steps."""
+def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
+    """Record steps of rank 0 meanwhile, `step` is called after each; None without --profile-steps.
+
+    `left`: steps that this start is to do. Its first steps are left out, BEFORE at most.
+    """
     steps, path = config.profile_steps, log.run_dir / TRACE
+    before = min(BEFORE, left - steps)
     if not steps or not log.speaks:
+        yield None
+        return
+    if before < 1:
+        fix = f"at most {left - 1}" if left > 1 else "more --epochs"
+        log.say(f"No trace: --profile-steps {steps} needs {steps + 1} steps, and {left} are left; fix: {fix}")
         yield None
         return
     from torch import profiler
@@ -124,6 +133,6 @@ def trace(config: Config, log: Log) -> Iterator[Any]:
         except (OSError, RuntimeError) as error:
             log.say(f"Cannot write {path} ({error}): training continues")
 
-    plan = profiler.schedule(wait=BEFORE - 1, warmup=1, active=steps, repeat=1)
+    plan = profiler.schedule(wait=before - 1, warmup=1, active=steps, repeat=1)
     with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
         yield recording
