@@ -1,14 +1,23 @@
 """`python3 -m training`, or `python3 .../training`, which works from any folder: see command.py."""
 
-import contextlib
-import faulthandler
 import os
 import sys
 
-if not __package__:
-    # Started as a folder: import the package by name from the folder around it, and the user's modules
-    # (--dataset own:data) from the current folder, as with -m. A folder `training` there is not imported.
-    sys.path[:1] = [os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""]  # noqa: PTH100, PTH120
+# The current folder may hold a json.py: it is looked at only for the user's modules, see data/own_module.py.
+if not __package__:  # started as a folder: import the package by name from the folder around it
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    import training  # noqa: F401 - from this folder alone
+
+    del sys.path[0]
+else:  # by -m, where Python has put the current folder first
+    try:
+        if sys.path[0] in ("", os.getcwd()):  # noqa: PTH109 - a text
+            del sys.path[0]
+    except OSError:  # it was deleted
+        pass
+
+import contextlib
+import faulthandler
 
 from training.errors import FAILED, complain
 from training.processes.jobscript import leave_status

@@ -2,8 +2,6 @@
 
 import functools
 import hashlib
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from training.config import OF_FILES, Config
 from training.data.arrays import read_cifar10, read_mnist
 from training.data.images import MEAN, STD, images_in_files
 from training.data.order import mix
+from training.data.own_module import import_function
 from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
 
@@ -70,21 +69,6 @@ def load_data(config: Config, device: torch.device) -> Data:
         shift *= config.augment != "none"
         return _in_memory(train, validation, norm, device, config, shift=shift)
     return _from_loaders(train, validation, norm, device, config)
-
-
-def import_function(name: str, flag: str) -> Callable[..., Any]:
-    """The function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
-    module, colon, function = name.partition(":")
-    if not colon:
-        fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
-        raise UserError(f"{flag} {name} is not known", fix=fix)
-    try:
-        factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        fix = "put its folder on PYTHONPATH, or install it" if missing else "name a function of that module"
-        raise UserError(f"{flag} {name}: {error}", fix=fix) from error
-    return factory
 
 
 def _in_memory(

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from training.config import Config
-from training.data.datasets import Data, import_function
+from training.data.datasets import Data
 from training.data.images import import_torchvision
 from training.data.order import mix
+from training.data.own_module import import_function
 from training.errors import UserError
 from training.model.activation_checkpointing import checkpoint_activations
 

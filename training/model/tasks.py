@@ -9,8 +9,9 @@ import torch
 from torch.nn import functional
 
 from training.config import Config
-from training.data.datasets import Data, import_function
+from training.data.datasets import Data
 from training.data.images import import_torchvision
+from training.data.own_module import import_function
 from training.errors import UserError, one_line
 
 TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes

@@ -1,0 +1,54 @@
+"""A data set of the user's in the current folder is found however the trainer starts, and nothing else of that folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.site import HANGS_S
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "training"
+STARTS = {
+    "folder": [PACKAGE],
+    "-m": ["-m", "training"],
+    "spawn": [PACKAGE, "--launcher", "spawn", "--nproc-per-node", "2"],
+    "torchrun": [PACKAGE / "torchrun.py", "--nproc-per-node", "2", "--", PACKAGE],
+}
+FLAGS = "--dataset own:data --epochs 1 --batch-size 16 --device cpu --workers 0 --tensorboard off".split()
+# It takes a module beside it, one that has the name of an installed package, and one of the standard library.
+OWN = """
+import json, torch, helper, datasets
+assert datasets.OF_THE_USER and json.loads("1") == 1
+
+def data(config):
+    images = torch.rand(helper.SIZE, 1, 8, 8)
+    return (images, torch.arange(helper.SIZE) % 2), (images, torch.arange(helper.SIZE) % 2)
+"""
+# Python itself imports these by -m, before it runs a line of the trainer.
+BY_PYTHON = {"runpy", "importlib", "contextlib", "types", "warnings", "io", "os", "pkgutil"}
+
+
+def test_a_module_of_the_current_folder_and_none_of_a_standard_name(tmp_path: Path) -> None:
+    started = {}
+    for name, words in STARTS.items():
+        folder = tmp_path / name
+        (folder / "datasets").mkdir(parents=True)
+        (folder / "datasets/__init__.py").write_text("OF_THE_USER = True\n")
+        (folder / "own.py").write_text(OWN)
+        (folder / "helper.py").write_text("SIZE = 64\n")
+        for module in sys.stdlib_module_names - BY_PYTHON:
+            (folder / f"{module}.py").write_text(f"open({str(folder)!r} + '/ran-{module}', 'w')\n")
+        started[folder] = subprocess.Popen(
+            [sys.executable, *map(str, words), "--run-dir", "run", *FLAGS], cwd=folder, text=True,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY) if name == "-m" else "", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    for folder, process in started.items():
+        said, _ = process.communicate(timeout=HANGS_S)
+        assert process.returncode == 0, (folder.name, said)
+        assert [file.name for file in folder.glob("ran-*")] == []
+        assert json.loads((folder / "run/status.json").read_text())["state"] == "done"

@@ -1,0 +1,47 @@
+"""Functions of the user, that flags name: `--dataset own:data` is `data` in the module `own`."""
+
+import contextlib
+import importlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from training.errors import UserError
+
+
+def import_function(name: str, flag: str) -> Callable[..., Any]:
+    """The function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
+    module, colon, function = name.partition(":")
+    if not colon:
+        fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
+        raise UserError(f"{flag} {name} is not known", fix=fix)
+    find_in_current_folder()
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        fix = "put its folder on PYTHONPATH, or install it" if missing else "name a function of that module"
+        raise UserError(f"{flag} {name}: {error}", fix=fix) from error
+    return factory
+
+
+def find_in_current_folder() -> None:
+    """Let Python import from the current folder too: after its own library, before all other packages.
+
+    A file such as json.py or queue.py there does not take the place of a module of the standard library.
+    """
+    with contextlib.suppress(OSError):
+        here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+        if here not in sys.path and "" not in sys.path:
+            standard = [folder for folder in sys.path if _is_standard(folder)]
+            others = [folder for folder in sys.path if folder not in standard]
+            sys.path[:] = [*standard, here, *others]
+
+
+def _is_standard(folder: str) -> bool:
+    version = f"{sys.version_info.major}{sys.version_info.minor}"
+    is_part = Path(folder).name in ("lib-dynload", f"python{version}.zip")
+    return is_part or folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
