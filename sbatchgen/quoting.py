@@ -85,6 +85,14 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
+def one_line(text: str) -> str:
+    """Return a text of somebody else, such as a file's name, as people read it within a line.
+
+    Line breaks, tabs and other control characters are escaped, so that no text looks like lines of ours.
+    """
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def counted(count: int, noun: str) -> str:
     """1 GPU, 2 GPUs, 3 processes."""
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

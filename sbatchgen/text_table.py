@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import one_line
 
 
 def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> str:
@@ -22,8 +22,3 @@ def cut(text: str, width: int, indent: int = 0) -> list[str]:
     pad = " " * indent
     style = TextWrapper(width, subsequent_indent=pad, max_lines=2, placeholder=" ...", break_on_hyphens=False)
     return style.wrap(one_line(text))
-
-
-def one_line(text: str) -> str:
-    """Return text for a cell: line breaks, tabs and other control characters are escaped."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -16,7 +16,7 @@ import click
 from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import left_out
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import one_line, visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
 LEAST = (40, 16)  # columns and lines for which a review is made to fit
+# Where a message continues in another line: with Slurm's own words, and with the lines that differ.
+_LINE_OF_OURS = re.compile(r"\n(?=  (?:Slurm said: |[-+]))")
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
 
 
@@ -41,11 +43,12 @@ def harmless(data: bytes) -> str:
 
 def say(problem: Problem, severity: str) -> None:
     """Print a problem to stderr."""
-    note(f"{severity}: {problem.what}", mark=severity)
+    what = "\n".join(map(one_line, _LINE_OF_OURS.split(problem.what)))
+    note(f"{severity}: {what}", mark=severity)
     if problem.at:
-        note(f"  at:  {problem.at}")
+        note(f"  at:  {one_line(problem.at)}")
     if problem.fix:
-        note(f"  fix: {problem.fix}")
+        note(f"  fix: {one_line(problem.fix)}")
 
 
 def note(text: str, mark: str = "") -> None:

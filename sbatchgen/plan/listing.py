@@ -11,8 +11,7 @@ from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.missing import option_of
 from sbatchgen.plan.started import StartedProcess, Step
 from sbatchgen.plan.step import GPU_VARIABLES
-from sbatchgen.quoting import counted, numbers_as_text, word
-from sbatchgen.text_table import one_line
+from sbatchgen.quoting import counted, numbers_as_text, one_line, word
 
 _WIDTH = 110
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ

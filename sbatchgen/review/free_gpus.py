@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from sbatchgen.quoting import counted, first_names, numbers_as_text
+from sbatchgen.quoting import counted, first_names, numbers_as_text, one_line
 from sbatchgen.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
-from sbatchgen.text_table import one_line, table
+from sbatchgen.text_table import table
 
 MOST_NAMES = 8  # of nodes in a line
 NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
+from sbatchgen.quoting import one_line
 from sbatchgen.runs.plot import CURVES, LOG_FROM, PANELS, History, labels
-from sbatchgen.text_table import one_line
 
 HEIGHT, LEAST = 12, 20  # lines of a panel; columns at least
 _LABEL = 9  # columns before the axis

@@ -12,7 +12,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer_source import WELL_KNOWN
-from sbatchgen.quoting import word
+from sbatchgen.quoting import one_line, word
 from sbatchgen.runs import life, process, program_states
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import (
@@ -38,7 +38,6 @@ from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, key_of, queue
 from sbatchgen.slurm.state import reason
-from sbatchgen.text_table import one_line
 from sbatchgen.units import Duration, mebibytes, seconds
 
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)

@@ -39,7 +39,7 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
         return []
     fill = partial(_filled, record, task)
     each = (glob.glob(_PATTERN.sub(fill, glob.escape(pattern))) for pattern in patterns)  # noqa: PTH207
-    names = itertools.chain.from_iterable(each)
+    names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(each))  # Slurm makes none
     with contextlib.suppress(OSError):
         return sorted(map(Path, names), key=lambda file: file.stat().st_mtime)
     return []
@@ -122,7 +122,7 @@ class Tail:
         self._at = 0
         self._inode: int | None = None
         if last is not None:
-            with contextlib.suppress(OSError), files.regular(path) as file:
+            with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
                 self._inode = os.fstat(file.fileno()).st_ino
                 lengths = deque(map(len, file), maxlen=last)
                 self._at = file.tell() - sum(lengths)
@@ -130,7 +130,7 @@ class Tail:
     def more(self) -> Iterator[bytes]:
         """Yield what was written since; from the start again if the file was replaced or cut."""
         try:
-            with files.regular(self.path) as file:
+            with files.regular(self.path, os.O_NOFOLLOW) as file:
                 now = os.fstat(file.fileno())
                 if now.st_ino != self._inode or now.st_size < self._at:
                     self._inode, self._at = now.st_ino, 0

@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from sbatchgen.quoting import one_line
 from sbatchgen.runs.events import EVENTS, number, read_object, some_events
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.record import Record
-from sbatchgen.text_table import one_line
 from sbatchgen.units import in_units
 
 LINES = 2000  # at the end of a log

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sbatchgen.quoting import counted, numbers_as_text
+from sbatchgen.quoting import counted, numbers_as_text, one_line
 from sbatchgen.runs import life
 from sbatchgen.runs.events import read_object
 from sbatchgen.runs.index import RunJob
@@ -13,7 +13,7 @@ from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import ERRORS, SAVED, RunState, words
 from sbatchgen.runs.submitted_scripts import forgets
 from sbatchgen.slurm.queue import SlurmJob
-from sbatchgen.text_table import one_line, table
+from sbatchgen.text_table import table
 from sbatchgen.units import elapsed
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.frozen import frozen
+from sbatchgen.quoting import one_line
 from sbatchgen.runs.events import CONFIG, PLACES, STATUS, count, number, read_object, some_events
 from sbatchgen.runs.metrics import log_events
 from sbatchgen.runs.record import Record
-from sbatchgen.text_table import one_line
 
 # Metrics of what a step costs, as people read them, in this order.
 COSTS = {

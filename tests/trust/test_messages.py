@@ -1,0 +1,44 @@
+"""What a file is called forges no line of a message, and a link in a run folder shows no other file."""
+
+from __future__ import annotations
+
+import pytest
+
+from .lab import User, put
+
+FORGED = "a\nerror: forged\n  fix: rm -rf x\n    fix: y\x1b[2J\tz.slurm"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lint", FORGED),
+        ("lint", f"./missing{FORGED}"),
+        ("render", f"./missing{FORGED}.yaml"),
+        ("render", "single", "--profile", f"./{FORGED}.yaml"),
+        ("plan", f"./missing{FORGED}"),
+        ("logs", FORGED),
+        ("adopt", f"./missing{FORGED}"),
+    ],
+)
+def test_a_name_of_a_file_forges_no_line(owner: User, words: tuple[str, ...]) -> None:
+    text = "#!/bin/bash\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostname\n"
+    put(owner.home / FORGED, text, owner=owner.uid)
+    put(owner.home / f"{FORGED}.yaml", "name: [\n", owner=owner.uid)
+    done = owner.run("sbatchgen", *words, cwd=owner.home)
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    assert done.returncode != 0
+    assert any(r"a\nerror: forged\n" in line for line in lines), lines
+    assert not any(line.startswith(("error: forged", "fix: rm", "fix: y")) for line in lines), lines
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_link_in_a_run_folder_is_no_log(owner: User) -> None:
+    put(owner.project / "t.py", owner=owner.uid)
+    owner.submit("cpu", "--trainer", "t.py", "--job-name", "a")
+    owner.bash("ln -s ~/precious runs/a/a-1000.out")
+    done = owner.sbatchgen("logs", "a")
+    assert (done.returncode, done.stdout) == (3, "")
+    owner.bash("rm runs/a/a-1000.out; echo trained >runs/a/a-1000.out")
+    assert owner.sbatchgen("logs", "a").stdout == "trained\n"
