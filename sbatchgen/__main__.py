@@ -1,16 +1,18 @@
 """The process of a command: `sbatchgen`, or `python -m sbatchgen`."""
 
-import atexit
-import contextlib
-import gc
 import os
-import signal
 import sys
 
-if __name__ == "__main__":  # of `python -m`, the first folder is that of a job, which may hold a click.py
-    with contextlib.suppress(OSError):
+if __name__ == "__main__":  # of `python -m`, the first folder is that of a job, which may hold a json.py
+    try:
         if sys.path[0] == os.getcwd() != __file__.removesuffix("/sbatchgen/__main__.py"):  # noqa: PTH109 - a text
             del sys.path[0]
+    except OSError:  # it was deleted
+        pass
+
+import atexit
+import gc
+import signal
 
 gc.set_threshold(100_000)  # a short command creates little garbage: this saves a twelfth of its time
 

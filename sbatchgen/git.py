@@ -7,10 +7,10 @@ whoever can write it could run commands as this user.
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 from sbatchgen.inputs.search import Places
+from sbatchgen.machine import child
 
 TIMEOUT_S = 20.0
 _SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
@@ -54,18 +54,10 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
 
 def _printed(*arguments: str) -> str | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    folders = environment.get("PATH", "").split(":")
-    environment["PATH"] = ":".join(folder for folder in folders if folder.startswith("/"))
     settings = (word for setting in _SETTINGS for word in ("-c", setting))
+    words = ["git", "--no-pager", *settings, *arguments]
     try:
-        done = subprocess.run(
-            ["git", "--no-pager", *settings, *arguments],
-            env=environment | _ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = child.run(words, environment | _ENVIRONMENT, timeout=TIMEOUT_S)
+    except (OSError, child.LateError):
         return None
     return None if done.returncode else os.fsdecode(done.stdout).removesuffix("\n")

@@ -192,9 +192,12 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
+    from sbatchgen.machine.search_path import libraries
+
     complete = get_completion_class(shell)
     assert complete is not None  # noqa: S101 - click knows these three
-    put(complete(cli, {}, "sbatchgen", COMPLETE).source())
+    with libraries():  # click asks bash for its version
+        put(complete(cli, {}, "sbatchgen", COMPLETE).source())
 
 
 def _completed_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -101,7 +101,8 @@ def rehearse(
 
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
-    from sbatchgen.text_table import one_line, table
+    from sbatchgen.quoting import one_line
+    from sbatchgen.text_table import table
 
     if form == "json":
         put_json(output)

@@ -4,7 +4,6 @@ import os
 import platform
 import pwd
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Qos
+from sbatchgen.machine import search_path
 from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.slurm.config import config, licenses, topology
@@ -101,12 +101,12 @@ def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
 def programs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each program that runs containers, with its path; "" if it is not here."""
     for name in ("apptainer", "singularity", "enroot"):
-        yield name, shutil.which(name, path=environment.get("PATH")) or ""
+        yield name, search_path.find(name, environment)
 
 
 def conda_roots(environment: Mapping[str, str]) -> list[str]:
     """Return the installations of conda."""
-    conda = environment.get("CONDA_EXE") or shutil.which("conda", path=environment.get("PATH"))
+    conda = environment.get("CONDA_EXE") or search_path.find("conda", environment)
     named = [str(Path(conda).parent.parent)] if conda else []
     return [*dict.fromkeys([*named, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
 

@@ -23,6 +23,7 @@ TRUST = "SBATCHGEN_TRUST"
 
 # Of the process, by what others can write: several parts of a command search, and each is reported once.
 _left_out: dict[Path, Problem] = {}
+_reported: set[Path] = set()  # programs of PATH, which a command may look for again and again
 
 
 def left_out() -> list[Problem]:
@@ -30,6 +31,26 @@ def left_out() -> list[Problem]:
     problems = [*_left_out.values()]
     _left_out.clear()
     return problems
+
+
+def leave_out(program: Path, problem: Problem) -> None:
+    """Have a program reported that was ignored, once in this process."""
+    if program not in _reported:
+        _reported.add(program)
+        _left_out[program] = problem
+
+
+def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
+    """Whether SBATCHGEN_TRUST names this very folder, not one above it; `here` is the current folder."""
+    entries = [entry for entry in environment.get(TRUST, "").split(":") if entry]
+    real = os.path.realpath(folder)
+    return "*" in entries or any(os.path.realpath((here or Path()) / entry) == real for entry in entries)
+
+
+def how_to_trust(folder: Path, environment: Mapping[str, str]) -> str:
+    """Return the fix that trusts a folder, beside those that are trusted."""
+    before = f"${TRUST}:" if environment.get(TRUST) or _left_out else ""
+    return f"to trust it, export {TRUST}={before}{word(str(folder.absolute()))}"
 
 
 @functools.cache
@@ -150,22 +171,15 @@ class Places:
         start = self._starts.get(trust)
         for subject, part in parts:
             if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
-                if self._trusts(trust):
+                if is_trusted(trust, self.environment, self.folder):
                     return True
-                before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
                 fix = f"{reason.fix}, or " if reason.fix else ""
-                fix += f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
+                fix += how_to_trust(trust, self.environment)
                 what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
                 _left_out.setdefault(reason.place, Problem(what, str(file.absolute()), fix))
                 return False
             start = start or part.absolute()
         return True
-
-    def _trusts(self, folder: Path) -> bool:
-        """Whether SBATCHGEN_TRUST names this very folder, not one above it."""
-        entries = [entry for entry in self.environment.get(TRUST, "").split(":") if entry]
-        here = os.path.realpath(folder)
-        return "*" in entries or any(os.path.realpath(self.folder / entry) == here for entry in entries)
 
     @functools.cached_property
     def cache(self) -> Path | None:

@@ -1,19 +1,18 @@
 """Who can write a file, and so decide what runs as this user (like git's safe.directory)."""
 
-import contextlib
 import functools
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from sbatchgen.errors import DocumentError
 from sbatchgen.files import OTHERS_WRITE, user_id
 from sbatchgen.quoting import word
 
 _MOST_LINKS = 40  # that Linux follows on the way to a file
+_Judge = Callable[..., str]  # of what is at a place, says who else decides about it
 
 
 class Doubt(NamedTuple):
@@ -31,9 +30,24 @@ def doubt(path: Path, start: Path | None = None) -> Doubt | None:
     can write a folder can replace what is in it, so the answer holds until the path is opened, and for what
     does not exist yet.
     """
+    return _doubt(path, start, _others)
+
+
+def open_to_all(path: Path) -> Doubt | None:
+    """Say how everybody can change a program of PATH, or put another in its place; None if they can't.
+
+    Owners and groups are believed: a user or their site has named the folder, which may be that of the staff
+    who install software. In a folder like /tmp only what is the user's or root's is believed, because
+    everybody could have made the rest.
+    """
+    return _doubt(path, None, _everybody)
+
+
+def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
     whole = path.absolute()
     todo = [*reversed((whole.relative_to(start) if start else whole).parts)]
-    here, links, is_link, in_sticky = Path(os.path.realpath(start or "/")), 0, False, False
+    here, links, is_link = Path(os.path.realpath(start or "/")), 0, False
+    in_sticky = 0  # who can write the folder that holds the next part, if it has the sticky bit
     while todo:
         name = todo.pop()
         folder, here = here, here.parent if name == ".." else here / name
@@ -42,12 +56,12 @@ def doubt(path: Path, start: Path | None = None) -> Doubt | None:
         except OSError:
             return Doubt(folder, f"does not exist, and others can make it in {folder}") if in_sticky else None
         is_last = not todo
-        if why := _others(here, status, is_last=is_last, in_sticky=in_sticky):
+        if why := why_not(here, status, is_last=is_last, in_sticky=in_sticky):
             if is_link or not is_last:
                 way = "below" if not is_link else "a link to" if is_last else "a link into"
                 why = f"is {way} {here}, which {why}"
-            return Doubt(here, why, _fix(here, status, is_last=is_last))
-        in_sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & OTHERS_WRITE)
+            whose = "go" if why_not is _others else "o"
+            return Doubt(here, why, _fix(here, status, is_last=is_last, whose=whose))
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MOST_LINKS:
@@ -55,37 +69,9 @@ def doubt(path: Path, start: Path | None = None) -> Doubt | None:
             is_link = is_link or is_last
             todo += reversed(here.readlink().parts or (".",))
             here = folder
+        else:
+            in_sticky = status.st_mode & OTHERS_WRITE if status.st_mode & stat.S_ISVTX else 0
     return None
-
-
-@contextlib.contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Make a temporary folder that no one else can enter, change or replace; it is removed at the end.
-
-    Raises DocumentError: there is no place for one.
-    """
-    import shutil
-    import tempfile
-
-    problems = []
-    for place in (None, "/tmp", "/var/tmp"):  # noqa: S108 - a new folder in them is this user's alone
-        try:
-            folder = tempfile.mkdtemp(prefix=prefix, dir=place)
-        except OSError as error:
-            problems.append(str(error.strerror))
-            continue
-        if not (reason := doubt(Path(folder))):
-            break
-        problems.append(f"{folder} {reason.why}")
-        with contextlib.suppress(OSError):
-            Path(folder).rmdir()  # another one may have its name by now: it is removed only if it is empty
-    else:
-        what = f"can't make a folder for temporary files: {problems[0]}"
-        raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that only you can write into")
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_own(folder: Path) -> bool:
@@ -99,7 +85,7 @@ def make_own(folder: Path) -> bool:
     return doubt(folder) is None
 
 
-def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: bool) -> str:
+def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:
     """Say who else decides what is at a place, as the rest of a sentence: in a sticky folder, its owner."""
     mine = status.st_uid in (0, user_id())
     # A container may have no number for root: then what is above has the owner of /.
@@ -116,12 +102,21 @@ def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: bo
     return "can be written by others in its access list (ACL)" if is_shared and _has_acl(place) else ""
 
 
-def _fix(place: Path, status: os.stat_result, *, is_last: bool) -> str:
+def _everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
+    """Say how everybody decides what is at a place, as the rest of a sentence."""
+    if in_sticky & stat.S_IWOTH and status.st_uid not in (0, user_id()):
+        return f"belongs to another user ({user_name(status.st_uid)}), in a folder that everybody can write"
+    if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not is_last):
+        return ""
+    return "can be written by everybody" if status.st_mode & stat.S_IWOTH else ""
+
+
+def _fix(place: Path, status: os.stat_result, *, is_last: bool, whose: str) -> str:
     """Return what keeps others out, unless it has another owner, or is for all, like /tmp."""
     if status.st_mode & stat.S_ISVTX or not status.st_mode & OTHERS_WRITE:
         return ""
     if status.st_uid == user_id():
-        return f"chmod go-w {word(str(place))}"
+        return f"chmod {whose}-w {word(str(place))}"
     return "" if is_last or status.st_uid else f"ask root for chmod +t {word(str(place))}"
 
 

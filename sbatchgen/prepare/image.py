@@ -4,14 +4,14 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 from sbatchgen.errors import DocumentError
+from sbatchgen.machine import child, search_path
+from sbatchgen.machine.temporary import lock_of, temporary_folder
 from sbatchgen.quoting import word, words
 from sbatchgen.runtimes.base import ImageTool
 
@@ -25,16 +25,16 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
     file is there already.
     """
     uri, (program, *verb) = tool.uri(source), tool.words
-    if not shutil.which(program) and tool.older and shutil.which(tool.older):
+    if not search_path.find(program, os.environ) and tool.older and search_path.find(tool.older, os.environ):
         program = tool.older
-    if not shutil.which(program):
+    if not search_path.find(program, os.environ):
         again = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
         fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
     with _handled_by(lambda number, _: sys.exit(128 + number)), _beside(target) as new:
-        _run(tool, (program, *verb, str(new), uri), target, note)
+        _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent))
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
         with new.open("rb") as made:
@@ -47,21 +47,22 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """Yield a name for a new file on the same file system; what has it at the end is removed."""
+    opened = contextlib.ExitStack()
     try:
-        folder = tempfile.TemporaryDirectory(
-            prefix=".sbatchgen-", dir=target.parent, ignore_cleanup_errors=True
-        )
+        folder = opened.enter_context(temporary_folder(".sbatchgen-", within=target.parent))
     except OSError as error:
         what = f"can't write into {target.parent}: {error.strerror}"
         raise DocumentError.of(what, fix="name another file: --to FILE") from error
-    with folder as name:
-        yield Path(name, target.name)
+    with opened:
+        yield folder / target.name
 
 
-def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:
+def _run(
+    tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[str], None], lock: int
+) -> None:
     program = command[0]
     note(f"$ {words(tuple(command))}")
-    process: subprocess.Popen[bytes] | None = None
+    process: child.Child | None = None
     came: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -70,7 +71,7 @@ def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[
             process.kill() if len(came) > 1 else process.terminate()
 
     with _handled_by(pass_on):
-        process = subprocess.Popen(command, stdout=2)
+        process = child.begin(command, os.environ, stdout=2, keep_open=[lock])
         if came:  # while it was being started
             process.terminate()
         status = process.wait()
@@ -89,7 +90,7 @@ def _full(tool: ImageTool, target: Path) -> str:
     scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),
-        (os.environ.get(scratch) or tempfile.gettempdir(), scratch),
+        (os.environ.get(scratch) or os.environ.get("TMPDIR") or "/tmp", scratch),  # noqa: S108 - the default of these programs
         (os.environ.get(cache) or os.environ.get("HOME", "/"), cache),
     ):
         with contextlib.suppress(OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, did_you_mean, nearest
@@ -15,6 +14,7 @@ from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
+from sbatchgen.machine.search_path import in_shell
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names
 from sbatchgen.resolved.resolve import named_partition, resolve
@@ -142,7 +142,7 @@ def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer])
 
 def _profile_by_default(places: Places) -> tuple[str, Origin]:
     """Without Slurm `local`, else the only profile of the user: no job trains on a login node by mistake."""
-    if which("sbatch", path=places.environment.get("PATH")) is None:
+    if not in_shell("sbatch", places.environment):
         return "local", Origin(Level.DEFAULT, "no profile is set")
     names = places.own_profiles()
     if len(names) == 1:

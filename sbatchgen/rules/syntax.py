@@ -7,12 +7,12 @@ takes a little less than bash.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 
 from sbatchgen.job.placeholders import FOR_A_PERSON
 from sbatchgen.job.script import JobScript
+from sbatchgen.machine import child
 from sbatchgen.rules.rule import Applies, Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
@@ -95,16 +95,13 @@ def faults_of_bash(text: str) -> list[tuple[int, str]]:
     """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
-        done = subprocess.run(
+        done = child.run(
             ["bash", "--norc", "--noprofile", *options, "-n"],
-            input=text.encode("utf-8", "surrogateescape"),
-            capture_output=True,
-            env={"LC_ALL": "C", "PATH": "/bin:/usr/bin:/usr/local/bin"},  # no BASH_ENV, which bash would run
+            {"LC_ALL": "C", "PATH": "/bin:/usr/bin:/usr/local/bin"},  # no BASH_ENV, which bash would run
+            data=text.encode("utf-8", "surrogateescape"),
             timeout=SECONDS_MAX,
-            check=False,
-            close_fds=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, child.LateError):
         return []
     output = done.stderr.decode("ascii", "replace")
     faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.job.trainer_source import PAGE, WELL_KNOWN
+from sbatchgen.machine.search_path import in_shell
 from sbatchgen.quoting import word
 from sbatchgen.render.launch import needed
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
@@ -207,7 +207,7 @@ def _prefix(job: TrainerJob) -> Path | None:
     if resolved.runtime.name != "host":
         path = ShellPath(name or "")
         return folder / path.filled(environment) if name and not path.unset(environment) else None
-    prefix = Path(shutil.which("python3", path=environment.get("PATH")) or "/").parent.parent
+    prefix = Path(in_shell("python3", environment) or "/").parent.parent
     bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
     is_own = any(base and prefix.is_relative_to(base) for base in bases)
     is_same = not resolved.slurm or "export" not in resolved.directives  # the job gets the PATH of this shell

@@ -6,9 +6,6 @@ The training package answers that itself, without torch: `python3 training --loo
 import itertools
 import json
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -21,6 +18,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.flags import parameters
 from sbatchgen.inputs.search import bundled
+from sbatchgen.machine import child, search_path
 from sbatchgen.render import launch
 from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
 from sbatchgen.resolved.sweep import Sweep
@@ -130,15 +128,10 @@ def _asked(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | No
     That of the profile's `paths.code` is not started: a profile may come with somebody's repository.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(_package()), "--look", *args],
-            env={"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LOOK_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+        environment = {"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"}
+        words = child.python(str(_package()), "--look", *args)
+        done = child.run(words, environment, timeout=LOOK_TIMEOUT_S)
+    except (OSError, child.LateError, ValueError):
         return None
     if done.returncode:
         return parse_error_line(done.stderr.decode("utf-8", "replace").strip())
@@ -199,7 +192,7 @@ def files_there(resolved: ResolvedJob, folder: Path, environment: Mapping[str, s
     A file whose folder is not here either may exist on the nodes. Without sbatch here, the job will be
     submitted elsewhere, and a missing file is a warning.
     """
-    submits = resolved.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
+    submits = resolved.slurm and bool(search_path.find("sbatch", environment))
     certain = submits or resolved.profile.scheduler == "none"
     for finding in _missing(resolved, folder, environment):
         yield finding if certain else finding._replace(severity="warning")

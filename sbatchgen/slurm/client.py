@@ -2,12 +2,11 @@
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
+from sbatchgen.machine import child, search_path
 from sbatchgen.quoting import word
 
 QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
@@ -101,23 +100,19 @@ def run(
     timeout: float,
     elsewhere: str = ELSEWHERE,
     keep_open: int | None = None,
+    for_job: bool = False,
 ) -> Output:
-    """Run a command of Slurm in exactly this environment, with a descriptor of this process kept open.
+    """Run a command of Slurm in this environment, with a descriptor of this process kept open.
+
+    A job gets the environment if it is submitted: see `child.run`.
 
     Raises SlurmError if it can't be started, with the fix `elsewhere` if it is not here.
     """
     program = arguments[0]
     try:
-        done = subprocess.run(
-            arguments,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            pass_fds=() if keep_open is None else (keep_open,),
-        )
-    except subprocess.TimeoutExpired as error:
+        kept = () if keep_open is None else (keep_open,)
+        done = child.run(arguments, environment, timeout=timeout, keep_open=kept, for_job=for_job)
+    except child.LateError as error:
         return Output(program, None, _text(error.stdout), _text(error.stderr), timeout)
     except OSError as error:
         raise _cannot_start(program, error, environment, elsewhere) from error
@@ -128,7 +123,7 @@ def run(
 def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command on this terminal and return its exit status; raise SlurmError if it can't be started."""
     try:
-        return status_in_shell(subprocess.run(arguments, env=environment, check=False).returncode)
+        return status_in_shell(child.run_here(arguments, environment))
     except OSError as error:
         raise _cannot_start(arguments[0], error, environment, ELSEWHERE) from error
 
@@ -163,7 +158,7 @@ def _text(output: bytes | None) -> str:
 def _cannot_start(
     program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
 ) -> SbatchgenError:
-    path = shutil.which(program, mode=os.F_OK, path=environment.get("PATH"))
-    if path is None:
+    path = search_path.find(program, environment, os.F_OK)
+    if not path:
         return SlurmError.of(f"there is no {program} here", fix=elsewhere)
     return SlurmError.of(f"can't start {path}: {error.strerror}", fix=f"look at it: ls -lL {word(path)}")

@@ -5,13 +5,13 @@ A job is found again by its Command, the path of its script: no other submission
 
 import random
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
+from sbatchgen.machine import search_path
 from sbatchgen.slurm import client, printed
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.queue import find_job, key_of
@@ -71,7 +71,12 @@ def ask(
     while True:
         before, started = _boot_time(environment, clusters), time.time()
         answer = client.run(
-            (*sbatch, *arguments), environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE, keep_open=lock
+            (*sbatch, *arguments),
+            environment,
+            timeout=SUBMIT_TIMEOUT_S,
+            elsewhere=ELSEWHERE,
+            keep_open=lock,
+            for_job=True,
         )
         if accepted := _accepted(answer):
             return accepted
@@ -122,7 +127,7 @@ def _search(
             if before and boot and boot != before and boot.timestamp() > started:
                 return None
         except SlurmError:
-            if shutil.which("squeue", path=environment.get("PATH")) is None:
+            if not search_path.find("squeue", environment):
                 until = 0.0
         if time.monotonic() > until:
             answered = " ".join((answer.err or answer.out).split())

@@ -1,6 +1,5 @@
 """A job without Slurm: bash runs the script in the background, and its log is followed."""
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from sbatchgen import files
+from sbatchgen.machine.child import Child
 from sbatchgen.runs import process, submitted_scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
@@ -55,7 +55,7 @@ def run_locally(
 
 def _start(
     submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
-) -> tuple[Record, subprocess.Popen[bytes]]:
+) -> tuple[Record, Child]:
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)

@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.trust import temporary_folder
+from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.quoting import word
 from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
@@ -219,7 +219,7 @@ def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
     try:
         with _private(submission.script, submission.name, new_key()) as file:
             words = ["sbatch", "--test-only", *submission.options, str(file)]
-            answer = client.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
+            answer = client.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE, for_job=True)
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:

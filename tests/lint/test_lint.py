@@ -29,7 +29,7 @@ BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostna
 @pytest.fixture(autouse=True)
 def _no_shellcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this machine; tests that want it bring their own."""
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: "")
 
 
 def put(name: str, text: str | bytes = BAD) -> Path:
@@ -549,7 +549,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shellcheck that comes with the development requirements."""
     program = Path(sys.executable).with_name("shellcheck")
     assert program.exists()
-    monkeypatch.setattr("shutil.which", lambda _: str(program))
+    monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: str(program))
 
 
 def test_shellcheck_is_asked_where_it_is(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
 ) -> None:
     (folder / "job.slurm").write_text(MEETS)
     box._program.cache_clear()
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: "")
     refused = command("plan", "job.slurm")
     assert (refused.status, refused.out) == (3, "")
     assert "error: bubblewrap 0.11 or newer is not installed, and is the sandbox\n" in refused.err

@@ -4,14 +4,15 @@ These are Pyodide, tree-sitter, its grammar of bash, and mvdan/sh.
 """
 
 import hashlib
+import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, did_you_mean
 from sbatchgen.inputs.document import read_document
 from sbatchgen.keys import described, record, required
+from sbatchgen.machine import child, search_path
 from sbatchgen.units import Text
 
 FILES = Path(__file__).parent / "files"
@@ -91,20 +92,19 @@ def installed(named: Path | None, cache: Path | None, note: Callable[[str], obje
 
 
 def _install(folder: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
+    if not (search_path.find("npm", os.environ) and search_path.find("node", os.environ)):
         what = "the page is made with Node.js, and there is no npm here"
         raise DocumentError.of(what, fix="install Node.js 18 or newer, or make the page on another machine")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(FILES / name, folder / name)
-    words = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+    words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
     what = "npm could not load the packages of the page"
     try:
-        subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=True)
-    except subprocess.CalledProcessError as error:
-        last = "; ".join(error.stderr.strip().splitlines()[-3:])
-        fix = "see what npm says, or load them elsewhere and name the folder: --packages node_modules"
-        raise DocumentError.of(f"{what}: {last}", fix=fix) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = child.run(words, os.environ, timeout=_SECONDS, folder=folder)
+    except (OSError, child.LateError) as error:
         raise DocumentError.of(f"{what}: {error}") from error
+    if done.returncode:
+        last = "; ".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:])
+        fix = "see what npm says, or load them elsewhere and name the folder: --packages node_modules"
+        raise DocumentError.of(f"{what}: {last}", fix=fix)

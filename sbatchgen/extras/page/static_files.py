@@ -2,9 +2,8 @@
 
 import hashlib
 import json
+import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,8 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
-from sbatchgen.inputs.trust import temporary_folder
+from sbatchgen.machine import child
+from sbatchgen.machine.temporary import temporary_folder
 
 MARK = ".sbatchgen-page"  # in a folder that may be written again
 PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own place is not known
@@ -54,8 +54,8 @@ def write(page: PageParts, to: Path) -> None:
         what = f"{to} has files that are not those of a page"
         raise DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
     to.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as made:
-        new = Path(made, "page")
+    with temporary_folder(".sbatchgen-page-", within=to.parent) as made:
+        new = made / "page"
         new.mkdir()
         _pack(page, new)
         _texts(page, new)
@@ -107,11 +107,12 @@ def _pack(page: PageParts, new: Path) -> None:
         words = ["node", str(FILES / "pack.mjs"), str(file)]
         what = "Node.js could not make the page"
         try:
-            subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=True)
-        except subprocess.CalledProcessError as error:
-            lines = [line for line in error.stderr.splitlines() if line.strip() and len(line) < 400]
-            raise DocumentError.of(f"{what}: {' / '.join(lines[-8:])}") from error
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = child.run(words, os.environ, timeout=_SECONDS)
+            if done.returncode:
+                said = done.stderr.decode("utf-8", "replace").splitlines()
+                lines = [line for line in said if line.strip() and len(line) < 400]
+                raise DocumentError.of(f"{what}: {' / '.join(lines[-8:])}")
+        except (OSError, child.LateError) as error:
             raise DocumentError.of(f"{what}: {error}", fix="install Node.js 18 or newer") from error
 
 

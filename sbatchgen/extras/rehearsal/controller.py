@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
@@ -254,12 +254,8 @@ def _processes_of_steps() -> Iterator[int]:
         waiting += children
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Play the job in the file PLACE/play.json; print what happened, an object on each line."""
+def main() -> None:
+    """Play the job in the file that is named; print what happened, an object on each line."""
     STEPS.mkdir(exist_ok=True)
-    for start in play(PlayedJob(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))):
+    for start in play(PlayedJob(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))):
         print(json.dumps(start), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -5,10 +5,8 @@ import json
 import marshal
 import math
 import os
-import shutil
 import site
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -21,9 +19,12 @@ from sbatchgen.executables.program import programs
 from sbatchgen.extras.rehearsal.controller import PlayedJob
 from sbatchgen.frozen import frozen
 from sbatchgen.job.script import JobScript
+from sbatchgen.machine import child, search_path
+from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan.batch_job import JOB_ID, Grant, grant
 from sbatchgen.plan.dry_run import facts_of_steps
 from sbatchgen.plan.sight import sight_of
+from sbatchgen.quoting import words
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolved_job import ResolvedJob
@@ -112,8 +113,10 @@ def rehearse(
     with (
         kept_copies,
         sight.opened() as shown,
-        tempfile.TemporaryDirectory(prefix="sbatchgen-rehearsal-") as outside,
+        temporary_folder("sbatchgen-rehearsal-") as private,
     ):
+        outside = private / "run"
+        outside.mkdir()
         played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
         hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
@@ -126,14 +129,14 @@ def rehearse(
             readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
             files={**data, **_files(script, held, job, played)},
             over={"/etc/hosts": (hosts.encode(), 0o644)},
-            writable={run_dir: outside},
+            writable={run_dir: str(outside)},
             devices=_gpus(),
             network="machine" if network else "loopback",
             trusts=True,
             limits=limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0),
         )
         ended = run(
-            [sys.executable, "-m", "sbatchgen.extras.rehearsal.controller", f"{PLACE}/play.json"], batch, box
+            child.python_module("sbatchgen.extras.rehearsal.controller", f"{PLACE}/play.json"), batch, box
         )
     starts = []
     for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
@@ -212,7 +215,7 @@ def _on_this_machine(
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
     """Return the job with what this machine lacks replaced, and what that leaves unproven."""
     unproven, args = [], list(resolved.args)
-    is_login_node = shutil.which("sbatch", path=environment.get("PATH")) is not None
+    is_login_node = bool(search_path.find("sbatch", environment))
     missing = resolved.runtime.missing(resolved, partial(here, folder=folder, environment=environment))
     if resolved.runtime.is_container or any(missing):
         unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
@@ -289,10 +292,11 @@ def _job(
 
 def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+    srun = words((*child.python_module("sbatchgen.extras.rehearsal.tasks"),))
     of_steps = facts_of_steps(job, held) | {"exact": False}  # this machine may have fewer CPUs
     scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
     files = {
-        "srun": f'#!/bin/sh\nexec {sys.executable} -m sbatchgen.extras.rehearsal.tasks "$@"\n'.encode(),
+        "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),

@@ -108,7 +108,3 @@ def _on_this_machine(environment: dict[str, str]) -> dict[str, str]:
     named = {name: environment[name] for name in _INTERFACES if name in environment}
     missing = [name for name, text in named.items() if text not in here and text.replace("_", "").isalnum()]
     return environment | dict.fromkeys(missing, "lo")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,79 @@
+"""One place starts programs, and one makes temporary folders: what they decide, no other place can forget."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "sbatchgen"
+# Ways to start or to find a program, by the module that has them; * stands for the whole module.
+STARTS = {
+    "subprocess": "*",
+    "multiprocessing": "*",
+    "pty": "*",
+    "runpy": "*",
+    "posix": "*",
+    "_posixsubprocess": "*",
+    "webbrowser": "*",
+    "shutil": "which",
+    "asyncio": "create_subprocess_exec create_subprocess_shell",
+    "os": "system popen fork forkpty posix_spawn posix_spawnp startfile get_exec_path execl execle execlp execlpe execv"
+    " execve execvp execvpe spawnl spawnle spawnlp spawnlpe spawnv spawnve spawnvp spawnvpe",
+    "sys": "executable",
+    "click": "launch edit echo_via_pager",
+    "click.shell_completion": "get_completion_class BashComplete",
+}
+# Where another way is needed, and why.
+ALLOWED = {
+    "machine/child.py": "the one place that starts programs",
+    "machine/search_path.py": "the one place that finds programs",
+    "sandbox/inside.py": "in the sandbox: the first process there starts the script",
+    "sandbox/box.py": "bubblewrap binds the file of this Python; a fix names it",
+    "plan/step.py": "in the sandbox: a stand-in starts what the script starts",
+    "extras/rehearsal/controller.py": "in the sandbox: the played Slurm starts the script",
+    "extras/rehearsal/tasks.py": "in the sandbox: the played srun starts the tasks",
+    "extras/rehearsal/rehearsal.py": "the job's python3 in the sandbox is this Python",
+    "lint/workers.py": "forks of this process, which start no program",
+    "cli/__init__.py": "click looks for bash: among `search_path.libraries`",
+}
+
+
+def uses(path: Path, known: dict[str, str]) -> Iterator[str]:
+    """The names of such modules that a module of the package imports or reads."""
+    tree = ast.parse(path.read_text())
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                modules[alias.asname or alias.name] = alias.name
+                if known.get(alias.name) == "*":
+                    yield alias.name
+        if isinstance(node, ast.ImportFrom) and (node.module or "") in known:
+            names = known[node.module or ""].split()
+            yield from (f"{node.module}.{a.name}" for a in node.names if names == ["*"] or a.name in names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id, "")
+            if node.attr in known.get(module, "").split():
+                yield f"{module}.{node.attr}"
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "files" not in path.parts:  # the start of the program in a browser, which starts none
+            yield path.relative_to(PACKAGE).as_posix(), path
+
+
+def test_programs_are_found_and_started_in_one_place() -> None:
+    used = {name: names for name, path in modules() if (names := {*uses(path, STARTS)})}
+    assert used.keys() == ALLOWED.keys(), used
+    assert used["sandbox/box.py"] == used["extras/rehearsal/rehearsal.py"] == {"sys.executable"}
+    assert used["lint/workers.py"] == {"multiprocessing"}
+
+
+def test_temporary_folders_are_made_in_one_place() -> None:
+    used = {name for name, path in modules() if [*uses(path, {"tempfile": "*", "os": "mkdtemp"})]}
+    assert used == {"machine/temporary.py"}
