@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,27 +41,6 @@ COMMANDS = (
     "status",
     "status --all",
 )
-
-
-@pytest.fixture(params=["user", "root"])
-def person(request: pytest.FixtureRequest, owner: User) -> User:
-    """An ordinary user, and root."""
-    if request.param == "user":
-        return owner
-    root = replace(owner, uid=0, home=owner.lab / "home-0")
-    root.home.mkdir(mode=0o700)
-    put(root.home / "public.yaml", PUBLIC, owner=0)
-    put(root.queue, owner=0)
-    return root
-
-
-@pytest.fixture
-def marks(person: User) -> Path:
-    """Where each trap that goes off leaves a file."""
-    folder = person.lab / "marks"
-    folder.mkdir()
-    folder.chmod(0o777)
-    return folder
 
 
 @pytest.fixture
