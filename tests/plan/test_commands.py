@@ -101,6 +101,7 @@ def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
     (folder / "job.slurm").write_text(MEETS)
     box._program.cache_clear()
     monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     refused = command("plan", "job.slurm")
     assert (refused.status, refused.out) == (3, "")
     assert "error: bubblewrap 0.11 or newer is not installed, and is the sandbox\n" in refused.err
