@@ -269,7 +269,7 @@ def test_an_interrupted_one_leaves_nothing(
 ) -> None:
     programs(f"{SLOW}; touch went_on")
     with at_work("pull", URI, "--to", "x.sif") as process:
-        assert [file.suffix for file in folder.glob(".sbatchgen-*/*")] == [".sif"]
+        assert [file.suffix for file in folder.glob(".sbatchgen-*/[!.]*")] == [".sif"]
         process.send_signal(number)
         process.communicate()
     assert process.returncode == 128 + number

@@ -12,7 +12,7 @@ from tests.cluster.site import HANGS_S
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "training"
-STARTS = {
+STARTS: dict[str, list[object]] = {
     "folder": [PACKAGE],
     "-m": ["-m", "training"],
     "spawn": [PACKAGE, "--launcher", "spawn", "--nproc-per-node", "2"],

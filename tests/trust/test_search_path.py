@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ for folder in map(str.strip, sys.stdin if len(sys.argv) < 2 else open(sys.argv[1
 """
 
 
-def found(person: User, attacker: User, rows: dict[str, str]) -> dict[str, list[object]]:
+def found(person: User, attacker: User, rows: dict[str, str]) -> dict[str, list[Any]]:
     """Of each folder the program that is found there, whether children search there, and fixes."""
     lines = []
     for row in rows.values():
