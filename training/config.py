@@ -33,7 +33,7 @@ RECIPES = {
     "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
 }
 # Settings that have an effect only with these values of another one. A data set of the user's own changes its
-# images itself. Random images stand in for those in files, with the same flags.
+# images itself. Random images take the place of those in files, with the same flags.
 OF_FILES = ("dataset", ("imagefolder", "shards", "fake"))
 ONLY_WITH = {
     "step_size": ("schedule", ("step",)),
@@ -202,7 +202,7 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
     for name, (other, values) in ONLY_WITH.items():
         value = getattr(config, other)
         if name in given and value not in values:
-            shown = [each for each in values if each != "fake"] or values  # which only stands in for others
+            shown = [each for each in values if each != "fake"] or values  # which takes the place of others
             needed = f"{_flag(name)} needs {_flag(other)} {' or '.join(shown)}"
             yield f"{needed}, this is {_flag(other)} {value}", f"leave {_flag(name)} out"
     if "weight_decay_on" in given and not config.weight_decay:

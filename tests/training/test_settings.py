@@ -159,7 +159,7 @@ def test_a_flag_that_would_change_nothing_is_refused(flags: str, said: str) -> N
     [
         "--dataset imagefolder --train-crop 64 --eval-crop 64 --eval-resize 72 --random-erase 0.1 --val-path v",
         "--dataset fake --train-crop 64 --val-path v --random-erase 0.1 --fake-samples 64",  # as a rehearsal
-        "--recipe torchvision-resnet50 --optimizer adamw",  # the recipe's momentum, which nobody typed
+        "--recipe torchvision-resnet50 --optimizer adamw",  # the recipe's momentum, which the command line does not have
         "--warmup-epochs 5 --epochs 5",
         "--optimizer adamw --weight-decay-on all",  # whose decay is 0.01
         "--dataset own:data --data-dir d --workers 2",
