@@ -21,6 +21,7 @@ BIN = f"{PLACE}/bin/"
 _HELPERS = programs("unshown")
 _CONTAINERS = commands("container")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
+WATCH = "/training/step_end.py"  # of rendered scripts, beside their steps
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
@@ -189,7 +190,8 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
 
 
 def _matters(start: StartRecord) -> bool:
-    return start.name.rpartition("/")[2] not in _HELPERS
+    is_watch = any(word.endswith(WATCH) for word in start.words[:1])
+    return not is_watch and start.name.rpartition("/")[2] not in _HELPERS
 
 
 def _place(start: StartRecord) -> tuple[str, str, int]:

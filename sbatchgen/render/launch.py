@@ -104,6 +104,12 @@ def several_tasks(resolved: ResolvedJob) -> bool:
     return resolved.nodes > 1 or resolved.launcher == "srun"
 
 
+def ends_steps(resolved: ResolvedJob) -> bool:
+    """Whether training/step_end.py looks after steps of several tasks."""
+    jobs = [program.job for program in resolved.programs] or [resolved]
+    return resolved.slurm and any(several_tasks(job) and job.starter.name == "srun" for job in jobs)
+
+
 def meets(resolved: ResolvedJob) -> bool:
     """Whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
     if resolved.programs:  # each that needs one has its own
@@ -133,7 +139,7 @@ def first_port(resolved: ResolvedJob) -> str:
 def uses_code(resolved: ResolvedJob) -> bool:
     """Whether a program of the training package is started."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart
-    checks = looks or bool(resolved.settings.preflight)
+    checks = looks or bool(resolved.settings.preflight) or ends_steps(resolved)
     return resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved) or checks
 
 
@@ -238,8 +244,9 @@ def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
     if several_tasks(resolved):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
         yield "distribution", "block"
+        # One rank may upload, evaluate or remove its container long after the others have ended well.
         yield "kill-on-bad-exit", "1"
-        yield "wait", str(resolved.runtime.wait_s)
+        yield "wait", "0"
     if resolved.launcher == "srun" and resolved.options.gpus_per_task and resolved.gpu_visibility == "node":
         yield "gpu-bind", "none"  # else a rank sees only its own GPU and NCCL loses the others
 

@@ -25,7 +25,7 @@ from sbatchgen.render import arguments, exports, launch
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.runtimes.base import WAIT_S, ContainerRuntime, absolute
+from sbatchgen.runtimes.base import ContainerRuntime, absolute
 from sbatchgen.units import VARIABLE
 
 FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
@@ -226,7 +226,6 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     talk = launch.files(resolved)
     sweep = resolved.sweep
     waits_for_requeue = resolved.requeue_on_node_fail and resolved.restartable and resolved.nodes > 1
-    waits_long = resolved.runtime.wait_s > WAIT_S
     has_packages = bool(resolved.settings.modules or resolved.settings.setup)
     by_itself = not (resolved.consecutive or resolved.programs)
     foreign = [name for name in FOREIGN if name not in resolved.env]
@@ -264,7 +263,8 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "keeps_pythonpath": resolved.runtime.may_use_modules and has_packages,
             "runtime_part": resolved.runtime.part,
             "foreign": foreign if resolved.runtime.is_container else [],
-            "requeues_early": "again" in talk and waits_long and by_itself,
+            "requeues_early": "again" in talk and resolved.runtime.removes_slowly and by_itself,
+            "ends_steps": launch.ends_steps(resolved),
             "mount_sources": launch.sources(mounted, resolved, here),
             "mount_targets": launch.targets(mounted),
             "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),

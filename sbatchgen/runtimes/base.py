@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool as Tool  # noqa: PLC0414
     from sbatchgen.bash.chain import ToolOption
 
-# Seconds that srun waits for the other tasks once a task has ended. NCCL itself finds a rank that hangs in
-# 10 minutes.
-WAIT_S = 60
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 # A path as it is on this machine; None where a variable in it is not set.
 Here = Callable[[ShellPath], Path | None]
@@ -48,6 +45,10 @@ if TYPE_CHECKING:
         def gpus_per_node(self) -> int: ...
         @property
         def shards(self) -> int: ...
+        @property
+        def launcher(self) -> str | None: ...
+        @property
+        def nproc_per_node(self) -> int: ...
         @property
         def runtime(self) -> Runtime: ...
         @property
@@ -150,7 +151,7 @@ class Runtime:
     needs_slurm = ""  # why it needs Slurm, or ""
     one_line_values = ""  # why values of variables may have no line breaks, or ""
     mount_options = ""  # what may follow SRC:DST: in a mount, as a regular expression
-    wait_s = WAIT_S  # seconds that srun waits once a task has ended
+    removes_slowly = False  # whether to remove its containers may take longer than a job has left
     image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
     enter = ""  # shell that runs its arguments in the container of a job, in a step of that job; or ""
     image_ending = ""  # how the names of images end that only this runtime starts, or ""

@@ -39,7 +39,7 @@ class EdfRuntime(base.Runtime):
     srun_option = "environment"
     is_container = True
     needs_slurm = "is started by the container engine, a plugin of Slurm"
-    wait_s = 600  # until each container is removed
+    removes_slowly = True
 
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment, and whether it is a file."""

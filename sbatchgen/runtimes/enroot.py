@@ -79,7 +79,7 @@ class EnrootRuntime(base.ContainerRuntime):
     mount_options = (
         r"(?:(?:ro|rw|r?bind|r?private|r?slave|r?shared|no(?:suid|dev|exec)|x-create=\w+)(?:\+|$))+"
     )
-    wait_s = 600  # until the container is removed, which took 41 s with a small image
+    removes_slowly = True  # 41 s with a small image
     enter = _ENTER
     image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _source),)
 

@@ -41,7 +41,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     starts = ("podman-hpc run",)
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"
-    wait_s = 600  # until each container is removed
+    removes_slowly = True
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""

@@ -170,6 +170,11 @@ class Host:
         ):
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=600)
 
+    def wake(self) -> None:
+        """Continue what starts the host's programs: nsenter stops itself when its program is stopped."""
+        for process in self._processes:
+            process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End every process of the host; the kernel then drops its mounts and network."""
         # Ending the first process ends what waits for it; only a host that never came up has none to name.

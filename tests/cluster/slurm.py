@@ -6,9 +6,10 @@ interface called hsn0, processes, /tmp and /dev/shm. They share all other folder
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import final
@@ -237,6 +238,16 @@ class Cluster:
         self._serve(name)
         in_use = {"idle", "mix", "alloc", "comp"}
         self.until(lambda: self._states(name) <= in_use, f"node '{name}' in use again")
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Stop a node's slurmd for a while: it hears of nothing before the end, and then of all at once."""
+        self.root(["pkill", "-STOP", "slurmd"], on=name)
+        try:
+            yield
+        finally:
+            self.root(["pkill", "-CONT", "slurmd"], on=name)
+            self._hosts[name].wake()
 
     def stop_controller(self, signal: str = "KILL") -> None:
         """Kill slurmctld: what it has not saved is lost, unless the signal is TERM."""

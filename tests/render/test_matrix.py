@@ -18,9 +18,9 @@ from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.modes import MODES
+from sbatchgen.render.launch import ends_steps
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.runtimes.base import WAIT_S
 from sbatchgen.units import Duration, Memory
 from tests.scripts import errors, matrix, script
 
@@ -109,9 +109,19 @@ def most_lines(of: ResolvedJob) -> int:
     """What a person still reads in a minute."""
     most = 42 if not of.stoppable else 61 if of.mode.several_processes else 57
     # One whose script waits in a loop, and keeps caches of the shell outside.
-    removes = of.runtime.wait_s > WAIT_S
+    removes = of.runtime.removes_slowly
     meets = of.launcher == "ft_launcher"  # whose rendezvous has a line
-    return most + 4 * of.runtime.is_container + 9 * removes + meets
+    unpacks = of.runtime.name == "apptainer"
+    stopped_by_hand = of.restartable and of.asks_to_stop
+    return (
+        most
+        + 4 * of.runtime.is_container
+        + 9 * removes
+        + meets
+        + ends_steps(of)
+        + stopped_by_hand
+        + 2 * unpacks
+    )
 
 
 def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:

@@ -17,8 +17,8 @@ from training import torchrun
 from .trainers import ROOT
 
 PACKAGE = Path(ROOT, "training")
-ALONE = ("repeats.py", "preflight.py", "node.py")  # which speak to no trainer
-STARTED = ("task.py", "torchrun.py", "repeats.py", "preflight.py", "node.py", "__main__.py")
+ALONE = ("repeats.py", "step_end.py", "preflight.py", "node.py")  # which speak to no trainer
+STARTED = ("task.py", "torchrun.py", "repeats.py", "step_end.py", "preflight.py", "node.py", "__main__.py")
 OLD = ("3.7", "3.8", "3.9")
 SHOWS = "import os, sys\nprint(sys.version_info[:2], *[os.environ[n] for n in sys.argv[1:]])\nsys.exit(7)\n"
 
