@@ -25,6 +25,7 @@ from sbatchgen.runs.failure import (
     raised_at,
     text_of,
     unexplained,
+    until_slurm,
 )
 from sbatchgen.runs.index import LOST, Run, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
@@ -200,7 +201,11 @@ def _causes(
         asked = None
     has_gpus = bool(asked.gpu_count or asked.shards) if asked else None
     asks = Asks(has_gpus=has_gpus, is_script=bool(record and record.script))
-    each = [[*_placed(failures(how, lines, run.name, asks), lines, path)] for path, lines in logs.items()]
+    by_slurm = bool(how) and not how.startswith("FAILED")
+    each = [
+        [*_placed(failures(how, lines, run.name, asks), lines, path, by_slurm=by_slurm)]
+        for path, lines in logs.items()
+    ]
     if causes := merged(each or [failures(how, (), run.name, asks)]):
         return causes
     if training and _says_failed(training, job):
@@ -212,13 +217,15 @@ def _causes(
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
 
 
-def _placed(causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str) -> Iterator[Failure]:
+def _placed(
+    causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str, *, by_slurm: bool
+) -> Iterator[Failure]:
     """Yield causes with their log and where they were raised; an exception that none explains too."""
     for cause in causes:
         place = raised_at(log, cause.line) if cause.line else ""
         means = f"{cause.means} ({place})" if place else cause.means
         yield replace(cause, means=means, file=path * bool(cause.says))
-    number, says = unexplained(log) or (0, "")
+    number, says = unexplained(until_slurm(log) if by_slurm else log) or (0, "")
     place = raised_at(log, number) if number else ""
     if place and all(cause.rank in ("effect", "limit") for cause in causes):
         fix = "the lines above it in the log show how the program came there"

@@ -44,6 +44,10 @@ _CRASH = re.compile(
     r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
     r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
 )
+# By which Slurm ends a whole job: what its programs print after that follows from it.
+_JOB_ENDS = re.compile(
+    r"slurmstepd\S*: error: \*\*\* (?:JOB \S+ ON|STEP .* DUE TO (?:TIME|PREEMPTION|NODE)) "
+)
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
 _PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # from a loader or DataParallel, whose traceback follows
@@ -143,9 +147,14 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | 
             by_cause[known.cause] = _failure(known, match, run, asks, ended=ended)
     last = {known.cause for known in causes() if known.last}
     seen_last: list[Failure] = []
+    by_slurm = bool(ended) and not ended.startswith("FAILED")
+    is_over = False
     for number, line in log:
+        is_over = is_over or (by_slurm and ends_job(line))
         seen_last = [*_in_line(number, line, run, asks)]
         for failure in seen_last:
+            if is_over and failure.rank in ("cause", "own"):
+                continue  # an echo of the end
             seen = by_cause.get(failure.cause)
             new = seen is None and not (ended and failure.rank in ("outside", "limit"))
             if new or failure.cause in last:
@@ -156,6 +165,16 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | 
         del by_cause[OWN]
         by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
     return sorted(by_cause.values(), key=_order)
+
+
+def ends_job(line: str) -> bool:
+    """Whether Slurm says in a line of a log that it ends the whole job."""
+    return "***" in line and any(map(_JOB_ENDS.match, pieces(line)))
+
+
+def until_slurm(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
+    """Return the lines of a log before the one by which Slurm says that it ends the job."""
+    return [*itertools.takewhile(lambda numbered: not ends_job(numbered[1]), log)]
 
 
 def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:

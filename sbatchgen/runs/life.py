@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sbatchgen.quoting import one_line
 from sbatchgen.runs.events import EVENTS, number, read_object, some_events
+from sbatchgen.runs.failure import until_slurm
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.record import Record
 from sbatchgen.units import in_units
@@ -82,8 +83,8 @@ def quiet_at_end(record: Record, folder: Path, started: float, ended: float, tas
 
     The end itself is written into the log, so only times that lines and events hold count.
     """
-    lines = [line for path in newest_logs(record, task) for _, line in last_start(path, LINES)]
-    times = _times(lines, folder, started, ended)
+    logs = [until_slurm([*last_start(path, LINES)]) for path in newest_logs(record, task)]
+    times = _times([line for log in logs for _, line in log], folder, started, ended)
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) < FEWEST:
         return None

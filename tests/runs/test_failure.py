@@ -72,6 +72,7 @@ PEER = (
 ABORTED = "E1122 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1"
 NO_COMMAND = "/spool/slurm_script: line 21: nvidia-smi: command not found"  # after which bash continues
 TERMINATE = "terminate called without an active exception"
+SIGNALLED = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 14869 got signal: 15"
 LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE TO TIME LIMIT ***"
 
 
@@ -82,6 +83,9 @@ LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE
         (f"{PEER}\n{OOM}", "NODE_FAIL 0:0", ["node-failure", "gpu-memory", "peer-gone"]),
         (f"{OOM}\n{LIMIT}", "TIMEOUT 0:15", ["gpu-memory", "time-limit"]),
         (f"{PEER}\n{LIMIT}", "TIMEOUT 0:15", ["time-limit", "peer-gone"]),
+        (f"{LIMIT}\n{OOM}\n{SIGNALLED}", "TIMEOUT 0:15", ["time-limit", "torchrun-signal"]),
+        (f"{SIGNALLED}\n{LIMIT}", "TIMEOUT 0:15", ["time-limit", "torchrun-signal"]),
+        (f"{LIMIT}\n{OOM}", "FAILED 1:0", ["gpu-memory"]),  # of an earlier start, which is not over yet
         (LIMIT, "FAILED 1:0", []),  # of an earlier start
         (LIMIT, "", ["time-limit"]),
         (f"error: no data folder /x\n{OOM}", "FAILED 1:0", ["gpu-memory", "own-words"]),

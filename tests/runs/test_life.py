@@ -81,7 +81,9 @@ LIMIT = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2027-01-15T08:00:00 
 
 
 def test_how_it_ended_is_seen_by_times_alone(tmp_path: Path) -> None:
-    kept = put(tmp_path, stamped(*EVEN) + LIMIT, NOW)
+    kept = put(
+        tmp_path, stamped(*EVEN) + LIMIT + stamped(NOW), NOW
+    )  # torchrun's words at its end, with a time
     assert quiet_at_end(kept, tmp_path, NOW - 400, NOW) == Quiet(300.0, 4.0)
     assert quiet_at_end(kept, tmp_path, NOW - 400, NOW - 250) is None
     assert quiet_at_end(put(tmp_path, "step\n" * 50 + LIMIT, NOW), tmp_path, NOW - 400, NOW) is None
