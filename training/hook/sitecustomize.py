@@ -1,7 +1,7 @@
 """First on PYTHONPATH of a trainer: its stacks can be written, also while a collective blocks it.
 
 Python's own handlers never run while C++ waits; faulthandler's is C. It writes into memory that has no name
-and that this user's processes read in /proc: see processes/stacks.py.
+and that this user's processes read in /proc: see processes/stacks.py. See wandb_run.py for what else it does.
 """
 
 import contextlib
@@ -23,6 +23,9 @@ def register() -> None:
 if __name__ == "sitecustomize":
     with contextlib.suppress(Exception):  # another system: a trainer without stacks
         register()
+    with contextlib.suppress(Exception):  # nor without a run folder that can be written
+        importlib.import_module("wandb_run").keep()
+    sys.modules.pop("wandb_run", None)
     sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file__)]  # noqa: PTH120
     this = sys.modules.pop(__name__)
     with contextlib.suppress(ImportError):  # the one that this one hides
