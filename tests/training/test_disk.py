@@ -18,6 +18,7 @@ from training.errors import UserError
 from training.output.log import Log
 from training.saving import checkpoint
 from training.saving.reading import load
+from training.saving.writer import Writer
 
 from .states import encoded, found_step, names, save, state
 from .trainers import HANGS_S, Here, Trainers, events, finish, status
@@ -253,3 +254,69 @@ def test_a_failure_has_its_status_without_a_log(trainers: Trainers, tmp_path: Pa
         process = trainers.start(tmp_path / "run", "--data-dir", str(tmp_path / "nowhere"), output=full)
         assert finish(process).code == 1
     assert "fix: sbatchgen data mnist" in status(tmp_path / "run")["reason"]
+
+
+@pytest.mark.parametrize("what", ["checkpoints", "."])
+def test_a_folder_that_is_removed_is_made_again(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    run_dir, start, starts = tmp_path / "run", Writer.start, list[bool]()
+
+    def removed(writer: Writer, work: Callable[[], None], *, after: bool = False) -> None:
+        if not starts:
+            shutil.rmtree(run_dir / what)
+        starts.append(after)
+        start(writer, work, after=after)
+
+    monkeypatch.setattr(Writer, "start", removed)
+    monkeypatch.setattr("training.run.resume.RETRY_S", 0.01)
+    ended = here(run_dir, "--save-every", "2", "--sync-every", "1", "--tensorboard", "off")
+
+    assert ended.code == 0, ended.err
+    assert ended.out.count("was removed, and is made again") == 1
+    assert "Could not save" not in ended.out
+    assert {"model.pt", "status.json"} <= {*names(run_dir)}
+    assert (run_dir / "checkpoints/step-00000008.pt").exists()
+
+
+def test_what_could_not_be_saved_is_tried_again_and_told(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale handle of NFS, for the first two tries of each file."""
+    written, tries = checkpoint._write, dict[str, int]()
+    seen: list[Any] = []
+
+    def stale(path: Path, fill: Callable[..., None]) -> None:
+        tries[path.name] = tries.get(path.name, 0) + 1
+        if path.name == "step-00000002.pt" and tries[path.name] <= 2:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        if path.name == "step-00000002.pt":
+            seen.append(status(tmp_path)["reason"])
+        written(path, fill)
+
+    monkeypatch.setattr(checkpoint, "_write", stale)
+    monkeypatch.setattr("training.run.resume.RETRY_S", 0.01)
+    monkeypatch.setattr("training.saving.writer.Writer.pause", lambda *_: True)  # no save waits for it
+    ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
+
+    assert ended.code == 0, ended.err
+    assert "Could not save step 2 ([Errno 116] Stale file handle)" in ended.out
+    assert "Step 2 is saved after all" in ended.out
+    assert seen == ["Could not save step 2 ([Errno 116] Stale file handle)"]
+    assert [event["step"] for event in events(tmp_path, "save_failed")] == [2]
+    assert 2 in [event["step"] for event in events(tmp_path, "save")]
+    assert status(tmp_path)["state"] == "done"
+
+
+def test_the_weights_are_written_if_the_last_checkpoint_is_not(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint, "save", fails)
+    ended = here(tmp_path)
+    assert ended.code == 1
+    assert ended.err.endswith("; fix: make the folder writable, then start again\n")
+    assert (tmp_path / "model.pt").exists()
+    assert status(tmp_path)["state"] == "failed"

@@ -1,5 +1,6 @@
 """A run, from its start to its exit status."""
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -21,7 +22,7 @@ from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate, show
 from training.run.loop import steps_left, time_left_s, train_epoch
 from training.run.pace import Pace
-from training.run.resume import check_export, checkpoint_folder, export, restore, save
+from training.run.resume import check_export, checkpoint_folder, export, restore, save, write_weights
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
 from training.run.usage import Usage, add_up, gpus_of, trace
@@ -171,7 +172,13 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     facts |= {"samples_per_s": round(rate, 1), "epoch": progress.epoch, "step": progress.step}
     session.log.event("epoch", **score.metrics | facts)
     _tell_usage(session, progress)
-    save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
+    try:
+        save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
+    except UserError as error:  # of rank 0, at the end: the weights are not lost with the checkpoint
+        if not isinstance(error, FolderError):
+            with contextlib.suppress(UserError):
+                write_weights(session)
+        raise
     session.meter.restart()
 
 

@@ -1,5 +1,6 @@
 """Saves the state of a run, restores it, and exports its weights."""
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -8,6 +9,7 @@ import itertools
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +26,9 @@ from training.saving.reading import State, load
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 WEIGHTS = "model.pt"
+RETRY_S = 10.0  # between two tries to write a checkpoint
+FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make the folder writable")
+FIXES = dict.fromkeys(checkpoint.NO_ROOM, "make room") | FORBIDDEN
 SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
 # a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
 Found = tuple[bytes, bytes, State, Progress]
@@ -65,25 +70,49 @@ def _write(
     name = f"{place.name}/{name_of(step)}"
     state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
     named = now.epoch if session.config.keep_epochs and not now.consumed else 0
-    if progress.checkpoint == name:
+    if progress.checkpoint == name and (place / name_of(step)).exists():
         state = None  # it is saved already
+    put = functools.partial(checkpoint.save, place, state, step=step, keep=keep, best=best, epoch=named)
     try:
-        size = checkpoint.save(place, state, step=step, keep=keep, best=best, epoch=named)
+        size = _put(session, put)
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
-            fix = "make room" if error.errno in checkpoint.NO_ROOM else "make the folder writable"
+            fix = FIXES.get(error.errno or 0, "see what its file system says")
             raise UserError(f"cannot save step {step} ({error})", fix=f"{fix}, then start again") from error
-        session.log.say(f"Could not save step {step} ({error}): training continues")
-        return
+        why = f"Could not save step {step} ({error})"
+        session.log.say(f"{why}: training continues, and it is tried again every {RETRY_S:g} s")
+        session.log.status("running", step=step, epoch=now.done, checkpoint=progress.checkpoint, reason=why)
+        if not (later := _put_later(session, put)):
+            return
+        session.log.say(f"Step {step} is saved after all")
+        size = later
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = name
-    facts = {"checkpoint": name, "bytes": size, "best": best}
+    facts = {"checkpoint": name, "bytes": size, "best": best, "save_s": round(session.stop.save_s, 2)}
     if named:
         facts["also"] = EPOCH_NAME.format(named)
     consumed = session.data.train.samples if now.unvalidated else now.consumed
     session.log.event("save", step=step, epoch=now.done, consumed=consumed, **facts)
     session.log.status("running", step=step, epoch=now.done, checkpoint=name)
+
+
+def _put(session: Session, put: Callable[[], int]) -> int:
+    """Write a checkpoint, into a folder that is made again if somebody has removed it; raises OSError."""
+    place = checkpoint_folder(session.config)
+    if not place.is_dir():
+        own_folder(place.parent)
+        place.mkdir()
+        session.log.note(f"{place} was removed, and is made again: the earlier checkpoints are gone")
+    return put()
+
+
+def _put_later(session: Session, put: Callable[[], int]) -> int:
+    """Try again until it is written; 0 as soon as the training saves again, or ends."""
+    while session.writer.pause(RETRY_S):
+        with contextlib.suppress(OSError):
+            return _put(session, put)
+    return 0
 
 
 def restore(session: Session) -> Progress:
@@ -202,19 +231,20 @@ def _export_path(config: Config) -> Path | None:
 
 
 def export(session: Session) -> None:
+    """Write the evaluated weights to --export's file on rank 0; all raise a UserError if that fails."""
+    on_rank0(session.world, lambda: write_weights(session))
+
+
+def write_weights(session: Session) -> None:
     """Write the evaluated weights to --export's file; raises UserError if that fails."""
     if not (path := _export_path(session.config)):
         return
-
-    def write() -> None:
-        try:
-            with session.updater.evaluated():
-                state = session.model.state_dict()
-                checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
-        except OSError as error:
-            what = f"cannot write the weights ({one_line(error)})"
-            fix = "make room, another --export, or --export off"
-            raise UserError(what, at=str(path), fix=fix) from error
-
-    on_rank0(session.world, write)
+    try:
+        with session.updater.evaluated():
+            state = session.model.state_dict()
+            checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
+    except OSError as error:
+        what = f"cannot write the weights ({one_line(error)})"
+        fix = "make room, another --export, or --export off"
+        raise UserError(what, at=str(path), fix=fix) from error
     session.log.say(f"Weights saved to {path}")

@@ -17,12 +17,14 @@ class Writer:
         self._check = check
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._hurry = threading.Event()  # somebody waits for the work
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
         """Start `work` when the previous work is done; raises the error of that.
 
         With `after`, the thread waits for it, not the caller, and drops `work` if it failed.
         """
+        self._hurry.set()
         if not after:
             self.wait()
         previous = self._thread
@@ -46,12 +48,18 @@ class Writer:
 
     def wait(self) -> None:
         """Wait until the work is done; raises its error, once."""
+        self._hurry.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._hurry.clear()
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def pause(self, seconds: float) -> bool:
+        """In the thread: wait so long before another try; False as soon as somebody waits for the work."""
+        return not self._hurry.wait(seconds)
 
     def _do(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
         try:
