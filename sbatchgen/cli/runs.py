@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.plot import History
     from sbatchgen.runs.status import RunState
+    from sbatchgen.slurm.queue import SlurmJob
 
 RECENT_S = 7 * 86400.0  # status shows runs that ended since then
 POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hurry
@@ -376,12 +377,13 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 @click.command()
 @RUNS
 @_task("Only this task of an array or a sweep.")
+@click.option("--now", is_flag=True, help="At once, without a last checkpoint.")
 @click.option("--yes", "-y", is_flag=True, help="Nothing is asked, with or without it.")
-def cancel(names: tuple[str, ...], *, task: str, yes: bool) -> None:
+def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     """Cancel the jobs of runs that wait or run.
 
     A trainer that looks for the stop file, as the bundled one, saves a checkpoint first: sbatchgen resume
-    continues from there.
+    continues from there. It has a minute, or longer if its last save took long; Ctrl-C cancels at once.
     """
     del yes  # as people write who know submit --yes
     from sbatchgen.runs.status import run_states
@@ -391,18 +393,70 @@ def cancel(names: tuple[str, ...], *, task: str, yes: bool) -> None:
     states, problems = run_states(index, os.environ, [run for run, _ in chosen])
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
-    for state, (_, point) in zip(states, chosen, strict=True):
-        name, chosen_task = state.run.name, task or point
-        live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
-        if not live:
-            note(f"note: run {name} has ended already")
-        ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, chosen_task))]
-        if live and not ids:
-            what = f"no job of run {name} that waits or runs has a task {chosen_task}"
-            raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
-        for id_, cluster in ids:
-            _cancel(state, id_, cluster)
-            note(f"note: cancelled job {id_} of run {name}")
+    several = [(state, _live(state, task or point)) for state, (_, point) in zip(states, chosen, strict=True)]
+    jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
+    for state, id_, cluster in jobs if now else _save_first(jobs):
+        _cancel(state, id_, cluster)
+    for state, id_, _ in jobs:
+        note(f"note: cancelled job {id_} of run {state.run.name}")
+
+
+def _live(state: RunState, task: str) -> list[tuple[str, str]]:
+    """Return the jobs of a run that wait or run, or their task."""
+    name = state.run.name
+    live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
+    if not live:
+        note(f"note: run {name} has ended already")
+    ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
+    if live and not ids:
+        what = f"no job of run {name} that waits or runs has a task {task}"
+        raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
+    return ids
+
+
+def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunState, str, str]]:
+    """Let the trainings that run save and end; return the jobs that are still to be cancelled."""
+    from sbatchgen.runs import last_save, record
+
+    asked: list[last_save.Waited] = []
+    left = []
+    for state, id_, cluster in jobs:
+        submission = record.read_record(state.run.folder, id_.partition("_")[0])
+        rows = [] if submission is None or submission.process else _rows(id_, cluster)
+        trains = last_save.folders(submission, state.run.folder, rows) if submission else []
+        if trains and any(row.state.name == "PENDING" for row in rows):
+            _cancel(state, id_, cluster, "--state=PENDING")  # or they start when these end
+        answers = [last_save.ask(submission, folder, row) for folder, row in trains if submission]
+        asked += filter(None, answers)
+        if any(answers):
+            left.append((state, id_, cluster))
+        else:
+            _cancel(state, id_, cluster)  # it saves nothing, or gets TERM and saves then
+    if not asked:
+        return []
+    names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in left))
+    note(f"saving {names} ..., Ctrl-C cancels at once")
+    try:
+        late = last_save.wait(asked, lambda: any(_rows(id_, cluster) for _, id_, cluster in left))
+    except KeyboardInterrupt:
+        note("note: cancelled without a last checkpoint")
+    else:
+        for folder in late:
+            note(f"note: no checkpoint was saved in time in {folder}")
+    last_save.tidy(asked)
+    return [(state, id_, cluster) for state, id_, cluster in left if _rows(id_, cluster)]
+
+
+def _rows(id_: str, cluster: str) -> list[SlurmJob]:
+    """Return what the queue has of a job or a task that waits or runs; nothing without an answer."""
+    from sbatchgen.slurm.queue import queue
+
+    job, _, task = id_.partition("_")
+    with contextlib.suppress(SlurmError):
+        rows = queue(os.environ, cluster=cluster)
+        mine = [row for row in rows if str(row.job) == job and task in ("", row.task)]
+        return [row for row in mine if not row.state.ended and row.state.name != "COMPLETING"]
+    return []
 
 
 def _with_task(state: RunState, job: str, task: str) -> str:
@@ -417,7 +471,7 @@ def _with_task(state: RunState, job: str, task: str) -> str:
     return f"{job}_{int(task) - submission.first}" if known else ""
 
 
-def _cancel(state: RunState, job: str, cluster: str) -> None:
+def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
     from sbatchgen.runs import process, record
     from sbatchgen.slurm import client
 
@@ -425,7 +479,7 @@ def _cancel(state: RunState, job: str, cluster: str) -> None:
     if not job:
         raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me")
     if job.partition("_")[0].isdecimal():
-        client.answer(["scancel", *client.of_cluster(cluster), job], os.environ)
+        client.answer(["scancel", *client.of_cluster(cluster), *options, job], os.environ)
         return
     submission = record.read_record(state.run.folder, job)  # without Slurm
     if submission is None or submission.process is None:
