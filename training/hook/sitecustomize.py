@@ -1,7 +1,9 @@
-"""First on PYTHONPATH of a trainer: its stacks can be written, also while a collective blocks it.
+"""First on PYTHONPATH of a trainer: its stack can be written, also while a collective blocks it.
 
-Python's own handlers never run while C++ waits; faulthandler's is C. It writes into memory that has no name
-and that this user's processes read in /proc: see processes/stacks.py. See wandb_run.py for what else it does.
+Two signals ask for it. Both write the stack of the thread that gets them, the main one: frames of another
+could move meanwhile. Both write into memory that has no name and that this user's processes read in /proc.
+See processes/stacks.py, which decides who may be asked. wandb_run.py says
+what else it does.
 """
 
 import contextlib
@@ -10,14 +12,34 @@ import importlib
 import os
 import signal
 import sys
+from types import FrameType
 
-MEMORY, FROM_END = "sbatchgen-stacks", 3  # SIGRTMAX - 3: no other program's signal
+MEMORY = "sbatchgen-stacks"
+# Counted from SIGRTMAX: no other program's signals.
+ASLEEP = 3  # for a main thread that waits in C++, where Python's own handlers never run: faulthandler's is C
+AWAKE = 4  # for one that runs: Python answers between two of its instructions, where nothing can break
 
 
 def register() -> None:
-    """Have the signal write the stacks of all threads of this process."""
+    """Have the two signals write the stack of the main thread."""
     memory = os.memfd_create(MEMORY)
-    faulthandler.register(signal.SIGRTMAX - FROM_END, file=memory, all_threads=True)
+    faulthandler.register(signal.SIGRTMAX - ASLEEP, file=memory, all_threads=False)
+
+    def answer(_: int, frame: "FrameType | None") -> None:  # it calls no function of Python
+        try:
+            lines = ["Stack (most recent call first):\n"]
+            while frame is not None:
+                code = frame.f_code
+                lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}\n')
+                frame = frame.f_back
+            os.write(memory, "".join(lines).encode("utf-8", "backslashreplace"))
+        except Exception:  # noqa: BLE001, S110 - contextlib.suppress is a function of Python
+            pass
+
+    # torch.compile, which else would compile it too, leaves functions of this file alone
+    answer.__code__ = answer.__code__.replace(co_filename=importlib.__file__)
+    signal.signal(signal.SIGRTMAX - AWAKE, answer)
+    signal.siginterrupt(signal.SIGRTMAX - AWAKE, False)
 
 
 if __name__ == "sitecustomize":

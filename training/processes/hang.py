@@ -1,7 +1,10 @@
 """Which rank hangs, and where: a watcher beside the ranks of a node, in their launcher.
 
-Rank 0's watcher leads. If nothing moves in the run folder, it asks all for what their ranks do: each looks
-several times and writes a file for each rank. If all stand still, a line names who the others wait for.
+Each watcher notes what /proc says of the ranks of its node. Rank 0's leads. If nothing appears in the run
+folder and the log for long enough, it asks the others what their ranks do, three times at most: by /proc;
+with the stacks of those that stand still; with those of the ones that compute. If the ranks wait for one that
+does not come, a line names it. No process gets a signal before that time is over, and one that runs gets only
+what Python answers between two instructions: see stacks.py.
 """
 
 from __future__ import annotations
@@ -15,27 +18,30 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from training.errors import HANGS, complain
-from training.files import CHECKPOINTS, LOCK, read_small, replace
+from training.files import read_small, replace
 from training.hook.sitecustomize import register
-from training.processes import stacks
+from training.processes import proc, stacks, verdict
+from training.processes.connections import connections
 from training.processes.jobscript import AGAIN_FILE, ask_again, leave_status
+from training.processes.rank import Rank
+from training.processes.signs import FOLDER, REPORT, Signs
 from training.processes.stop import end_with_parent, ignore_signals
 
 AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable: seconds, or off
 ACT = "HANG"  # the variable: report, stop or requeue
-LONGER, LATE = 3, 8  # times the longest pause so far; times as long: then one may compute, or not answer
+LOOKS = 8  # in that time
 FIRST = 2  # times as long before the first step: a trainer compiles, and prepares its data
-LOOKS, CHANGES = 3, 5  # in a quarter of the time; after which a run has continued: our line is the first
-FOLDER, ASK, REPORT, NAMED = "stacks", "ask", "hang.json", 4  # ranks in the line
+LATE = 8  # times as long: then a rank may compute, wait for something outside of the run, or give no answer
+LONGER = 3  # times the longest pause so far
+CONTINUES = 3  # signs of life after a report: then it continues
+ASK = "ask"  # the file in FOLDER: what is asked for, and how long a rank has to stand still for it
+BY_PROC, ASLEEP, AWAKE = range(3)  # what is asked for: each includes those before
 ODD = f"{FOLDER}/odd"  # a line for each end: the job, and the node of the rank that the others waited for
-FILES = 256  # whose times are looked at
-STATES = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
 
 
 class Watcher:
@@ -43,59 +49,123 @@ class Watcher:
 
     def __init__(self, run_dir: Path, after_s: float, *, spawns: bool) -> None:
         self.run_dir, self._spawns, self._root = run_dir, spawns, os.getpid()
-        self._is_fixed, self.after_s = bool(after_s), after_s or AFTER_S  # so long nothing must move
-        self._ranks: dict[int, int] = {}  # their processes, also of those that have ended
-        self._signs: list[tuple[int, ...]] = []
+        self._node, self._nodes = proc.place_in_job(os.environ)
+        self.after_s = after_s or AFTER_S
+        self._learns = not after_s
+        self._signs = Signs(run_dir, os.environ)
+        self._ranks: dict[int, Rank] = {}  # also those that have ended
+        self._now_s = 0.0  # of a clock that stands still while the whole job is suspended
         self._looked = time.monotonic()
-        self._quiet_s = self._next_s = 0.0  # how long nothing has moved; after how long it asks again
-        self._changes, self._asked = CHANGES, self._ask_time()  # since its report
-        self._moves = 0  # how often something has moved
-        self._doing: set[str] = set()  # in this pause, as functions of ranks that do not wait
-        self._usual: dict[str, float] = {}  # the longest pause in each, such as a validation or a save
+        self._alive_s = 0.0  # the last sign of life
+        self._next_s = 0.0  # when to ask again
+        self._answered = self._asked()["number"]
+        self._still_s = 0.0  # how long all ranks of this node have stood still, at the last look
+        self._outside_s = 0.0  # how long a rank has waited for something outside of the run, in this pause
+        self._longest_s = self._longest_outside_s = 0.0  # of such pauses that are over
+        self._reported_s: float | None = None
+        self._news = 0  # signs of life since the report
 
     def run(self) -> None:
         """Watch until the process ends. Nothing that goes wrong here may end the training."""
         while True:
-            time.sleep(self.after_s / 8)
+            time.sleep(self.after_s / LOOKS)
             with contextlib.suppress(Exception):
                 self.look()
 
     def look(self) -> None:
-        """Look once whether anything moves, or whether another node's watcher asks."""
-        ranks = stacks.ranks_below(self._root, spawns=self._spawns)
-        if not self._spawns or len(ranks) >= len(self._ranks):  # else one has ended
-            self._ranks.update(ranks)
+        """Look once: what the ranks do, whether anything moves, and whether another node's watcher asks."""
+        self._note_ranks()
         if 0 in self._ranks:
             self._lead()
-        elif self._asked != self._ask_time():
-            self._asked = self._ask_time()
+        elif self._answered != self._asked()["number"]:
+            self._answered = self._asked()["number"]
             self._answer()
 
-    def _ask_time(self) -> float:
-        path = self.run_dir / FOLDER / ASK
-        return path.stat().st_mtime if path.exists() else 0.0
+    def _note_ranks(self) -> None:
+        now = time.monotonic()
+        self._now_s += min(now - self._looked, self.after_s)
+        self._looked = now
+        there = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
+        if not self._spawns or len(there) >= len(self._ranks):  # else one has ended
+            for number, pid in there.items():
+                known = self._ranks.get(number)
+                if known is None or known.pid != pid:
+                    self._ranks[number] = Rank(pid, self._now_s)
+        known_connections = connections()
+        for rank in self._ranks.values():
+            rank.look(known_connections, self._now_s)
 
     def _lead(self) -> None:
-        if self._silence() < max(self.after_s / 2, self._next_s) or self._changes < CHANGES:
-            return
-        known = self._ask()
-        self._doing = {each["in"] for each in known if not each["call"]} or {each["in"] for each in known}
-        early, late = self._limits()
-        while 0 < self._silence() < self.after_s:
-            time.sleep(self.after_s / 40)
-        self._next_s = 2 * self._quiet_s
-        says = sentence(known, self._ranks, self._quiet_s, late=self._quiet_s > late)
-        if self._quiet_s >= early and says:
-            _put(self.run_dir / REPORT, json.dumps({"says": says, "time": time.time()}))
-            self._changes = 0
-            complain(f"hang: {says}; stacks: {self.run_dir / FOLDER}")
-            self._act(os.environ.get(ACT, ""), says)
+        """Note signs of life; if nothing comes for long enough, find out who waits for whom."""
+        had_begun = self._signs.has_begun
+        if self._signs.look():
+            self._note_life(self._now_s, learns=self._learns and had_begun)
+        self._still_s = min((rank.still_s(self._now_s) for rank in self._ranks.values()), default=0.0)
+        has_news = self._signs.of_programs()  # a server that works on a request
+        early_s, late_s = self._limits()
+        quiet_s = self._now_s - self._alive_s
+        if has_news and self._outside_s:
+            self._note_life(self._now_s)
+        elif quiet_s >= early_s and self._now_s >= self._next_s and self._may_report():
+            self._judge(early_s, late_s)
+
+    def _may_report(self) -> bool:
+        """Whether there is anything to say: not twice the same, but a second look decides what is done."""
+        if self._reported_s is None:
+            return True
+        return os.environ.get(ACT, "") in ("stop", "requeue")
 
     def _limits(self) -> tuple[float, float]:
-        """How long ranks that stand still may do what they do in this pause, and others."""
-        usual_s = LONGER * min((self._usual.get(each, 0.0) for each in self._doing), default=0.0)
-        base_s = self.after_s * (FIRST if self._moves < CHANGES else 1)
-        return max(base_s, usual_s), max(LATE * base_s, usual_s)
+        """How long nothing may move if all stand still, and if a rank computes or waits for others."""
+        base_s = self.after_s * (1 if self._signs.has_begun else FIRST)
+        early_s = max(base_s, LONGER * self._longest_s)
+        return early_s, max(LATE * base_s, early_s, LONGER * self._longest_outside_s)
+
+    def _note_life(self, at_s: float, *, learns: bool = False) -> None:
+        """Something has moved at this time: a pause is over, and what `learns` may take so long again."""
+        if at_s <= self._alive_s:
+            return
+        pause_s = at_s - self._alive_s
+        self._alive_s = at_s
+        if learns:
+            self._longest_s = max(self._longest_s, min(self._still_s, pause_s))
+            self._longest_outside_s = max(self._longest_outside_s, min(self._outside_s, pause_s))
+        self._next_s = self._outside_s = 0.0
+        if self._reported_s is not None:
+            self._news += 1
+            if self._news >= CONTINUES:
+                self._reported_s, self._news = None, 0
+                complain("hang: it continues")
+                with contextlib.suppress(OSError):
+                    (self.run_dir / REPORT).unlink()
+
+    def _judge(self, early_s: float, late_s: float) -> None:
+        ranks = self._ask(BY_PROC, early_s)
+        self._note_life(self._now_s - min((rank["life_s"] for rank in ranks), default=0.0))
+        self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
+        quiet_s = self._now_s - self._alive_s
+        if quiet_s < early_s or max((rank["size"] for rank in ranks), default=0) < verdict.FEWEST:
+            return
+        late = quiet_s >= late_s
+        self._next_s = self._now_s + (quiet_s if late else max(early_s, min(quiet_s, late_s - quiet_s)))
+        ranks = self._ask(ASLEEP, early_s)
+        if verdict.wants_awake(ranks, late=late):
+            ranks = self._ask(AWAKE, early_s)
+        made = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
+        if made.says:
+            self._report(made, early_s)
+
+    def _report(self, made: verdict.Verdict, early_s: float) -> None:
+        """Say it; if it was said a full period ago and no rank does anything, do what the job asks for."""
+        self._next_s = self._now_s + early_s
+        if self._reported_s is None:
+            self._reported_s, self._news = self._now_s, 0
+            _put(self.run_dir / REPORT, json.dumps({"says": made.says, "time": time.time()}))
+            complain(f"hang: {made.says}; stacks: {self.run_dir / FOLDER}")
+        elif self._alive_s > self._reported_s:  # it has moved since: this is another pause
+            self._reported_s = self._now_s
+        elif made.is_sure:
+            self._act(os.environ.get(ACT, ""), made.says)
 
     def _act(self, act: str, says: str) -> None:
         """End the training, if the job is to: the launchers end the ranks of other nodes."""
@@ -106,9 +176,9 @@ class Watcher:
             ask_again()
         leave_status(HANGS)
         complain("hang: the training is ended, and what it has not saved is lost")
-        for pid in self._ranks.values():
+        for rank in self._ranks.values():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
+                os.kill(rank.pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
 
     def _note_node(self, says: str) -> None:
         nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
@@ -116,120 +186,79 @@ class Watcher:
             with (self.run_dir / ODD).open("a") as file:
                 file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
-    def _silence(self) -> float:
-        """How long nothing has been written into the run folder, or to the log where that is a file."""
-        signs: list[tuple[int, ...]] = [(os.fstat(output).st_size,) for output in (1, 2)]
-        for path in [*(self.run_dir / CHECKPOINTS).glob("*"), *self.run_dir.glob("*")][:FILES]:
-            with contextlib.suppress(OSError):
-                status = path.lstat()
-                if path.name not in (REPORT, FOLDER, LOCK):
-                    signs.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        now = time.monotonic()
-        self._quiet_s += min(now - self._looked, self.after_s)  # the whole job may have been suspended
-        self._looked = now
-        if signs != self._signs:
-            if not self._is_fixed and self._moves >= CHANGES:
-                self._learn()
-            self._signs, self._quiet_s, self._next_s = signs, 0.0, 0.0
-            self._changes, self._moves, self._doing = self._changes + 1, self._moves + 1, set()
-            if self._changes == CHANGES:
-                complain("hang: it continues")
-                (self.run_dir / REPORT).unlink()
-        return self._quiet_s
+    def _asked(self) -> dict[str, Any]:
+        """What is asked for; a question of an earlier start does not count."""
+        with contextlib.suppress(OSError, ValueError):
+            asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / ASK))
+            return asked
+        return {"number": 0, "what": BY_PROC, "still_s": 0.0}
 
-    def _learn(self) -> None:
-        """A pause is over: what the ranks did in it may take so long again."""
-        for each in self._doing:
-            self._usual[each] = max(self._usual.get(each, 0.0), self._quiet_s)
-        if not self._doing:
-            self.after_s = max(self.after_s, LONGER * self._quiet_s)
-
-    def _ask(self) -> list[dict[str, Any]]:
+    def _ask(self, what: int, still_s: float) -> list[dict[str, Any]]:
         """What all ranks do, as their watchers write it; those of other nodes see the question later."""
         folder = self.run_dir / FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / ASK).touch()
+        number = time.time_ns()
+        _put(folder / ASK, json.dumps({"number": number, "what": what, "still_s": still_s}))
         self._answer()
         until = time.monotonic() + self.after_s / 2
         while True:
-            paths = (path for path in folder.glob("rank-*.txt") if path.stat().st_mtime >= self._ask_time())
-            known = [json.loads(read_small(path).partition(b"\n")[0]) for path in paths]
+            answers = [json.loads(read_small(path).partition(b"\n")[0]) for path in folder.glob("rank-*.txt")]
+            known = [answer for answer in answers if answer.get("to") == number]
             if time.monotonic() > until or (known and len(known) >= known[0]["size"]):
-                return known
+                return verdict.facts(known, self._ends(), still_s)
             time.sleep(self.after_s / 40)
 
+    def _ends(self) -> list[tuple[str, str]]:
+        """The connections of this launcher: in one of them is the store of the ranks."""
+        known, (_, inodes) = connections(), proc.files_and_sockets(self._root)
+        return [known[inode][:2] for inode in inodes & known.keys()]
+
     def _answer(self) -> None:
-        """Look at the ranks of this node, and write what they do."""
-        pause_s, looks = max(1.0, self.after_s / 4 / (LOOKS - 1)), []
-        for number in range(LOOKS):
-            time.sleep(pause_s if number else 0)
-            looks.append({rank: stacks.look(pid) for rank, pid in self._ranks.items()})
-        for rank, pid in self._ranks.items():
-            state, frames, _, text = looks[-1][rank]
-            if state:
-                call, at = stacks.place(pid, frames)
-                host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-                size = int(stacks.variable(pid, "WORLD_SIZE", "SLURM_NTASKS") or len(self._ranks))
-                about = {"rank": rank, "size": size, "host": host, "state": state, "call": call, "at": at}
-                about["in"] = stacks.function(frames)
-                about["still"] = stands_still([each[rank] for each in looks], pause_s)
-                _put(self.run_dir / FOLDER / f"rank-{rank:05}.txt", f"{json.dumps(about)}\n{text}")
+        """Write what the ranks of this node do, as it is asked for."""
+        asked = self._asked()
+        for number, rank in self._ranks.items():
+            if rank.state:
+                about, text = self._about(number, rank, asked["what"], asked["still_s"])
+                about["to"] = asked["number"]
+                _put(self.run_dir / FOLDER / f"rank-{number:05}.txt", f"{json.dumps(about)}\n{text}")
+
+    def _about(self, number: int, rank: Rank, what: int, still_s: float) -> tuple[dict[str, Any], str]:
+        """What a rank does, and its stack if that is asked for."""
+        stands_still = rank.still_s(self._now_s) >= still_s and rank.state == "S"
+        computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
+        text = ""
+        if what >= ASLEEP and stands_still:
+            text = stacks.stack_asleep(rank.pid)
+        elif what >= AWAKE and computes:
+            text = stacks.stack_awake(rank.pid)
+        frames = stacks.frames(text)
+        call, at = stacks.place(rank.pid, frames)
+        about = {
+            "rank": number,
+            "size": self._size(rank.pid),
+            "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            "state": rank.state,
+            "call": call,
+            "at": at,
+            "spins": what >= AWAKE and computes and not frames and proc.state(rank.pid) == "R",
+            "computed_s": self._now_s - rank.computed_s,
+            "moved_s": self._now_s - rank.moved_s,
+            "program": rank.program,
+            "program_s": self._now_s - rank.program_s,
+            "connections": rank.connections(self._now_s),
+        }
+        return about, text
+
+    def _size(self, pid: int) -> int:
+        """How many ranks there are; SLURM_NTASKS does not know of those that a trainer starts."""
+        here = len(self._ranks)
+        if self._spawns:
+            return here * self._nodes
+        return max(int(proc.variable(pid, "WORLD_SIZE", "SLURM_NTASKS") or 0), here)
 
 
 def _put(path: Path, text: str) -> None:
     replace(path, lambda file: file.write(text.encode()))
-
-
-def stands_still(looks: Sequence[stacks.Look], pause_s: float) -> bool | None:
-    """Whether a rank did nothing between these looks; None if it did something in one place.
-
-    NCCL and CUDA spin while they wait, also for a GPU that computes; a large file is written after `write`.
-    """
-    if any(each.frames != looks[0].frames for each in looks):
-        return False
-    work = max(abs(after.work - before.work) for before, after in zip(looks, looks[1:]))  # noqa: B905, RUF007 - Python 3.7
-    return (work <= pause_s and all(each.state not in ("R", "D") for each in looks)) or None
-
-
-def sentence(
-    ranks: Sequence[Mapping[str, Any]], here: Iterable[int], quiet_s: float, *, late: bool = False
-) -> str:
-    """The line that names the rank which the others wait for; "" without such a rank.
-
-    `here`: ranks that the asking node has or had. `late`: one may be busy, or not answer.
-    """
-    size = max((each["size"] for each in ranks), default=0)
-    # who spins in one place may wait for one that stands still, as in CUDA for the end of NCCL's kernel
-    spin = "R" if any(each["still"] and not each["call"] for each in ranks) else ""
-    waits = [each["call"] or (each["state"] == spin and each["still"] is None) for each in ranks]
-    waiting = [each for each, waits in zip(ranks, waits) if waits and each["state"] not in STATES]  # noqa: B905 - Python 3.7
-    others = [each for each in ranks if each not in waiting]
-    gone = sorted({*range(size)} - {each["rank"] for each in ranks})
-    odd, is_whole = others or gone, {*here} >= {*gone}  # else those may not have answered
-    hang = is_whole and all(each["still"] for each in others)
-    hang &= all(each["still"] or (odd and each["still"] is None) for each in waiting)
-    hang |= bool(late and odd and any(each["still"] for each in waiting))
-    if not (hang and waiting and size > 1):
-        return ""
-    does, count = Counter(map(_does, waiting)).most_common(1)[0]
-    named = others if odd else [each for each in ranks if _does(each) != does]
-    if count > 1:
-        does = re.sub("^is", "are", re.sub("^waits", "wait", does))
-    says = [f"{count} of {size} ranks {does}"]
-    says += [f"rank {rank} has ended" + " or gives no answer" * (not is_whole) for rank in gone[:NAMED]]
-    says += [f"rank {each['rank']} on {each['host']} {_does(each)}" for each in named[:NAMED]]
-    says += ["more ranks are elsewhere"] if max(len(gone), len(named)) > NAMED else []
-    long, unit = (quiet_s / 60, "minutes") if quiet_s >= 100 else (quiet_s, "seconds")
-    return f"{'; '.join(says)} for {long:.0f} {unit}"
-
-
-def _does(rank: Mapping[str, Any]) -> str:
-    """What a rank does, after its name."""
-    if rank["state"] in STATES:
-        return f"is {STATES[rank['state']]}"
-    at = rank["at"] or "a place that is not known"
-    does = f"waits in {rank['call']} ({at})" if rank["call"] else f"is in {at}"
-    return f"{does}, on a disk or file system" if rank["state"] == "D" else does
 
 
 def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:

@@ -1,4 +1,11 @@
-"""The stacks of processes, as training/hook has them written, and what /proc says of the processes."""
+"""The stacks of main threads, as training/hook has them written, and which processes may be asked.
+
+Two signals, each to the main thread alone, which writes its own stack and nothing of other threads:
+
+- ASLEEP to one that has not run between two looks and sleeps. If it wakes up meanwhile, it first writes its
+  own stack: no frame of it can move under the handler.
+- AWAKE to one that is on a CPU. Python answers between two instructions, and no system call is cut short.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +17,33 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from training.hook.sitecustomize import FROM_END, MEMORY
+from training.hook.sitecustomize import ASLEEP, AWAKE, MEMORY
+from training.processes import proc
 
 HOOK = Path(__file__).parents[1] / "hook"
-ANSWER_S, POLL_S = 2.0, 0.05  # a process that runs writes in a few milliseconds
-CPU, BYTES, WAKES = 0.05, 1 << 20, 50  # in a second: who does less of all stands still
-WAKES_BESIDE = 400  # of a thread that is not the main one: gloo's, without a name in torch 2.2, has 100
+ANSWER_S, POLL_S = 2.0, 0.02  # a process that runs writes in a few milliseconds
+APART_S, TRIES = 0.01, 50  # two looks, so often: one that polls wakes up many times a second
 CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
 TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2), which glibc has since 2.30
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
-_BUSY = re.compile(r"\nState:\s([RD])")
-_WOKEN = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
-_POLLS = re.compile(r"Name:\s(?:gloo|pt_|NCCL|cuda)")  # threads of libraries that look many times a second
+# Functions of the kernel in which a thread waits. The first continue after a signal; the second end early
+# (signal(7)), and Python calls again, but not torch before 2.5, which gives up while it connects. What else a
+# thread waits for is left alone: a slow file system may fail.
+_CONTINUE = re.compile(
+    r"futex|do_wait|.*pipe_|unix_stream|wait_woken|sk_wait|inet_csk_accept"
+    r"|locks_lock|fcntl_setlk|wait_for_partner"
+)
+_END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*wait_for_more_packets")
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "_worker_loop"
 _C10D = re.compile(r"torch/distributed/distributed_c10d\.py \w+$")
 # they may wait for the others too, as DDP in `backward`
 _WAITS = re.compile(r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?:backward|synchronize)$")
 
 
-class Look(NamedTuple):
-    """A process at a moment, with all that are below it."""
-
-    state: str  # as in /proc/PID/stat: S, T, Z; R or D if any thread is so; "" without the process
-    frames: list[tuple[str, str, str]]  # file, line and function; of the main thread, the innermost first
-    work: float  # so far: 1 is what it may do in a second and stand still
-    text: str
-
-
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which a Python program can write its stacks."""
+    """The environment in which a Python program can write its stack."""
     return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
 
 
@@ -63,57 +65,76 @@ def _torch_is_before(*release: int) -> bool:
     return False
 
 
-def ranks_below(root: int, *, spawns: bool = False) -> dict[int, int]:
+def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, int]:
     """The processes of ranks at and below a launcher, by rank: the topmost of each.
 
-    `spawns`: the trainer starts its ranks, which are numbered as they started.
+    `spawns`: the trainer starts its ranks, which are numbered as they started, on node number `node`.
     """
     tops = [*_tops(root)]
     if spawns and tops:
-        started = [pid for pid in children(tops[0]) if "multiprocessing.spawn" in read(pid, "cmdline")]
-        return dict(enumerate(started or tops[:1]))
-    return {int(variable(pid, "RANK", "SLURM_PROCID") or 0): pid for pid in tops}
+        started = _spawned(tops[0]) or tops[:1]
+        return {node * len(started) + number: pid for number, pid in enumerate(started)}
+    return {int(proc.variable(pid, "RANK", "SLURM_PROCID") or 0): pid for pid in tops}
+
+
+def _spawned(pid: int) -> list[int]:
+    """What a trainer has started by multiprocessing: new processes, or forks of itself."""
+    below, own = proc.children(pid), proc.read(pid, "cmdline")
+    new = [each for each in below if "multiprocessing.spawn" in proc.read(each, "cmdline")]
+    return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
 
 
 def _tops(pid: int) -> Iterator[int]:
     if _memory(pid):
         yield pid
     else:  # far fewer than all below
-        for child in children(pid):
+        for child in proc.children(pid):
             yield from _tops(child)
 
 
-def variable(pid: int, *names: str) -> str:
-    """The first of these variables with which a process was started; "" without any."""
-    known = dict(each.partition("=")[::2] for each in read(pid, "environ").split("\0"))
-    return next((known[name] for name in names if known.get(name, "").isdecimal()), "")
-
-
-def look(pid: int) -> Look:
-    """What a process does now."""
-    state, work = "", 0.0
-    for each in (pid, *_below(pid)):
-        fields = read(each, "stat").rpartition(")")[2].split() or [""]
-        state = fields[0] if each == pid else state
-        work += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") / CPU  # also of ended children
-        work += sum(map(int, re.findall(r"[rw]char: (\d+)", read(each, "io")))) / BYTES
-        for status in _of_threads(each, "status"):
-            if not _POLLS.match(status):
-                state = next(iter(_BUSY.findall(status)), state)
-                wakes = WAKES if f"\nPid:\t{each}\n" in status else WAKES_BESIDE
-                work += sum(map(int, _WOKEN.findall(status))) / wakes
-    text = dump(pid) if state not in ("", "T", "Z") else ""
-    return Look(state, main_frames(text), work, text)
-
-
-def dump(pid: int) -> str:
-    """Have a process write the stacks of its threads; "" if it does not."""
-    memory, thread = _memory(pid), _thread_for_signal(pid)
-    if not (memory and thread):
+def stack_asleep(pid: int, tries: int = TRIES) -> str:
+    """The stack of a main thread that sleeps; "" if it runs now and then, or may not be asked."""
+    if not _may_be_asked(pid, ASLEEP):
         return ""
-    with contextlib.suppress(OSError), open(memory, "rb") as file:  # noqa: PTH123
+    for _ in range(tries):
+        before = proc.threads(pid).get(pid)
+        time.sleep(APART_S)
+        after = proc.threads(pid).get(pid)
+        if before is None or after is None or after.state not in ("S", "R"):
+            return ""
+        if before == after and after.state == "S":
+            return _answer(pid, ASLEEP) if _may_be_interrupted(proc.wait(pid)) else ""
+    return ""
+
+
+def _may_be_interrupted(wait: str) -> bool:
+    """Whether a thread that waits in a function of the kernel loses nothing by a signal."""
+    return bool(_CONTINUE.match(wait) or (_END_EARLY.match(wait) and not _torch_is_before(2, 5)))
+
+
+def stack_awake(pid: int) -> str:
+    """The stack of a main thread that runs Python; "" if it is in a call of a library, or waits."""
+    if not _may_be_asked(pid, AWAKE):
+        return ""
+    until = time.monotonic() + ANSWER_S
+    while time.monotonic() < until:
+        if proc.state(pid) == "R":
+            return _answer(pid, AWAKE)
+        time.sleep(POLL_S / 20)
+    return ""
+
+
+def _may_be_asked(pid: int, which: int) -> bool:
+    """Whether a process catches a signal of ours: it would end others. It may wait at a SIGSTOP, too."""
+    match = re.search(r"SigCgt:\s(\w+)", proc.read(pid, "status"))
+    return bool(match and int(match[1], 16) & 1 << (signal.SIGRTMAX - which - 1) and _memory(pid))
+
+
+def _answer(pid: int, which: int) -> str:
+    """Send our signal to the main thread, and wait for what it writes; "" if nothing comes."""
+    with contextlib.suppress(OSError), open(_memory(pid), "rb") as file:  # noqa: PTH123
         before = size = file.seek(0, os.SEEK_END)
-        _signal(pid, thread)
+        _signal(pid, signal.SIGRTMAX - which)
         until = time.monotonic() + ANSWER_S
         while time.monotonic() < until and (size == before or size != os.fstat(file.fileno()).st_size):
             size = os.fstat(file.fileno()).st_size
@@ -122,74 +143,41 @@ def dump(pid: int) -> str:
     return ""
 
 
-def _thread_for_signal(pid: int) -> int:
-    """A thread that loses nothing by our signal, if it catches that; 0 if the process could end by it.
-
-    A wait for a lock continues after a signal; a `poll` or `sleep` of a C library ends early (signal(7)).
-    With a process group some thread waits for a lock. Without one the main thread may be meeting the others,
-    which torch before 2.5 gives up at a signal.
-    """
-    bit = 1 << (signal.SIGRTMAX - FROM_END - 1)
-
-    def has(status: str, mask: str) -> bool:
-        match = re.search(rf"{mask}:\s(\w+)", status)
-        return bool(match and int(match[1], 16) & bit)
-
-    if not has(read(pid, "status"), "SigCgt"):
-        return 0
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - the numbers alone
-            is_in_lock = read(pid, f"task/{task}/wchan").startswith("futex")
-            if is_in_lock and not has(read(pid, f"task/{task}/status"), "SigBlk"):
-                return int(task)
-    return 0 if _torch_is_before(2, 5) else pid
-
-
-def _signal(pid: int, thread: int) -> None:
-    """Send our signal to a thread of a process; where tgkill's number is not known, to the process."""
-    number, call = signal.SIGRTMAX - FROM_END, TGKILL.get(os.uname().machine)
+def _signal(pid: int, number: int) -> None:
+    """Send a signal to a main thread; where tgkill's number is not known, to its process."""
+    call = TGKILL.get(os.uname().machine)
     if call is None:
         os.kill(pid, number)
     else:
-        ctypes.CDLL(None).syscall(call, pid, thread, number)  # fails if the thread has ended
+        ctypes.CDLL(None).syscall(call, pid, pid, number)  # fails if it has ended
 
 
-def main_frames(text: str) -> list[tuple[str, str, str]]:
-    """The frames of the main thread in a dump, where it is the last."""
-    return _FRAME.findall(re.split(r"^(?:Current t|T)hread 0x", text, flags=re.MULTILINE)[-1])
+def frames(text: str) -> list[tuple[str, str, str]]:
+    """The frames of a stack, the innermost first."""
+    return _FRAME.findall(text)
 
 
-def place(pid: int, frames: Sequence[Sequence[str]]) -> tuple[str, str]:
+def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The call in which a stack waits for other ranks, or "", and the line of the user's code, or ""."""
-    at = next((at for at, frame in enumerate(frames) if not _LIBRARY.search(frame[0])), len(frames) - 1)
-    inner = [f"{path} {function}" for path, _, function in frames[: max(at, 0)]]
+    at = next((at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), len(stack) - 1)
+    inner = [f"{path} {function}" for path, _, function in stack[: max(at, 0)]]
     calls = [*filter(_C10D.search, inner)] or [*filter(_WAITS.search, inner)]
     if not calls and any(_LOADER in each for each in inner):
-        for loader in map(main_frames, map(dump, children(pid))):
-            names = [function for *_, function in loader]
-            for path, line, _ in loader[: names.index(_WORKER)] if _WORKER in names else ():
-                if not _LIBRARY.search(path):
-                    return "", f"{path.rpartition('/')[2]}:{line} of a loader"
+        for loader in proc.children(pid):
+            line = _line_of_loader(frames(stack_asleep(loader, tries=3)))
+            if line:
+                return "", line
     call = calls[-1].rpartition(" ")[2] if calls else ""
-    return call, f"{frames[at][0].rpartition('/')[2]}:{frames[at][1]}" if frames else ""
+    return call, f"{stack[at][0].rpartition('/')[2]}:{stack[at][1]}" if stack else ""
 
 
-def function(frames: Sequence[Sequence[str]]) -> str:
-    """The innermost function of the user's code, with its file; "" without one."""
-    return next((f"{path} {name}" for path, _, name in frames if not _LIBRARY.search(path)), "")
-
-
-def children(pid: int) -> list[int]:
-    """The processes that one has started."""
-    return [int(child) for each in _of_threads(pid, "children") for child in each.split()]
-
-
-def _below(pid: int) -> Iterator[int]:
-    """All processes below one but this, each before its own."""
-    for child in children(pid):
-        if child != os.getpid():
-            yield child
-            yield from _below(child)
+def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
+    """The line of the user's code in a process of a loader; "" if it waits for work."""
+    names = [function for *_, function in stack]
+    for path, line, _ in stack[: names.index(_WORKER)] if _WORKER in names else ():
+        if not _LIBRARY.search(path):
+            return f"{path.rpartition('/')[2]}:{line} of a loader"
+    return ""
 
 
 def _memory(pid: int) -> str:
@@ -198,17 +186,4 @@ def _memory(pid: int) -> str:
         for entry in entries:
             if os.readlink(entry.path).startswith(f"/memfd:{MEMORY} "):  # noqa: PTH115 - Python 3.7
                 return entry.path
-    return ""
-
-
-def _of_threads(pid: int, name: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        return [read(pid, f"task/{each.name}/{name}") for each in Path(f"/proc/{pid}/task").iterdir()]
-    return []
-
-
-def read(pid: int, name: str) -> str:
-    """A file of a process in /proc; "" if it has ended, or belongs to another user."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     return ""

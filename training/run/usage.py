@@ -16,7 +16,7 @@ import torch
 
 from training.config import Config
 from training.output.log import Log
-from training.processes.stacks import children, read
+from training.processes.proc import children, read
 from training.processes.world import World, gather_text
 
 TRACE = "trace.json.gz"

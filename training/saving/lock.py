@@ -13,7 +13,7 @@ from typing import Any
 
 from training.errors import FolderError
 from training.files import LOCK, SMALL, open_regular, parse, read_small
-from training.processes.stacks import read
+from training.processes.proc import read
 
 BEAT_S = 10.0
 STALE_S = 60.0  # six missed updates; NFS may show the last ones late

@@ -1,0 +1,291 @@
+"""A healthy training of three ranks that is silent for PAUSE seconds in a way of the kind KIND; see ../hangs.py.
+
+It takes steps, prints them, pauses, and takes some more. What other machines do, SERVER does: a process outside
+of the run.
+"""
+
+import asyncio
+import concurrent.futures
+import fcntl
+import gzip
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import torch
+import torch.distributed as dist
+
+KIND, PAUSE, AFTER, THERE = (
+    os.environ["KIND"],
+    float(os.environ["PAUSE"]),
+    float(os.environ["AFTER"]),
+    os.environ["THERE"],
+)
+SERVER = os.environ["SERVER"]
+BEFORE, MORE = 20, 5  # steps
+CHILD = [sys.executable, "-S", "-E", "-c"]
+
+
+def compute(seconds, share=1.0):
+    """Use a share of a CPU, as in a validation."""
+    until, total = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        busy = time.monotonic() + share / 2
+        while time.monotonic() < busy:
+            total += sum(number * number for number in range(100))
+        time.sleep((1 - share) / 2)
+    return total
+
+
+def answer(path, **more):
+    """Wait for an answer of the server, which it gives after PAUSE."""
+    return urllib.request.urlopen(f"http://{SERVER}/{path}/{PAUSE}", **more).read()
+
+
+def send(rate):
+    """Send so many bytes a second."""
+    host, port = SERVER.split(":")
+    with socket.create_connection((host, int(port))) as link:
+        link.sendall(b"POST /sink/0 HTTP/1.0\r\n\r\n")
+        until = time.monotonic() + PAUSE
+        while time.monotonic() < until:
+            link.sendall(bytes(int(rate / 10)))
+            time.sleep(0.1)
+
+
+def write(rate, wait_s=0.1):
+    """Write so many bytes a second into a file."""
+    with open(f"{THERE}/large", "wb", buffering=0) as file:
+        until = time.monotonic() + PAUSE
+        while time.monotonic() < until:
+            file.write(bytes(int(rate * wait_s)))
+            time.sleep(wait_s)
+
+
+def read(rate):
+    with open("/dev/zero", "rb", buffering=0) as file:
+        until = time.monotonic() + PAUSE
+        while time.monotonic() < until:
+            file.read(int(rate / 10))
+            time.sleep(0.1)
+
+
+def in_thread(work, *args):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(work, *args).result()
+
+
+async def ask_asynchronously():
+    host, port = SERVER.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET /late/{PAUSE} HTTP/1.0\r\n\r\n".encode())
+    await reader.read()
+    writer.close()
+
+
+async def ask_beside_a_timer():
+    timer = asyncio.create_task(tick())
+    await ask_asynchronously()
+    timer.cancel()
+
+
+async def tick():
+    while True:
+        await asyncio.sleep(1)
+
+
+def actor():
+    """Do what a driver elsewhere says, and wait for its next word."""
+    host, port = SERVER.split(":")
+    with socket.create_connection((host, int(port))) as driver:
+        driver.sendall(f"GET /driver/{PAUSE} HTTP/1.0\r\n\r\n".encode())
+        while driver.recv(100):
+            driver.sendall(b"done\n")
+
+
+def large_files():
+    until, number = time.monotonic() + PAUSE, 0
+    while time.monotonic() < until:
+        number += 1
+        with open(f"{THERE}/shard-{number % 50}", "wb") as file:
+            file.write(bytes(20000))
+        time.sleep(0.2)
+
+
+def child(code):
+    subprocess.run([*CHILD, code], check=True)
+
+
+SPIN = f"import time; end = time.time() + {PAUSE}\nwhile time.time() < end: pass"
+FETCH = f"import urllib.request as r; r.urlopen('http://{SERVER}/%s/{PAUSE}').read()"
+SEND = f"""import socket, time
+link = socket.create_connection(("{SERVER.split(":")[0]}", {SERVER.split(":")[1]}))
+link.sendall(b"POST /sink/0 HTTP/1.0\\r\\n\\r\\n")
+end = time.time() + {PAUSE}
+while time.time() < end:
+    link.sendall(bytes(3000))
+    time.sleep(0.1)
+"""
+# Of rank 0, while the others wait in a barrier.
+ALONE = {
+    "answer": lambda: answer("late"),
+    "answer with a time limit": lambda: answer("late", timeout=9 * PAUSE),
+    "answer in a thread": lambda: in_thread(answer, "late"),
+    "answers to asyncio": lambda: asyncio.run(ask_asynchronously()),
+    "answers beside a timer": lambda: asyncio.run(ask_beside_a_timer()),
+    "answer in parts": lambda: answer("parts"),
+    "rollouts": lambda: [in_thread(answer, "parts") for _ in range(1)],
+    "download": lambda: answer("download"),
+    "download in a program": lambda: child(FETCH % "download"),
+    "download by multiprocessing": lambda: in_a_process(answer, "download"),
+    "upload": lambda: send(50_000),
+    "upload in a thread": lambda: in_thread(send, 30_000),
+    "upload in a program": lambda: child(SEND),
+    "upload that waits for an answer": lambda: child(FETCH % "late"),
+    "a program that sleeps": lambda: subprocess.run(["sleep", str(PAUSE)], check=True),
+    "output of a program": lambda: subprocess.check_output(["sleep", str(PAUSE)]),
+    "program with a time limit": lambda: subprocess.run(["sleep", str(PAUSE)], check=True, timeout=9 * PAUSE),
+    "tokenisation": lambda: compute(PAUSE),
+    "tokenisation in processes": lambda: in_a_process(compute, PAUSE),
+    "index": lambda: [compute(PAUSE / 2), write(200_000)][:0],
+    "compilation in a program": lambda: child(SPIN),
+    "compilation": lambda: nested(),
+    "slow disk": lambda: write(500_000),
+    "very slow disk": lambda: write(20_000, 1.0),
+    "many files": large_files,
+    "reading": lambda: read(200_000),
+    "validation": lambda: compute(PAUSE),
+    "validation at 5 %": lambda: compute(PAUSE, 0.05),
+    "validation in a thread": lambda: in_thread(compute, PAUSE),
+    "validation in a thread at 20 %": lambda: in_thread(compute, PAUSE, 0.2),
+    "evaluation in a program": lambda: child(SPIN),
+    "profile": lambda: pack(),
+    "actor": actor,
+    "loader that computes": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
+    "loader that downloads": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
+}
+# Of all ranks.
+TOGETHER = {
+    "validation of all": lambda: compute(PAUSE),
+    "validation of all at 5 %": lambda: compute(PAUSE, 0.05),
+    "averages of weights": lambda: average(),
+    "turns": lambda: turns(),
+    "all sleep": lambda: time.sleep(PAUSE),
+    "file lock": lambda: locked(),
+    "key of the store": lambda: by_store(),
+}
+# Before the first step.
+FIRST = {
+    "first step compiles": lambda: compute(1.5 * AFTER),
+    "first step waits": lambda: time.sleep(1.5 * AFTER),
+}
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        answer("download") if "downloads" in KIND else compute(PAUSE)
+        return 1
+
+
+def in_a_process(work, *args):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(work, args)
+
+
+def nested():
+    until = time.monotonic() + PAUSE
+    while time.monotonic() < until:
+        exec(compile("x = [y for y in (z for z in range(50))]", "<generated>", "exec"), {})
+
+
+def pack():
+    until = time.monotonic() + PAUSE
+    while time.monotonic() < until:
+        gzip.compress(json.dumps(list(range(50000))).encode())
+
+
+def average():
+    until = time.monotonic() + PAUSE
+    while time.monotonic() < until:
+        torch.ones(300, 300).mul_(0.9).add_(torch.ones(300, 300))
+        dist.all_reduce(torch.ones(1))
+
+
+def turns():
+    """Each rank computes alone, and the others wait."""
+    for rank in range(dist.get_world_size()):
+        if dist.get_rank() == rank:
+            compute(PAUSE / dist.get_world_size())
+        dist.barrier()
+
+
+def locked():
+    """Rank 0 works under a lock; the others ask for the lock now and then, as filelock does."""
+    with open(f"{THERE}/lock", "w") as file:
+        if dist.get_rank() == 0:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            dist.barrier()
+            compute(PAUSE)
+            return
+        dist.barrier()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                time.sleep(0.05)
+
+
+def by_store():
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        compute(PAUSE)
+        store.set("done", "")
+    store.wait(["done"])
+
+
+def step(number):
+    values = torch.ones(4)
+    dist.all_reduce(values)
+    if dist.get_rank() == 0:
+        print("step", number, "loss", float(values.sum()), flush=True)
+    time.sleep(0.2)
+
+
+def main():
+    if KIND in FIRST:
+        FIRST[KIND]() if not int(os.environ["RANK"]) else None
+    dist.init_process_group("gloo")
+    if KIND == "answer with wandb" and dist.get_rank() == 0:
+        threading.Thread(target=heartbeat, daemon=True).start()
+    for number in range(BEFORE):
+        step(number)
+    if KIND in TOGETHER:
+        TOGETHER[KIND]()
+    elif dist.get_rank() == 0 and KIND in ALONE:
+        ALONE[KIND]()
+    dist.barrier()
+    for number in range(BEFORE, BEFORE + MORE):
+        step(number)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def heartbeat():
+    while True:
+        answer("late/0#")
+        time.sleep(10)
+
+
+if __name__ == "__main__":
+    main()

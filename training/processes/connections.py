@@ -1,0 +1,94 @@
+"""The TCP connections of this machine, and how much each has carried, as the kernel's sock_diag(7) says.
+
+/proc/PID/io does not count what recv(2) and send(2) move, and /proc/PID/net counts the whole machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h.
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
+ESTABLISHED, SYN_SENT = 1, 2
+INFO = 2  # the attribute with struct tcp_info
+SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
+    44,
+    52,
+    120,
+    128,
+)  # last_data_sent, last_data_recv, bytes_acked, ..received
+HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=HH")
+ENOUGH = 1 << 20  # bytes of an answer that are read at once
+LONGEST_S = 2.0
+
+
+class Connection(NamedTuple):
+    """A connection from one end."""
+
+    local: str
+    remote: str  # as 10.1.2.3:8000
+    moved: int  # bytes so far, in both directions
+    waits: bool  # this end has spoken last: it waits for an answer
+
+
+def connections() -> dict[int, Connection]:
+    """All connections by the inode of their sockets; none if the kernel does not say."""
+    known: dict[int, Connection] = {}
+    with contextlib.suppress(OSError, AttributeError, struct.error):
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for message in _dump(family):
+                inode, connection = _read(message)
+                if inode:
+                    known[inode] = connection
+    return known
+
+
+def _dump(family: int) -> Iterator[bytes]:
+    """The messages about the connections of an address family."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
+        link.settimeout(LONGEST_S)
+        states = 1 << ESTABLISHED | 1 << SYN_SENT
+        ask = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, states)
+        link.send(HEADER.pack(HEADER.size + len(ask), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + ask)
+        while True:
+            data = link.recv(ENOUGH)
+            while len(data) >= HEADER.size:
+                length, kind, *_ = HEADER.unpack_from(data)
+                if kind in (DONE, ERROR) or length < HEADER.size:
+                    return
+                yield data[HEADER.size : length]
+                data = data[(length + 3) & ~3 :]
+
+
+def _read(message: bytes) -> tuple[int, Connection]:
+    """The inode of a connection's socket, and the connection."""
+    family, state, _, _, port, remote_port, local, remote, *_, inode = MESSAGE.unpack_from(message)
+    rest, info = message[MESSAGE.size :], b""
+    while len(rest) >= ATTRIBUTE.size:
+        length, kind = ATTRIBUTE.unpack_from(rest)
+        if length < ATTRIBUTE.size:
+            break
+        if kind == INFO:
+            info = rest[ATTRIBUTE.size : length]
+        rest = rest[(length + 3) & ~3 :]
+    ends = _address(family, local, port), _address(family, remote, remote_port)
+    if len(info) < BYTES_AT + 8:  # before Linux 4.2
+        return inode, Connection(*ends, 0, state == SYN_SENT)
+    acked, received = struct.unpack_from("=QQ", info, ACKED_AT)
+    (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (SENT_AT, RECEIVED_AT))
+    has_asked = acked > 1  # the first byte is that of the connection itself
+    waits = state == SYN_SENT or (has_asked and (not received or sent_ms < received_ms))
+    return inode, Connection(*ends, acked + received, waits)
+
+
+def _address(family: int, address: bytes, port: bytes) -> str:
+    number = int.from_bytes(port, "big")
+    if family == socket.AF_INET:
+        return f"{ipaddress.IPv4Address(address[:4])}:{number}"
+    whole = ipaddress.IPv6Address(address)
+    return f"{whole.ipv4_mapped}:{number}" if whole.ipv4_mapped else f"[{whole}]:{number}"

@@ -1,0 +1,138 @@
+"""What /proc says of processes. Nothing is sent to them; "" or nothing stands for one that has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_WAITED = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
+_INODE = re.compile(r"socket:\[(\d+)\]")
+NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # what is open there is no file that grows
+
+
+class Thread(NamedTuple):
+    """A thread at a moment."""
+
+    name: str
+    state: str  # as in /proc/PID/stat: R, S, D, T, t, Z
+    wakes: int  # how often it has begun to wait
+    wanted_s: float  # CPU time so far, and time in which it could have run and got no CPU
+
+
+def processes() -> list[int]:
+    """The processes of this machine that are seen."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+
+
+def read(pid: int, name: str) -> str:
+    """A file of a process in /proc; "" if it has ended, or belongs to another user."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    return ""
+
+
+def state(pid: int) -> str:
+    """The state of a process's main thread: S, R, D, T, t or Z; "" without the process."""
+    fields = read(pid, "stat").rpartition(")")[2].split()
+    return fields[0] if fields else ""
+
+
+def wait(pid: int) -> str:
+    """The function of the kernel in which the main thread waits; "" if it runs, or that is hidden."""
+    where = read(pid, "wchan")
+    return "" if where == "0" else where
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started, but not this one."""
+    texts = [read(pid, f"task/{task}/children") for task in _entries(pid, "task")]
+    seen = [int(child) for text in texts for child in text.split()]
+    return [child for child in seen if child != os.getpid()]
+
+
+def below(pid: int) -> Iterator[int]:
+    """All processes below one, each before its own."""
+    for child in children(pid):
+        yield child
+        yield from below(child)
+
+
+def variable(pid: int, *names: str) -> str:
+    """The first of these variables that is a number, with which a process was started; "" without any."""
+    known = dict(each.partition("=")[::2] for each in read(pid, "environ").split("\0"))
+    return next((known[name] for name in names if known.get(name, "").isdecimal()), "")
+
+
+def program(pid: int) -> str:
+    """The name of the program that a process runs."""
+    return read(pid, "comm").strip()
+
+
+def threads(pid: int) -> dict[int, Thread]:
+    """The threads of a process by their numbers; the main one has that of the process."""
+    seen = {}
+    for task in _entries(pid, "task"):
+        status, used = read(pid, f"task/{task}/status"), read(pid, f"task/{task}/schedstat").split()
+        name, letter = re.match(r"Name:\s(.*)", status), re.search(r"\nState:\s(\w)", status)
+        waited = _WAITED.search(status)
+        if name and letter and waited:
+            wanted_s = sum(map(int, used[:2])) / 1e9
+            seen[int(task)] = Thread(name[1], letter[1], int(waited[1]), wanted_s)
+    return seen
+
+
+def ended_children_s(pid: int) -> float:
+    """The CPU time of the children that have ended."""
+    fields = read(pid, "stat").rpartition(")")[2].split()
+    return sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def bytes_moved(pid: int) -> int:
+    """The bytes that a process has read and written, also through pipes and from a cache."""
+    return sum(map(int, re.findall(r"[rw]char: (\d+)", read(pid, "io"))))
+
+
+def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
+    """The sizes of the files that a process writes, by name, and the inodes of its sockets."""
+    sizes, sockets = {}, set()
+    log = {_target(os.getpid(), number) for number in ("1", "2")}  # what it prints is seen there
+    for number in _entries(pid, "fd"):
+        with contextlib.suppress(OSError):
+            target = _target(pid, number)
+            match = _INODE.match(target)
+            if match:
+                sockets.add(int(match[1]))
+            elif target in log or target.startswith(NOWHERE) or not target.startswith("/"):
+                continue
+            elif _is_written(pid, number):
+                sizes[target] = os.stat(f"/proc/{pid}/fd/{number}").st_size  # noqa: PTH116 - a link
+    return sizes, sockets
+
+
+def _target(pid: int, number: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - Python 3.7
+    return ""
+
+
+def _is_written(pid: int, number: str) -> bool:
+    match = re.search(r"flags:\s0*([0-7]+)", read(pid, f"fdinfo/{number}"))
+    return bool(match and int(match[1], 8) & (os.O_WRONLY | os.O_RDWR))
+
+
+def _entries(pid: int, name: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(f"/proc/{pid}/{name}")  # noqa: PTH208 - the numbers alone
+    return []
+
+
+def place_in_job(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The number of this node in the step, and how many the step has."""
+    nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
+    node = environ.get("SLURM_NODEID") or "0"
+    count = int(nodes) if nodes.isdecimal() else 1
+    return (int(node) if node.isdecimal() and count > 1 else 0), max(count, 1)

@@ -1,0 +1,164 @@
+"""A rank of this node, and since when it has done nothing, by /proc alone: nothing is sent to a process here.
+
+What a rank does is what it and all processes below it do. There are four kinds of life:
+
+- it computes: a thread uses a CPU, would use one if it got one, or is woken many times a second
+- it moves data: it reads, writes, sends or receives, or a file grows that it has open
+- it waits for something outside of the run: an answer, or a program that it has started
+- it waits for a disk
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from training.processes import proc
+from training.processes.connections import Connection
+
+# In a second. A rank that does less stands still.
+MAIN_CPU, OTHER_CPU = 0.01, 0.05  # of a CPU; threads of libraries look around now and then
+MAIN_WAKES, OTHER_WAKES = 50, 400  # gloo's thread, without a name in torch 2.2, has 100
+READ_OR_WRITTEN = 64 << 10  # bytes; a library that watches the machine reads some of /proc
+GROWN_BELOW = 4 << 10  # bytes of files of the processes below: those of loggers grow all the time
+CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of those below it
+_POLLS = re.compile(r"gloo|pt_|NCCL|cuda")  # threads of libraries that look many times a second
+_FOR_CHILD = re.compile(r"do_wait|.*pipe_read|.*poll")  # waits that may be for a program
+
+
+class Sample(NamedTuple):
+    """What a rank and all processes below it have used so far."""
+
+    state: str  # of the rank's main thread; D if any thread waits for a disk; "" without the process
+    threads: dict[tuple[int, int], proc.Thread]
+    children_s: dict[int, float]
+    moved: dict[int, int]
+    sizes: dict[tuple[int, str], int]
+    carried: dict[tuple[int, int], Connection]  # by process and socket
+
+
+def sample(pid: int, known: Mapping[int, Connection]) -> Sample:
+    """Look at a rank; `known`: the connections of this machine."""
+    now = Sample(proc.state(pid), {}, {}, {}, {}, {})
+    tree = [pid, *proc.below(pid)] if now.state else []
+    for each in tree:
+        now.threads.update({(each, task): thread for task, thread in proc.threads(each).items()})
+        now.children_s[each] = proc.ended_children_s(each)
+        now.moved[each] = proc.bytes_moved(each)
+    if any(thread.state == "D" for thread in now.threads.values()):
+        return now._replace(state="D")  # and a file system that does not answer would hold us, too
+    for each in tree:
+        sizes, sockets = proc.files_and_sockets(each)
+        now.sizes.update({(each, name): size for name, size in sizes.items()})
+        now.carried.update({(each, inode): known[inode] for inode in sockets & known.keys()})
+    return now
+
+
+def computes(before: Sample, after: Sample, seconds: float) -> bool:
+    """Whether a rank used a CPU between two looks, wanted one, or was woken often."""
+    work = 0.0
+    for key, thread in after.threads.items():
+        was = before.threads.get(key, thread._replace(wakes=0, wanted_s=0.0))
+        is_main = key[0] == key[1]
+        cpu, wakes = (MAIN_CPU, MAIN_WAKES) if is_main else (OTHER_CPU, OTHER_WAKES)
+        if is_main or not _POLLS.match(thread.name):  # pt_data_worker is a process of a loader
+            work += max((thread.wanted_s - was.wanted_s) / cpu, (thread.wakes - was.wakes) / wakes)
+    ended_s = sum(after.children_s[pid] - before.children_s.get(pid, 0.0) for pid in after.children_s)
+    return work + max(ended_s, 0.0) / OTHER_CPU > seconds
+
+
+def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
+    """Whether a rank read or wrote between two looks, or a file grew."""
+    moved = sum(after.moved[each] - before.moved.get(each, 0) for each in after.moved)
+    grown = {key: size - before.sizes.get(key, size) for key, size in after.sizes.items()}
+    is_larger = any(size > 0 for (each, _), size in grown.items() if each == pid)
+    below = sum(size for (each, _), size in grown.items() if each != pid and size > 0)
+    return moved > READ_OR_WRITTEN * seconds or is_larger or below > GROWN_BELOW * seconds
+
+
+def main_has_run(before: Sample, after: Sample, pid: int) -> bool:
+    """Whether the main thread was on a CPU between two looks, or is now."""
+    was, now = before.threads.get((pid, pid)), after.threads.get((pid, pid))
+    return not was or not now or now.state != "S" or was[2:] != now[2:]
+
+
+class Rank:
+    """A rank of this node, looked at again and again; times are of the watcher's clock, in seconds."""
+
+    def __init__(self, pid: int, now_s: float) -> None:
+        self.pid = pid
+        self.computed_s = self.moved_s = now_s  # the last time that it did
+        self.state = "?"  # before the first look
+        self._sample: Sample | None = None
+        self._looked_s = now_s
+        self._carried_s: dict[tuple[str, str], float] = {}  # the last time that a connection carried much
+        self._asked_s: dict[tuple[str, str], float] = {}  # since when it has been waited for an answer of it
+        self._own: set[tuple[str, str]] = set()  # connections of the rank itself
+        self.program, self.program_s = "", now_s  # the program that it waits for, and since when
+
+    def look(self, known: Mapping[int, Connection], now_s: float) -> None:
+        """Note what it has done since the last look."""
+        before, after = self._sample, sample(self.pid, known)
+        seconds, self._looked_s = now_s - self._looked_s, now_s
+        self._sample, self.state = after, after.state
+        if before is None or seconds <= 0:
+            return
+        if computes(before, after, seconds) or after.state == "D":
+            self.computed_s = now_s
+        if moves(self.pid, before, after, seconds):
+            self.moved_s = now_s
+        self._note_connections(before, after, seconds, now_s)
+        program = self._awaited_program()
+        if program != self.program:
+            self.program, self.program_s = program, now_s
+
+    def still_s(self, now_s: float) -> float:
+        """How long it has neither computed nor moved data."""
+        return now_s - max(self.computed_s, self.moved_s)
+
+    def is_quiet_since(self, before: Sample) -> bool:
+        """Whether its main thread has slept all the time since a sample."""
+        return not main_has_run(before, sample(self.pid, {}), self.pid)
+
+    def connections(self, now_s: float) -> list[dict[str, Any]]:
+        """Its connections with other processes: how long they have carried little, and waited for."""
+        after = self._sample
+        each_once = {each[:2]: each for each in after.carried.values()} if after else {}
+        return [
+            {
+                "ends": ends,
+                "idle_s": now_s - self._carried_s[ends] if ends in self._carried_s else None,
+                "asked_s": now_s - self._asked_s[ends] if ends in self._asked_s else None,
+                "own": ends in self._own,
+            }
+            for ends in each_once
+            if ends[::-1] not in each_once  # else both ends are in this rank
+        ]
+
+    def _note_connections(self, before: Sample, after: Sample, seconds: float, now_s: float) -> None:
+        for (pid, inode), connection in after.carried.items():
+            ends, was = connection[:2], before.carried.get((pid, inode))
+            carried = connection.moved - (was.moved if was else 0)
+            if pid == self.pid:
+                self._own.add(ends)
+            if carried > (CARRIED if ends in self._own else CARRIED_BELOW) * seconds:
+                self._carried_s[ends] = now_s
+            if not connection.waits:
+                self._asked_s.pop(ends, None)
+            else:
+                self._asked_s.setdefault(ends, now_s)
+
+    def _awaited_program(self) -> str:
+        """The program below the rank that its main thread waits for; "" if it does not.
+
+        What multiprocessing starts, such as the workers of a loader, is a part of the rank.
+        """
+        own = proc.read(self.pid, "cmdline")
+        if not _FOR_CHILD.match(proc.wait(self.pid)):
+            return ""
+        for child in proc.children(self.pid):
+            command = proc.read(child, "cmdline")
+            if command not in ("", own) and "multiprocessing" not in command:
+                return proc.program(child)
+        return ""

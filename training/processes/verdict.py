@@ -1,0 +1,141 @@
+"""Who waits for whom: what a rank is said to do, and whether that is a hang. Nothing here looks or asks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+FEWEST = 2  # ranks: one alone has no other to wait for
+NAMED = 4  # ranks in the line
+HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
+# What a rank does. In a call for the other ranks it waits, whatever it does else.
+STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "something outside of the run"
+
+
+class Verdict(NamedTuple):
+    """What is said of a run; "" if it may be healthy."""
+
+    says: str = ""
+    is_sure: bool = False  # no rank does anything, and all have answered: the run can't continue
+
+
+def facts(
+    answers: Sequence[Mapping[str, Any]], ends: Iterable[Sequence[str]], early_s: float
+) -> list[dict[str, Any]]:
+    """What each rank does, with how long ago it last moved data, and what it waits for outside of the run.
+
+    `ends` are those of connections of launchers, as pairs of addresses. A connection whose other end belongs
+    to another rank or a launcher carries what ranks say to each other.
+    """
+    of_run = {tuple(each["ends"]) for answer in answers for each in answer["connections"]}
+    of_run |= {tuple(each) for each in ends}
+    ranks = []
+    for answer in answers:
+        outside = [each for each in answer["connections"] if tuple(each["ends"][::-1]) not in of_run]
+        idle = [each["idle_s"] for each in outside if each["idle_s"] is not None]
+        asked = [each for each in outside if each["asked_s"] is not None]
+        own = sorted((each for each in asked if each["own"]), key=lambda each: float(-each["asked_s"]))
+        waits_for = f"an answer of {own[0]['ends'][1]}" if own else ""
+        if answer["program"]:
+            waits_for = f"the program {answer['program']}"
+        since = [each["asked_s"] for each in asked]
+        if answer["program"]:
+            since.append(answer["program_s"])
+        does = STILL
+        if answer["state"] == "D":
+            does = DISK
+        elif answer["computed_s"] < early_s and answer["state"] not in HELD:
+            does = COMPUTES
+        elif asked or answer["program"]:
+            does = OUTSIDE
+        life_s = min([answer["moved_s"], *idle])
+        ranks.append(
+            {
+                **answer,
+                "does": does,
+                "waits_for": waits_for,
+                "waits_s": max(since, default=0.0),
+                "life_s": life_s,
+            }
+        )
+    return ranks
+
+
+def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
+    """Whether those that compute have to be asked where: late, or if another rank stands still by itself.
+
+    With NCCL ranks may compute in vain: they spin while they wait for one that does not come.
+    """
+    is_odd = any(rank["does"] == STILL and not rank["call"] for rank in ranks)
+    return any(rank["does"] == COMPUTES for rank in ranks) and (late or is_odd)
+
+
+def judge(
+    ranks: Sequence[Mapping[str, Any]], here: Collection[int], quiet_s: float, *, late: bool = False
+) -> Verdict:
+    """The line that names the rank which the others wait for; none without such a rank.
+
+    `here`: ranks that the asking node has or had. `late`: one may be busy, or not answer.
+    """
+    size = max((rank["size"] for rank in ranks), default=0)
+    waiting = [rank for rank in ranks if rank["call"] and rank["state"] not in HELD]
+    others = [rank for rank in ranks if rank not in waiting]
+    gone = sorted({*range(size)} - {rank["rank"] for rank in ranks})
+    odd = [rank for rank in others if not rank["spins"]]
+    spinning = [rank for rank in others if rank["spins"]]
+    if spinning and all(rank["does"] == STILL for rank in odd) and (odd or gone):
+        waiting, others = waiting + spinning, odd
+    if not waiting or size < FEWEST:
+        return Verdict()
+    is_whole = {*here} >= {*gone}  # else those may not have answered
+    is_still = all(rank["does"] == STILL for rank in others)
+    is_early = is_whole and is_still and all(_waits(rank, is_odd=bool(others or gone)) for rank in waiting)
+    is_late = late and bool(others or gone) and any(rank["does"] in (STILL, OUTSIDE) for rank in waiting)
+    if not is_early and not is_late:
+        return Verdict()
+    is_sure = is_whole and all(rank["does"] in (STILL, OUTSIDE) for rank in others)
+    return Verdict(_line(waiting, others, gone, size, quiet_s, is_whole=is_whole), is_sure)
+
+
+def _waits(rank: Mapping[str, Any], *, is_odd: bool) -> bool:
+    """Whether a rank in a call waits; one that computes there may wait for a GPU, unless another is odd."""
+    return rank["does"] in (STILL, OUTSIDE) or (is_odd and rank["does"] == COMPUTES)
+
+
+def _line(
+    waiting: Sequence[Mapping[str, Any]],
+    others: Sequence[Mapping[str, Any]],
+    gone: Sequence[int],
+    size: int,
+    quiet_s: float,
+    *,
+    is_whole: bool,
+) -> str:
+    does, count = Counter(map(says, waiting)).most_common(1)[0]
+    named = others if others or gone else [rank for rank in waiting if says(rank) != does]
+    if count > 1:
+        does = re.sub("^is ", "are ", re.sub("^(waits|computes)", lambda verb: verb[0][:-1], does))
+    parts = [f"{count} of {size} ranks {does}"]
+    parts += [f"rank {rank} has ended" + " or gives no answer" * (not is_whole) for rank in gone[:NAMED]]
+    parts += [f"rank {rank['rank']} on {rank['host']} {says(rank)}" for rank in named[:NAMED]]
+    if max(len(gone), len(named)) > NAMED:
+        parts.append("more ranks are elsewhere")
+    long, unit = (quiet_s / 60, "minutes") if quiet_s >= 100 else (quiet_s, "seconds")
+    return f"{'; '.join(parts)} for {long:.0f} {unit}"
+
+
+def says(rank: Mapping[str, Any]) -> str:
+    """What a rank does, after its name."""
+    at = rank["at"]
+    if rank["state"] in HELD:
+        return f"is {HELD[rank['state']]}"
+    if rank["call"]:
+        return f"waits in {rank['call']} ({at})"
+    if rank["does"] == COMPUTES:
+        return f"computes in {at}" if at else "computes"
+    if rank["does"] == OUTSIDE and rank["waits_for"]:
+        return f"waits for {rank['waits_for']} ({at or 'a place that is not known'})"
+    place = f"is in {at or 'a place that is not known'}"
+    return f"{place}, on a disk or file system" if rank["does"] == DISK else place
