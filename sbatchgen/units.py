@@ -290,7 +290,7 @@ class Weights(Text):
             raise ValueError(f"'{text}' does not give weights; write CPU=1.0,Mem=0.25G,GRES/gpu=2.0")
         return cls(Text.parse(text))
 
-    def cost(self, *, cpus: int, mib: int | None, gpus: int) -> float | None:
+    def cost(self, *, cpus: int, mib: int | None, gpus: float) -> float | None:
         """Return what this much of a node costs; None if that is not known."""
         total = 0.0
         for name, weight, unit in re.findall(_WEIGHT, self):

@@ -182,6 +182,18 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
             and (not kind.gpu_types or all(n <= kind.gpu_types.get(Text(t), 0) for t, n in asked if t))
         ]
 
+    def whole_of(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
+        """Return the GPUs of a node that are of these types ("" for any), for each kind of nodes that has some."""
+        types = [Text(kind) for kind, _ in gpus]
+        typed = "" not in types
+        counts = [
+            sum(kind.gpu_types.get(name, 0) for name in types)
+            if typed and kind.gpu_types
+            else kind.gpus_per_node
+            for kind in self.kinds()
+        ]
+        return [count for count in counts if count]
+
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
         yield from super().faults()

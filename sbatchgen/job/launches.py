@@ -292,7 +292,7 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
         "SLURM_NPROCS": resources.ntasks or tasks,
         "SLURM_NTASKS_PER_NODE": resources.ntasks_per_node,
         "SLURM_CPUS_PER_TASK": resources.cpus_per_task,
-        "SLURM_GPUS_ON_NODE": resources.gpu_count or None,
+        "SLURM_GPUS_ON_NODE": None if resources.splits_gpus() else resources.gpu_count or None,
         "SLURM_GPUS": _untyped(resources.gpus),
         "SLURM_GPUS_PER_NODE": _untyped(resources.gpus_per_node),
         "SLURM_GPUS_PER_TASK": _untyped(resources.gpus_per_task),

@@ -16,6 +16,7 @@ class PlanOutput(TypedDict):
     refusal: str
     nodes: Sequence[str]
     gpus_per_node: int
+    gpus_on_nodes: Sequence[int]
     cpus_per_node: Sequence[int]
     steps: Sequence[Step]
     needed: Sequence[Need]
@@ -30,7 +31,8 @@ def plan_output(done: DryRun, findings: Sequence[Finding], refusal: Finding | No
         "script": done.script.file,
         "refusal": refusal.problem.what if refusal else "",
         "nodes": done.grant.nodes,
-        "gpus_per_node": done.grant.gpus,
+        "gpus_per_node": max(done.grant.gpus),
+        "gpus_on_nodes": done.grant.gpus,
         "cpus_per_node": done.grant.cpus,
         "steps": done.steps,
         "needed": done.needed,

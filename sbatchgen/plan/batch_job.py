@@ -11,7 +11,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.frozen import frozen
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.step import GPU_VARIABLES, counts, node_list
-from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest
+from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 
 JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
@@ -28,8 +28,9 @@ class Grant:
     nodes: tuple[str, ...]  # their names
     tasks: tuple[int, ...]  # how many tasks each may run
     cpus: tuple[int, ...]  # CPUs of each
-    gpus: int  # GPUs of each
-    asked_gpus: int  # those that the job asks for: a step sees no other, also where a whole node has more
+    gpus: tuple[int, ...]  # GPUs of each
+    # Those that the job asks for: a step sees no other, also where a whole node has more.
+    asked_gpus: tuple[int, ...]
     environment: dict[str, str]  # what Slurm sets in the batch script, on the first node
 
 
@@ -50,26 +51,48 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     total = None if is_scaled else asked.ntasks
     tasks: tuple[int, ...] | None = (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
     if total:
-        each, more = divmod(total, count)
-        tasks = tuple(each + (number < more) for number in range(count))
-    few = asked.gpu_count
-    if asked.gpus and not asked.gpus_per_node and not asked.gres:
-        few = max(sum(number for _, number in asked.gpus) // count, 1)
-    gpus = max(few, *_whole(script, "gpus_per_node")) if asked.is_exclusive else few
-    _hold("GPUs on a node", gpus, _MOST_GPUS)
+        tasks = _tasks_of_nodes(script, total, count)
+    few = _gpus_of_nodes(script, count, tasks)
+    whole = max(_whole(script, "gpus_per_node"))
+    gpus = tuple(max(number, whole) for number in few) if script.has_nodes_alone else few
+    _hold("GPUs on a node", max(gpus), _MOST_GPUS)
+    room = tuple(_cpus_of_node(asked, script, number) for number in gpus)
+    if asked.cpus_per_gpu and script.release >= _LATER:
+        room = (max(room),) * count  # seen on 26.05: each node has the CPUs of the one with most GPUs
     if tasks is None:
-        on_node = max(_cpus_of_node(asked, script, gpus), per_task)
-        cpus = (on_node,) * count
-        tasks = (on_node // per_task,) * count
+        cpus = tuple(max(number, per_task) for number in room)
+        tasks = tuple(number // per_task for number in cpus)
     else:
         # A node has CPUs for these, if it runs fewer.
         least = (asked.ntasks_per_node or 1) if count > 1 else 1
-        on_node = _cpus_of_node(asked, script, gpus)
-        cpus = tuple(max(on_node, max(number, least) * per_task) for number in tasks)
+        cpus = tuple(max(has, max(number, least) * per_task) for has, number in zip(room, tasks, strict=True))
     _hold("tasks", sum(tasks), _MOST_TASKS)
     held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
     variables = _of_job(script, held, user, uid, gid) | _of_tasks(asked, total or sum(tasks), script.release)
-    return replace(held, environment=variables | _of_gpus(asked, gpus) | _of_array(script))
+    return replace(held, environment=variables | _of_gpus(asked, gpus[0]) | _of_array(script))
+
+
+def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
+    """Return the tasks of each node of a job that has so many: on idle nodes, as the jobs of others are not known."""
+    asked = script.resources
+    if asked.ntasks_per_node or script.has_nodes_alone:
+        each, more = divmod(total, nodes)
+        return tuple(each + (number < more) for number in range(nodes))
+    room = min(filter(None, _whole(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
+    return split(total, nodes, room or None)
+
+
+def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the GPUs that a job asks for on each of its nodes; on idle nodes where Slurm splits a total."""
+    asked, whole = script.resources, max(_whole(script, "gpus_per_node"))
+    total, each = asked.gpus_in_all, sum(count for _, count in asked.gpus_per_task or ())
+    if asked.gpu_option == "gpus-per-task" and each and tasks:
+        return tuple(each * number for number in tasks)
+    if asked.gpu_option != "gpus" or asked.gpus_per_node:
+        return (asked.gpu_count,) * nodes
+    if asked.splits_gpus([whole] if whole else (), alone=script.has_nodes_alone):
+        return split(total, nodes, whole or None)
+    return (max(total // nodes, 1),) * nodes
 
 
 def _hold(what: str, number: int, limit: int) -> None:
@@ -82,7 +105,7 @@ def _whole(script: JobScript, what: str) -> list[int]:
 
 
 def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
-    if asked.is_exclusive:
+    if script.has_nodes_alone:
         return max(1, *_whole(script, "cpus_per_node"))
     return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
 

@@ -326,8 +326,8 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "nodes": list(grant.nodes),
         "tasks": list(grant.tasks),
         "cpus": list(grant.cpus),
-        "gpus": grant.gpus,
-        "asked_gpus": grant.asked_gpus,
+        "gpus": list(grant.gpus),
+        "asked_gpus": list(grant.asked_gpus),
         "gpus_per_node": bool(asked.gpus_per_node),
         "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
         "release": script.release,
@@ -340,7 +340,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
 def knows_cpus(script: JobScript) -> bool:
     """Whether a script says how many CPUs its job has on each node."""
     asked = script.resources
-    return not asked.is_exclusive and bool(asked.ntasks_per_node or asked.ntasks)
+    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks)
 
 
 def _absolute(name: str, folder: str) -> str:

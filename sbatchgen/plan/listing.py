@@ -11,10 +11,11 @@ from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.missing import option_of
 from sbatchgen.plan.started import StartedProcess, Step
 from sbatchgen.plan.step import GPU_VARIABLES
-from sbatchgen.quoting import counted, numbers_as_text, one_line, word
+from sbatchgen.quoting import counted, first_names, numbers_as_text, one_line, word
 
 _WIDTH = 110
 _MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
+_NODES = 6  # of which the GPUs are listed, where Slurm splits them
 _MANY_SAME = 5  # words about variables that are not shown again
 _MOST = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
@@ -51,7 +52,9 @@ def headline(done: DryRun) -> str:
     """Return a plan in a line."""
     grant = done.grant
     processes = sum(max(len(step.processes), step.tasks) for step in done.steps)
-    gpus = f", {counted(grant.gpus, 'GPU')} on each" if grant.gpus else ""
+    gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
+    if len({*grant.gpus}) > 1:
+        gpus = f", with {first_names([*map(str, grant.gpus)], _NODES)} GPUs on idle nodes"
     limit = done.ended.limit
     end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
     steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
@@ -130,7 +133,10 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[
     if first.gpus and len({process.gpus for process in group}) == 1:
         has = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
     elif first.gpus:
+        counts = list(dict.fromkeys(len(process.gpus) for process in group))
         has = ["one GPU each, by rank"]
+        if counts != [1]:
+            has = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
     yield "  ", [f"{name} on", f"{on}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
     yield "    ", [*map(_shown, _folded([process.argv for process in group], group))]
     yield "    ", ["folder:", one_line(first.cwd)]

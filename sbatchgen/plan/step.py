@@ -131,7 +131,7 @@ def _needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], e
     on, names = tasks[0]["on"], tasks[0]["names"]
     each = max(_cpus_per_task(options, job, environment), 1)
     takes = (
-        f"{name}:{count * each}:{_gpus_of_step(options, job, len(names), count)}"
+        f"{name}:{count * each}:{_gpus_of_step(options, job, name, len(names), count)}"
         for name, count in zip(names, on, strict=True)
     )
     is_named = NAMING.intersection(options)
@@ -264,7 +264,7 @@ def variables(
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
     ):
         values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
-    if held := _gpus_of_step(options, job, len(names), len(mine)):
+    if held := _gpus_of_step(options, job, task["host"], len(names), len(mine)):
         places = _seen_gpus(task["local"], held, len(mine), options, job)
         gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
         seen = ",".join(str(gpus.get(place, place)) for place in places)
@@ -291,18 +291,20 @@ def _of_options(
     return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
-def _gpus_of_step(options: Options, job: dict[str, Any], nodes: int, tasks: int) -> int:
+def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, tasks: int) -> int:
+    place = job["nodes"].index(name)
+    held = int(job["gpus"][place])
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
             if option != "gres" or item.startswith(("gpu", "none")):
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
-                return min(count, int(job["gpus"]))
+                return min(count, held)
     if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
-        return min(each * tasks, int(job["gpus"]))
+        return min(each * tasks, held)
     total = number_of(options.get("gpus", "").rpartition(":")[2])
     if total and not each and (job["release"] >= LATER or not job["gpus_per_node"]):
-        return min(max(total // nodes, 1), int(job["gpus"]))
-    return int(job["asked_gpus"])
+        return min(max(total // nodes, 1), held)
+    return int(job["asked_gpus"][place])
 
 
 def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:

@@ -60,7 +60,7 @@ def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_know
                 following = (held.nodes.index(max(names, key=order.index)) + 1) % len(held.nodes)
         takes = dict(zip(sorted(names, key=held.nodes.index), parts, strict=True))
         starts_now = all(nodes.fits(name, start.sharing, part) for name, part in takes.items())
-        free = nodes.free if starts_now and start.sharing != "overlap" else lambda _: [*range(held.gpus)]
+        free = nodes.free if starts_now and start.sharing != "overlap" else nodes.all_gpus
         step = _Placed(start, takes, {name: free(name)[: part.gpus] for name, part in takes.items()})
         yield step
         if start.background and starts_now:
@@ -89,9 +89,13 @@ class _Nodes:
             idle = [*idle, *(name for name in room if name not in idle)] if later else room
         return idle[: len(parts)]
 
+    def all_gpus(self, name: str) -> list[int]:
+        return [*range(self._held.gpus[self._held.nodes.index(name)])]
+
     def free(self, name: str) -> list[int]:
         taken = {gpu for step in self._holding(name) for gpu in step.places[name]}
-        return [gpu for gpu in range(self._held.asked_gpus) if gpu not in taken]
+        asked = self._held.asked_gpus[self._held.nodes.index(name)]
+        return [gpu for gpu in range(asked) if gpu not in taken]
 
     def fits(self, name: str, sharing: str, part: Taken) -> bool:
         others = self._holding(name)

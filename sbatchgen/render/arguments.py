@@ -37,6 +37,8 @@ def nproc(resolved: ResolvedJob) -> str:
     one_each = resolved.nproc_per_node == resolved.gpus_per_node
     if resolved.share or not (resolved.slurm and one_each) or options.exclusive or resolved.shards:
         return count
+    if resolved.partition.exclusive and resolved.gpus_per_node != resolved.partition.gpus_per_node:
+        return count  # the batch shell counts all GPUs of the node, its steps have those that were asked for
     if not asked:  # the command line of sbatch may ask for GPUs
         return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'
     return '"$SLURM_GPUS_ON_NODE"' if asked[0] in ("gpus_per_node", "gres") else count

@@ -19,7 +19,7 @@ from sbatchgen.resolved.choice import in_short
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import FIRST
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob
-from sbatchgen.resolved.task_share import GUESS
+from sbatchgen.resolved.task_share import GUESS, LIMITED
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
 _OF_PLACES = frozenset(keys_of(PlaceSettings))
@@ -132,7 +132,8 @@ def _partition(resolved: ResolvedJob, why: str) -> Setting:
 def _untyped(key: str, origin: Origin, value: str) -> bool:
     """Whether a value matters that the user wrote neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
-        return origin.where.startswith(GUESS) or (key in DERIVED and value not in ("1", "gpu:1"))
+        is_odd = origin.where.startswith(GUESS) or origin.where.endswith(LIMITED)
+        return is_odd or (key in DERIVED and value not in ("1", "gpu:1"))
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
     return origin.level is Level.PROJECT

@@ -5,7 +5,7 @@ Grammar of --gres and --gpus, and which option wins: sbatch(1), gres.html, Slurm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
@@ -16,6 +16,19 @@ from sbatchgen.sbatch.gres import parted
 UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
 
 Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count
+
+
+def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
+    """Return how Slurm splits a total among idle nodes that are alike: each node gets one, the first all it can.
+
+    `most` is what a node has; None if that is not known. On nodes that other jobs use, the split is another.
+    Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
+    """
+    shares = []
+    for behind in range(nodes - 1, -1, -1):
+        shares.append(max(min(total - behind, most or total), 0))
+        total -= shares[-1]
+    return tuple(shares)
 
 
 @record
@@ -101,6 +114,32 @@ class ResourceRequest:
         if self.gpus:
             return tuple((kind, -(-count // max(self.nodes, 1))) for kind, count in self.gpus)
         return ()
+
+    @property
+    def gpus_in_all(self) -> int:
+        """GPUs of all nodes together, of all types."""
+        if self.gpu_option == "gpus" and not (self.gpus_per_node or self.is_exclusive):
+            return sum(count for _, count in self.gpus or ())
+        if self.gpu_option == "gpus-per-task" and self.ntasks and not self.is_exclusive:
+            return self.ntasks * sum(count for _, count in self.gpus_per_task or ())
+        return max(self.nodes, 1) * self.gpu_count
+
+    def splits_gpus(self, wholes: Collection[int] = (), *, alone: bool = False) -> bool:
+        """Whether Slurm may give its nodes different numbers of GPUs: it has --gpus, and nothing decides the rest.
+
+        `wholes`: the GPUs that its nodes have, one number for each kind of nodes, as far as that is known.
+        `alone`: the job gets all of its nodes: its steps have another number all the same. Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
+        """
+        total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
+        each = sum(count for _, count in self.gpus_per_task or ())
+        if not total or nodes < 2 or self.gpu_option == "gres" or self.gpus_per_node:
+            return False
+        if "ntasks-per-gpu" in self.options or (each and (self.ntasks_per_node or total == each * nodes)):
+            return False  # as many tasks on each node
+        if (alone or self.is_exclusive) and not wholes:
+            return False  # they may be all
+        most = max(wholes, default=0)
+        return not (len(self.gpus or ()) == 1 and (total == nodes or (most and total >= nodes * most)))
 
     @property
     def gpu_types(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Gres, Memory, Text
 
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
+LIMITED = "GPUs, and a node has more"  # how the reason ends that one node gives fewer GPUs than it has
 GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
@@ -72,7 +73,7 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
 
 
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
-    """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
+    """The most whole GPUs of one type that enough nodes have; else one slice. One node has no more than is allowed."""
     nodes, kinds = max(1, values.get("options.nodes")), _kinds(partition)
     whole = [_whole_gpus(kind, partition) for kind in kinds]
     counts = sorted({count for types in whole for count in types.values()}, reverse=True)
@@ -91,8 +92,8 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     limiting |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
     known = ((getattr(holder, key), name) for name, holder in limiting.items() for key in GPUS_MAX)
     limits = [(limit, name) for limit, name in known if limit is not None]
-    if limits and nodes * best > min(limits)[0] >= nodes:
-        best, why = min(limits)[0] // nodes, f"{min(limits)[1]} allows {min(limits)[0]} GPUs"
+    if limits and nodes == 1 <= min(limits)[0] < best:  # of several nodes SB254 and SB224 speak
+        best, why = min(limits)[0], f"{min(limits)[1]} allows {min(limits)[0]} {LIMITED}"
     slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
     types = {kind for each in whole for kind, count in each.items() if count >= best and kind}
     if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
@@ -156,17 +157,17 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
         values.drop("options.gpus_per_node")
     if _named(partition) and ":" not in count:
         count = f"{_named(partition)}:{count}"
-    if form == "gpus" and "," not in count:
-        kind, _, each = count.rpartition(":")
-        total = int(each) * max(1, values.get("options.nodes"))
-        values.set("options.gpus", Text(f"{kind}:{total}".removeprefix(":")), origin)
+    tasks = values.get("options.ntasks_per_node") or 1
+    if (
+        form == "gpus" and "," not in count and values.get("options.nodes") == 1
+    ):  # of several Slurm splits them
+        values.set("options.gpus", Text(count), origin)
     elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
-    elif form == "gpus_per_task":
-        kind, tasks = count.rpartition(":")[0], values.get("options.ntasks_per_node") or 1
-        per_task = str(max(1, gpus // tasks))
+    elif form == "gpus_per_task" and gpus % tasks == 0:
+        kind, per_task = count.rpartition(":")[0], str(gpus // tasks)
         values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
-    elif form in ("gpus", "gpus_per_node"):
+    elif form != "none":
         values.set("options.gpus_per_node", Text(count), origin)
 
 

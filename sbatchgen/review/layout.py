@@ -96,9 +96,9 @@ def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str])
     """Return what a script starts on the nodes that it asks for; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
-    is_even = tasks % count == 0
+    follows = job.ntasks_per_node or not job.ntasks or job.is_exclusive  # else Slurm splits them as it can
+    is_even = tasks == count or bool(follows and tasks % count == 0)
     each = None if request.processes is None else request.processes // count
-    gpus = None if any(amount % count for _, amount in job.gpus or ()) else request.gpus.given
     rows = [(0, count - 1)]
     if each is not None:  # the first and the last node are shown
         alike = [(1, count - 2)] if count > _MOST_ROWS else [(node, node) for node in range(1, count - 1)]
@@ -110,7 +110,7 @@ def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str])
             tasks=tasks // count if is_even else None,
             first_rank=None if each is None else first * each,
             last_rank=None if each is None else (last + 1) * each - 1,
-            gpus=gpus,
+            gpus=request.gpus.given,
             shards=request.shards.given,
             cpus=request.cpus.given if is_even else None,
         )

@@ -1,9 +1,10 @@
 """What a job asks Slurm for, beside what a node has, and what that costs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.profile import Partition
+from sbatchgen.inputs.profile import NodeFacts, Partition
 from sbatchgen.job.trainer import promises_restarts
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
@@ -40,6 +41,7 @@ class Allocation:
     consecutive: bool  # whether they continue one training, one after the other
     restarts: int  # how often each job may be restarted by its script
     gpu_memory_mib: int | None = None
+    gpus_in_all: int | None = None  # GPUs of all nodes, where Slurm may give each node another number
 
 
 @frozen(kw_only=True)
@@ -68,12 +70,14 @@ def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
 
 def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
     """Return what is asked for, `gpus` of a node, beside what a node of this kind has."""
-    alone = job.is_exclusive
-    whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
+    alone = job.is_exclusive or node.exclusive
+    splits = job.splits_gpus(node.whole_of(job.gpus or ()), alone=alone)
+    kinds = node.kinds(job.gpus_on_node) if alone else []
+    whole = Amount(given=None if splits else _of_all(kinds, "gpus_per_node", gpus), of=node.gpus_per_node)
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
     asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
-    given = job.cpus_on_node if asked or not (alone or node.exclusive) else None
-    cpus = Amount(given=(alone and node.cpus_per_node) or given, of=node.cpus_per_node)
+    given = job.cpus_on_node if asked or not alone else None
+    cpus = Amount(given=_of_all(kinds, "cpus_per_node", given), of=node.cpus_per_node)
     mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
@@ -91,8 +95,18 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
         jobs=elements(job.options["array"]) if "array" in job else 1,
         consecutive=False,
         restarts=0,
+        gpus_in_all=job.gpus_in_all if splits else None,
         gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
     )
+
+
+def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
+    """Return how many of something a job gets that has its nodes alone: all; None if kinds of nodes differ in it.
+
+    Where that is not known, or it does not have them alone: as many as it asks for.
+    """
+    numbers = {getattr(kind, name) for kind in kinds} - {None}
+    return asked if not numbers else numbers.pop() if len(numbers) == 1 else None
 
 
 def elements(array: str) -> int:
@@ -108,11 +122,13 @@ def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
         return Cost(gpu_hours=None, cpu_hours=None)
     hours = request.jobs * request.nodes * request.time_s / 3600
     gpus: float | None = request.gpus.given
+    if request.gpus_in_all:
+        gpus = request.gpus_in_all / request.nodes
     if shards := request.shards.given:
         gpus = shards / request.shards.of if request.shards.of else None
     cpus, each = request.cpus.given, None
     if billing and cpus is not None:
-        each = billing.cost(cpus=cpus, mib=request.memory_mib.given, gpus=request.gpus.given or 0)
+        each = billing.cost(cpus=cpus, mib=request.memory_mib.given, gpus=gpus or 0)
     return Cost(
         gpu_hours=None if gpus is None else gpus * hours,
         cpu_hours=None if cpus is None else cpus * hours,

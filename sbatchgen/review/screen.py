@@ -165,6 +165,8 @@ def in_short(review: Review) -> str:
 def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_share(shards, 'shard')} of a GPU" if shards.given else _share(request.gpus, "GPU")
+    gpus = "all GPUs" if request.exclusive and request.gpus.given is None else gpus
+    gpus = f"some of {counted(request.gpus_in_all, 'GPU')}" if request.gpus_in_all else gpus
     gpus += f" of {Memory(request.gpu_memory_mib)}" if request.gpu_memory_mib and request.gpus.given else ""
     amounts = [gpus, "all CPUs" if request.cpus.given is None else _share(request.cpus, "CPU")]
     if memory.given is None:
@@ -187,7 +189,7 @@ def _cost(cost: Cost, request: Allocation) -> str:
     hours += [(cost.billing_hours, "billing-hours of the site")]
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
     if not text:
-        return "not known without a time limit"
+        return "not known without a time limit" if request.time_s is None else "not known: the nodes differ"
     text += f" for all {request.jobs} jobs" if request.consecutive else ""
     more = f"; as much again for each of up to {counted(request.restarts, 'restart')}"
     return f"{text} at the time limit{more if request.restarts else ''}"

@@ -13,7 +13,7 @@ from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
 from sbatchgen.job.job import Job, JudgedJob
 from sbatchgen.quoting import counted
-from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest
+from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
@@ -124,6 +124,46 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 why_not = f"{counts[kind]} GPUs of type {kind} a node"
                 fix = f"ask for at most {kind}:{counts[kind]}"
                 yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+
+
+@RULES.add("SB242", "error", "GPUs that Slurm may split unevenly", source="sbatch(1)")
+def _even_gpus(job: Job) -> Iterator[Hit]:
+    asked, nodes = job.resources, job.resources.nodes
+    parts = [*job.partitions.values()] or [Partition()]
+    if job.profile.limits.select_type in ("cons_res", "linear"):
+        return  # SB240
+    if not any(asked.splits_gpus(each.whole_of(asked.gpus or ()), alone=each.exclusive) for each in parts):
+        return
+    total = asked.gpus_in_all
+    most = max((count for each in parts for count in each.whole_of(asked.gpus or ())), default=total)
+    shares = split(total, nodes, most)
+    example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
+    what = (
+        f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give the {nodes} nodes {example}"
+    )
+    typed = f"{asked.gpus[0][0]}:" if asked.gpus and len(asked.gpus) == 1 and asked.gpus[0][0] else ""
+    fix = f"--gpus-per-node={typed}{max(total // nodes, 1)} instead of --gpus"
+    if total % nodes:
+        what += f", and {total} can't be split evenly"
+        fix = f"--gpus-per-node={typed}N instead of --gpus, with as many on each node"
+    if not job.is_script:
+        yield Hit("gpus", what, "--nodes 1, or " * (total <= most) + fix)
+    elif (processes := _on_each_node(job)) is not None:
+        lacking = processes * nodes > total
+        what += f"; {counted(processes, 'process')} on each node want as many" if processes > 1 else ""
+        yield Hit("gpus", what, fix, None if lacking else "warning")
+
+
+def _on_each_node(job: Job) -> int | None:
+    """Return how many processes a script starts on each node, 1 if that is not known; None if tasks follow GPUs.
+
+    Slurm gives a node with more GPUs more of the tasks of --ntasks: each may still have a GPU.
+    """
+    launches = getattr(job, "trainings", ())
+    if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
+        return max(workers)
+    launchers = any(launch.launcher for launch in launches)
+    return None if job.resources.ntasks and not (job.resources.ntasks_per_node or launchers) else 1
 
 
 def _untyped(resources: ResourceRequest) -> int:

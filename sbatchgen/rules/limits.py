@@ -316,7 +316,7 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
         yield "time_max", Hit("time", what, f"set --time {limits.time_max} or less", why_not=why_not)
     for option, asked, unit in (
         ("nodes", resources.nodes, "nodes"),
-        (resources.gpu_option, resources.nodes * resources.gpu_count, "GPUs"),
+        (resources.gpu_option, resources.gpus_in_all, "GPUs"),
         ("cpus-per-task", resources.nodes * resources.cpus_on_node, "CPUs"),
     ):
         least, most = (getattr(limits, f"{unit.lower()}_{end}") for end in ("min", "max"))
@@ -324,18 +324,19 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
             what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
             why_not = f"its qos '{name}' allows {most} {unit}"
             fix = f"ask for at most {most}, or use another qos"
+            fix = f"{_ways(job, most)}, or use another qos" if unit == "GPUs" else fix
             yield f"{unit.lower()}_max", Hit(option, what, fix, why_not=why_not)
         if least is not None and asked < least:
             what = f"{asked} {unit} are fewer than the {least} that qos '{name}' wants: {fate}"
             why_not = f"its qos '{name}' is for {least} {unit} or more"
             yield f"{unit.lower()}_min", Hit(option, what, f"ask for at least {least}", why_not=why_not)
-    asked = resources.nodes * resources.gpu_count
+    asked = resources.gpus_in_all
     for key in ("gpus_max_user", "gpus_max_account"):
         most = getattr(limits, key)
         if most is not None and asked > most:
             what = f"{asked} GPUs are over the limit of qos '{name}', {most} for {GPUS_MAX[key]}: {fate}"
             why_not = f"its qos '{name}' allows {most} GPUs for {GPUS_MAX[key]}"
-            yield key, Hit(resources.gpu_option, what, f"ask for at most {most}", why_not=why_not)
+            yield key, Hit(resources.gpu_option, what, _ways(job, most), why_not=why_not)
     if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
         what += f"{job.array_tasks}: Slurm refuses it"
@@ -357,15 +358,26 @@ def _ended(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB254", "error", "more GPUs than the partition gives", source="sacctmgr(1)")
 def _gpus_of_partition(job: Job) -> Iterator[Hit]:
-    asked = job.resources.nodes * job.resources.gpu_count
+    asked = job.resources.gpus_in_all
     for name, partition in job.partitions.items():
         for key, whose in GPUS_MAX.items():
             most = getattr(partition, key)
             if most is not None and asked > most:
                 what = f"{asked} GPUs are over the limit of partition '{name}', {most} for {whose}"
                 why_not = f"{most} GPUs at most for {whose}"
-                yield Hit(job.resources.gpu_option, what, f"ask for at most {most}", why_not=why_not)
+                yield Hit(job.resources.gpu_option, what, _ways(job, most), why_not=why_not)
                 break
+
+
+def _ways(job: Job, most: int) -> str:
+    """Return how a job keeps to a number of GPUs: fewer nodes with as many on each, or fewer on each."""
+    nodes, each, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
+    if nodes < 2 or not each or option == "gpus":
+        return f"ask for at most {most}"
+    per_node = "--gres=gpu:" if job.is_script and option == "gres" else "--gpus-per-node "
+    ways = [f"--nodes {most // each}" if most >= each else f"--nodes 1 {per_node}{most}"]
+    ways += [f"{per_node}{most // nodes}"] if most >= nodes else []
+    return " or ".join(ways)
 
 
 @RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")

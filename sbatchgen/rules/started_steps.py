@@ -38,7 +38,7 @@ def _same_gpu(done: DryRun) -> Iterator[Hit]:
     chosen = [(step, each.gpus) for step, each in started if each.gpus and "CUDA_VISIBLE_DEVICES" in each.env]
     for (first, gpus), (second, others) in combinations(chosen, 2):
         used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
-        idle = {*range(done.grant.gpus)} - used
+        idle = {*range(min(done.grant.gpus))} - used
         shared = {*gpus} & {*others}
         if at_once(first, second) and shared and idle:
             what = f"this program and that of line {first.line} want GPU {min(shared)} at once"
@@ -118,7 +118,9 @@ def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[st
     if "whole" in sharing:
         fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
         return "", f"takes all of {node}", fix
-    if 2 * held > done.grant.asked_gpus and held > (asked := _asked_gpus(second, node)):
+    if 2 * held > done.grant.asked_gpus[done.grant.nodes.index(node)] and held > (
+        asked := _asked_gpus(second, node)
+    ):
         option = done.script.resources.gpu_option
         fix = f"srun --{option}={'gpu:' * (option == 'gres')}{asked or 1}, the option of the job"
         return "", f"gets {counted(held, 'GPU')} of {node}", fix

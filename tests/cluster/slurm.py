@@ -47,6 +47,7 @@ class Cluster:
         visible: Iterable[Path] = (),
         plugstack: str = "",
         settings: str = "",
+        gres: str = config.RUNNING_GRES,
         root: Path | None = None,
         path: str = "",
     ) -> None:
@@ -58,6 +59,7 @@ class Cluster:
             plugstack: Lines of plugstack.conf, Slurm's list of plugins of others (spank(7)); {site} in them
                 stands for the folder that all nodes share.
             settings: Lines of slurm.conf, in place of the tests' own.
+            gres: Lines of gres.conf; {nodes} in them stands for all nodes, {site} for the folder with their devices.
             root: The folder of another system, whose Slurm it is.
             path: Further folders of programs, before the others of PATH.
         """
@@ -66,12 +68,13 @@ class Cluster:
         self._visible = [path.resolve() for path in visible]
         self._plugstack = plugstack
         self._settings = settings
+        self._gres = gres
         self._hosts: dict[str, Host] = {}
 
     def __enter__(self) -> Cluster:
         nodes = f"n[1-{len(NODES)}]"
         slurm = config.override(config.COMMON + config.RUNNING, self._settings).replace("{nodes}", nodes)
-        gres = config.RUNNING_GRES.replace("{nodes}", nodes)
+        gres = self._gres.replace("{nodes}", nodes)
         with ExitStack() as stack:
             self._site = stack.enter_context(
                 site.prepared(

@@ -9,9 +9,10 @@ import pytest
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import decode, parse_scalar
 from sbatchgen.inputs.flags import key_type
-from sbatchgen.inputs.layers import Layer, Level
+from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.resolved.choice import chosen
+from sbatchgen.resolved.origins import surprises
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
@@ -86,11 +87,30 @@ def test_the_qos_of_a_partition_limits_the_default() -> None:
         "default_partition: gpu\npartitions: {gpu: {gpus_per_node: 16, cpus_per_node: 96, partition_qos: few}}\n"
         "qos: {few: {gpus_max: 8, time_max: 00:30:00, deny_on_limit: true}}"
     )
-    made = resolved(facts)
-    assert (made.nodes, made.gpus_per_node, str(made.options.time)) == (2, 4, "0-00:30:00")
-    assert made.origin("options.gpus_per_node").where == "qos few allows 8 GPUs"
+    made = resolved(facts, nodes=1)
+    assert (made.nodes, made.gpus_per_node, str(made.options.time)) == (1, 8, "0-00:30:00")
+    assert made.origin("options.gpus_per_node").where == "qos few allows 8 GPUs, and a node has more"
     assert not errors(made)
     assert ids(resolved(facts, gpus_per_node="16")) == {"SB224"}
+
+
+def test_a_limit_of_gpus_changes_no_job_of_several_nodes() -> None:
+    facts = "default_partition: a\npartitions: {a: {gpus_per_node: 4, gpus_max: 32}}\n"
+    assert not errors(resolved(facts, nodes=8))
+    for nodes, fix in (
+        (9, "--nodes 8 or --gpus-per-node 3"),
+        (20, "--nodes 8 or --gpus-per-node 1"),
+        (33, "--nodes 8"),
+    ):
+        (finding,) = errors(resolved(facts, nodes=nodes))
+        assert (finding.rule, finding.problem.fix) == ("SB254", fix)
+    small = facts.replace("32", "2")
+    (finding,) = errors(resolved(small))
+    assert finding.problem.fix == "--nodes 1 --gpus-per-node 2 or --gpus-per-node 1"
+    (shown,) = [
+        each for each in surprises(resolved(small, nodes=1), BY_DEFAULT) if each.name == "--gpus-per-node"
+    ]
+    assert (shown.value, shown.at) == ("2", "the partition allows 2 GPUs, and a node has more")
 
 
 def test_the_qos_of_a_partition_wins_over_that_of_the_job_unless_that_has_a_flag() -> None:
@@ -252,7 +272,7 @@ def test_what_no_kind_of_node_has(options: dict[str, Any], expected: set[str]) -
         ("select_type: cons_res", "gpus", "4", {"SB240"}),
         ("select_type: linear", "mem_per_gpu", "4G", {"SB240"}),
         ("select_type: cons_res", "gpus_per_node", "4", set()),
-        ("select_type: cons_tres", "gpus", "4", set()),
+        ("select_type: cons_tres", "gpus", "8", set()),
     ],
 )
 def test_options_that_a_select_type_does_not_know(
@@ -280,7 +300,7 @@ def test_gpus_that_slurm_does_not_know_come_with_the_node() -> None:
 @pytest.mark.parametrize("key", ["gpus_max", "gpus_max_user", "gpus_max_account"])
 def test_a_job_asks_for_no_more_gpus_than_the_partition_gives(key: str) -> None:
     facts = f"default_partition: a\npartitions: {{a: {{gpus_per_node: 8, {key}: 6}}}}\n"
-    assert resolved(facts).options.gpus_per_node == "3"
+    assert resolved(facts, nodes=1).options.gpus_per_node == "6"
     asked = check(resolved(facts, gpus_per_node=4))
     assert [finding.rule for finding in asked if finding.severity == "error"] == ["SB254"]
 
@@ -298,7 +318,7 @@ def test_the_gpus_of_a_qos_are_those_of_all_running_jobs(whose: str, most: int) 
         f"default_partition: a\nqos: {{q: {{gpus_max_{whose}: {most}}}}}\n"
         "partitions: {a: {gpus_per_node: 8, partition_qos: q}}\n"
     )
-    assert resolved(facts).options.gpus_per_node == "1"
+    assert resolved(facts, nodes=1).options.gpus_per_node == str(most)
     (finding,) = [each for each in check(resolved(facts, gpus_per_node=4)) if each.severity == "error"]
     assert finding.problem.what.startswith(f"8 GPUs are over the limit of qos 'q', {most} for a")
 

@@ -38,18 +38,42 @@ def here(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("said", "asked"),
+    ("said", "total", "each"),
     [
-        ({"nodes": 2}, "gh200:8"),
-        ({"nodes": 3, "launcher": "srun", "partition": "bins"}, "12"),
-        ({"nodes": 2, "gpus_per_node": "2"}, "gh200:4"),
-        ({"nodes": 2, "gpus_per_node": "h100:2"}, "h100:4"),
-        ({"nodes": 2, "gpus": "gh200:6"}, "gh200:6"),
+        ({"nodes": 1}, "gh200:4", None),
+        ({"nodes": 1, "gpus_per_node": "2"}, "gh200:2", None),
+        ({"nodes": 2}, None, "gh200:4"),
+        ({"nodes": 3, "launcher": "srun", "partition": "bins"}, None, "4"),
+        ({"nodes": 2, "gpus_per_node": "2"}, None, "gh200:2"),
+        ({"nodes": 2, "gpus_per_node": "h100:2"}, None, "h100:2"),
+        ({"nodes": 2, "gpus": "gh200:6"}, "gh200:6", None),
     ],
 )
-def test_a_total_of_gpus_is_asked_for(here: Path, said: dict[str, Any], asked: str) -> None:
+def test_a_total_of_gpus_is_asked_for_on_one_node(
+    here: Path, said: dict[str, Any], total: str | None, each: str | None
+) -> None:
+    """Slurm may split a total as 3 and 1."""
     of = resolved("ddp", here, **said)
-    assert (of.options.gpus, of.options.gpus_per_node, of.options.gres) == (asked, None, None)
+    assert (of.options.gpus, of.options.gpus_per_node, of.options.gres) == (total, each, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ({"gpus": "gh200:4"}, "--nodes 1, or --gpus-per-node=gh200:2 instead of --gpus"),
+        ({"gpus": "gh200:6"}, "--gpus-per-node=gh200:3 instead of --gpus"),
+        ({"gpus": "gh200:7"}, "--gpus-per-node=gh200:N instead of --gpus, with as many on each node"),
+        ({"gpus": "gh200:8"}, ""),
+        ({"gpus": "gh200:2"}, ""),
+        ({"gpus": "gh200:6", "gpus_per_node": "gh200:3"}, ""),
+        ({"nodes": 1, "gpus": "gh200:3"}, ""),
+    ],
+)
+def test_a_total_that_slurm_may_split_unevenly_is_an_error(
+    here: Path, said: dict[str, Any], fix: str
+) -> None:
+    found = [each.problem.fix for each in errors(resolved("ddp", here, **said)) if each.rule == "SB242"]
+    assert found == [fix] * bool(fix)
 
 
 def test_a_total_of_gpus_is_all_right(here: Path) -> None:

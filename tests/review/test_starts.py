@@ -79,7 +79,8 @@ def test_every_job_has_its_command_in_at_most_six_lines(mode: str, profile: str)
     ("line", "row"),
     [
         ("-N 2 --ntasks-per-node=4 -c 8 --gres=gpu:4", "nodes 0-1  4 tasks on each, 4 GPUs on each, 32 CPUs on each"),
-        ("--ntasks=8 --nodes=2 --gpus=8", "nodes 0-1  4 tasks on each, 4 GPUs on each, 4 CPUs on each"),
+        ("--ntasks=8 --nodes=2 --gpus=8", "nodes 0-1  8 tasks in all"),
+        ("--ntasks=2 --nodes=2 --gpus=2", "nodes 0-1  1 task on each, 1 GPU on each, 1 CPU on each"),
         ("--ntasks=5 --nodes=2 --gpus=3", "nodes 0-1  5 tasks in all"),
         ("--time=60", "node 0  1 task, no GPUs, 1 CPU"),
         ("--gres=shard:3 -n1", "node 0  1 task, 3 shards of a GPU, 1 CPU"),

@@ -2,8 +2,7 @@
 
 Two signals ask for it. Both write the stack of the thread that gets them, the main one: frames of another
 could move meanwhile. Both write into memory that has no name and that this user's processes read in /proc.
-See processes/stacks.py, which decides who may be asked. wandb_run.py says
-what else it does.
+See processes/stacks.py, which decides who may be asked, and wandb_run.py, which is imported here too.
 """
 
 import contextlib
