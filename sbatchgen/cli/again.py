@@ -36,7 +36,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     program decides where it begins. Of a sweep: what resubmit does; lr/0 is one point.
     """
     index = open_index()
-    resumed, element = find_point(index, run)
+    resumed, element = find_point(index, run, changes=True)
     last = last_record(resumed)
     agreed = ["--yes"] if yes else []
     if last.command[1:2] == ("sweep",):
@@ -75,7 +75,7 @@ def resubmit(
     Points that wait or run are left alone; lr/0 is one point. Options change the job, as in: sbatchgen
     resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
-    named, point = find_point(open_index(), run)
+    named, point = find_point(open_index(), run, changes=True)
     submit_points(args, named, (*options, *["--yes"] * yes), only=only or point, failed=failed)
 
 

@@ -52,10 +52,16 @@ def open_index() -> Index:
     return Index(place(os.environ), note)
 
 
-def find_run(index: Index, word: str) -> Run:
-    """Return the run that a word means; raises CommandLineError if there is not exactly one."""
+def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
+    """Return the run that a word means; raises CommandLineError if there is not exactly one.
+
+    Where ./runs/NAME is another run, a command that `changes` it asks which is meant, and is refused without a
+    terminal; another one says which it shows. With None nothing is said.
+    """
     runs = index.find(word, here())
     if len(runs) == 1:
+        if changes is not None and (others := index.beside(runs[0], word, here())):
+            _choose(index, word, runs[0], others[0], changes=changes)
         return runs[0]
     names = [run.name for run in (runs or index.runs())]
     if runs:
@@ -65,10 +71,22 @@ def find_run(index: Index, word: str) -> Run:
     raise CommandLineError.of(f"there is no run '{word}'", fix=near if near.startswith("did") else fix)
 
 
-def find_point(index: Index, word: str) -> tuple[Run, str]:
+def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -> None:
+    says = f"'{word}' is the run in {named.folder}, and ./runs/{word} is run {other.name}"
+    if not changes:
+        note(f"note: {says}; this is about {word}")
+    elif sys.stdin.isatty():
+        click.confirm(visible(f"{says}. Is {word} meant?"), abort=True, err=True)
+    else:
+        jobs = [job.id for job in index.jobs(named.name) if job.id]
+        full = jobs[-1] if named.shared and jobs else str(named.folder)
+        raise CommandLineError.of(says, fix=f"name one: {full} or {other.name}")
+
+
+def find_point(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str]:
     """Return the run that a word means, and the point or task of lr/0 and of a log.
 
-    Raises what `find_run` does.
+    Asks and raises as `find_run` does.
     """
     from sbatchgen.runs.job_log import task_of
     from sbatchgen.runs.points import POINTS
@@ -76,7 +94,7 @@ def find_point(index: Index, word: str) -> tuple[Run, str]:
 
     base, _, point = word.rpartition("/")
     is_point = base and point.isdecimal() and not index.find(word, here())
-    run, path = find_run(index, base if is_point else word), Path(here(), word)
+    run, path = find_run(index, base if is_point else word, changes=changes), Path(here(), word)
     known = records(run.folder)
     if is_point and not any(record.array for record in known) and not (run.folder / POINTS).exists():
         raise CommandLineError.of(f"run {run.name} is not a sweep or an array", fix=f"leave out /{point}")
@@ -84,12 +102,14 @@ def find_point(index: Index, word: str) -> tuple[Run, str]:
     return run, point if is_point else next(filter(None, tasks), "")
 
 
-def point_states_of(index: Index, names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
+def point_states_of(
+    index: Index, names: Sequence[str], *, changes: bool = False
+) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and of points as lr/0, and what Slurm could not say."""
     from sbatchgen.runs.points import POINTS
     from sbatchgen.runs.status import point_state, run_states
 
-    chosen = [find_point(index, name) for name in names]
+    chosen = [find_point(index, name, changes=changes) for name in names]
     states, problems = run_states(index, os.environ, [run for run, _ in chosen])
     for at, (run, point) in enumerate(chosen):
         if point and (not Path(names[at]).is_file() or (run.folder / POINTS).exists()):
@@ -282,7 +302,7 @@ def follow_run(
     from sbatchgen.runs import cost, overview, status
     from sbatchgen.runs.job_log import RunLogs
 
-    run = find_run(index, name)
+    run = find_run(index, name, changes=None)
     logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since, program), "", 0.0, False
     with _bar(run) as bar:
         while True:
@@ -378,7 +398,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 @RUNS
 @_task("Only this task of an array or a sweep.")
 @click.option("--now", is_flag=True, help="At once, without a last checkpoint.")
-@click.option("--yes", "-y", is_flag=True, help="Nothing is asked, with or without it.")
+@click.option("--yes", "-y", is_flag=True, help="Nothing but which of two runs a name means is asked anyway.")
 def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     """Cancel the jobs of runs that wait or run.
 
@@ -389,7 +409,7 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     from sbatchgen.runs.status import run_states
 
     began, index = time.time(), open_index()
-    chosen = [find_point(index, name) for name in names]
+    chosen = [find_point(index, name, changes=True) for name in names]
     states, problems = run_states(index, os.environ, [run for run, _ in chosen])
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
@@ -508,7 +528,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     if not command:
         fix = "write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
         raise CommandLineError.of("no command", fix=fix)
-    (state,), problems = point_states_of(open_index(), [run])
+    (state,), problems = point_states_of(open_index(), [run], changes=True)
     if problems:
         raise SlurmError(problems)
     name, job = state.run.name, state.last
@@ -536,9 +556,9 @@ def _histories(name: str, pattern: str) -> list[History]:
     from sbatchgen.runs.plot import read_history
     from sbatchgen.runs.points import read_sweep
 
-    folder = Path(name)
-    if not folder.is_dir():
-        run, point = find_point(open_index(), name)
+    folder, index = Path(name), open_index()
+    if not folder.is_dir() or any(run.name == name for run in index.find(name, here())):
+        run, point = find_point(index, name)
         folder = run.folder / point
     sweep = read_sweep(folder)
     if sweep is None:

@@ -127,7 +127,7 @@ def _find_all(runs: Sequence[str]) -> None:
     from sbatchgen.cli.runs import find_point, open_index
 
     for name in runs:
-        find_point(open_index(), name)
+        find_point(open_index(), name, changes=True)
 
 
 def submit_reviewed(
@@ -258,7 +258,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     if "dependency" in submission.asked:
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
-    chosen = [find_point(index, name) for name in after] if index else []
+    chosen = [find_point(index, name, changes=True) for name in after] if index else []
     states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
     waits = [completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
         ""

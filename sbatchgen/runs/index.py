@@ -136,21 +136,23 @@ class Index:
     def find(self, text: str, folder: Path) -> list[Run]:
         """Return the runs that match a name, the id of a job, or a folder, relative to `folder`; or a file.
 
-        A name means the run that was submitted by it from `folder`, then the run of ./runs/NAME, then any.
+        The name of a run means that run for ever, whatever is in ./runs/NAME.
         """
         self._load()
-        near = Path(os.path.normpath(folder / "runs" / text))
         if named := self._runs.get(text):
-            here = [run for run in self._runs.values() if run.folder == near]
-            known = [records.submitting(named.folder), *records.records(named.folder)]
-            is_from_here = any(record.folder == str(folder) for record in known if record)
-            return here if here and not is_from_here else [named]
+            return [named]
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
         by_job = [self._runs[name] for name in names]
         by_path = by_job or [run for run in self._runs.values() if run.folder == path]
         return by_path or ([*itertools.islice(self._with_file(path), 1)] if path.is_file() else [])
+
+    def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
+        """Return the other runs of ./runs/NAME, if a run was found by its name `text` from `folder`."""
+        near = Path(os.path.normpath(folder / "runs" / text))
+        others = (run for run in self._runs.values() if run.folder == near and run != named)
+        return [*others] if named.name == text and named.folder != near else []
 
     def _with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the newest first."""

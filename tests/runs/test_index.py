@@ -50,12 +50,15 @@ def test_a_run_is_its_folder_and_keeps_its_name(index: Index, tmp_path: Path) ->
     assert [job.key for job in index.jobs("ddp")] == ["a", "b"]
 
 
-def test_a_name_means_the_run_of_this_folder_before_another(index: Index, tmp_path: Path) -> None:
+def test_a_name_means_its_run_before_another_of_this_folder(index: Index, tmp_path: Path) -> None:
     other, here = tmp_path / "other/runs/ddp", tmp_path / "here/runs/ddp"
-    index.begin("a", other, "ddp", shared=False)
-    assert index.begin("b", here, "ddp", shared=False).name == "ddp-2"
-    assert [run.folder for run in index.find("ddp", tmp_path / "here")] == [here]
-    assert [run.folder for run in index.find("ddp", tmp_path)] == [other]
+    named = index.begin("a", other, "ddp", shared=False)
+    near = index.begin("b", here, "ddp", shared=False)
+    assert near.name == "ddp-2"
+    for folder, others in (("here", [near]), ("", []), ("other", [])):
+        assert index.find("ddp", tmp_path / folder) == [named]
+        assert index.beside(named, "ddp", tmp_path / folder) == others
+    assert index.find("runs/ddp", tmp_path / "here") == [near]
 
 
 def test_a_printed_name_means_its_run_for_ever(index: Index, tmp_path: Path) -> None:

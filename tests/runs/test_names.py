@@ -1,0 +1,88 @@
+"""A name that was printed means that run in each command, also where ./runs/NAME is another run."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.runs import record
+from sbatchgen.runs.index import Index, place
+from sbatchgen.runs.record import Record
+from tests.conftest import Command
+
+pytestmark = pytest.mark.usefixtures("programs")
+
+READING = ("status", "logs", "diagnose", "report", "plot --text")
+CHANGING = ("cancel", "resume", "resubmit", "exec RUN -- true", "submit cpu --trainer train.py --profile msu --yes --after")
+
+
+@pytest.fixture
+def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs of jobs with the same name, from two folders; the command runs in the second one."""
+    index = Index(place(os.environ))
+    for number, name in enumerate(("a", "b"), 1):
+        work = folder / name
+        runs = work / "runs/beta"
+        runs.mkdir(parents=True)
+        (work / "train.py").write_text("print(1)\n")
+        run = index.begin(str(number), runs, "beta", shared=False)
+        kept = Record(key=str(number), run=run.name, shared=False, name="beta", job=f"4{number}", folder=str(work))
+        record.keep(runs, kept)
+        (runs / f"beta-4{number}.out").write_text("epoch 1: loss 0.5\n")
+        index.accepted(str(number), f"4{number}")
+    monkeypatch.chdir(folder / "b")
+    return folder
+
+
+def called(command: Command, verb: str, name: str) -> tuple[int, str]:
+    """The status of a command about a run, and all that it prints."""
+    words = verb.replace("RUN", name) if "RUN" in verb else f"{verb} {name}"
+    result = command(*words.split())
+    return result.status, result.out + result.err
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_a_command_that_reads_says_which_run_it_shows(two: Path, command: Command, verb: str) -> None:
+    _, shown = called(command, verb, "beta")
+    assert f"note: 'beta' is the run in {two}/a/runs/beta, and ./runs/beta is run beta-2; this is about beta\n" in shown
+    for name in ("beta-2", "runs/beta", f"{two}/a/runs/beta", "41"):
+        assert "this is about" not in called(command, verb, name)[1]
+
+
+@pytest.mark.parametrize("verb", CHANGING)
+def test_a_command_that_changes_a_run_asks_which_is_meant(two: Path, command: Command, verb: str) -> None:
+    status, shown = called(command, verb, "beta")
+    assert status == 2
+    assert f"error: 'beta' is the run in {two}/a/runs/beta, and ./runs/beta is run beta-2\n" in shown
+    assert f"fix: name one: {two}/a/runs/beta or beta-2\n" in shown
+    for name in ("beta-2", f"{two}/a/runs/beta"):  # as the fix says
+        assert "name one" not in called(command, verb, name)[1]
+
+
+def test_in_another_folder_nothing_is_asked(two: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (two, two / "a"):
+        monkeypatch.chdir(folder)
+        for verb in (*READING, *CHANGING):
+            assert "is run beta-2" not in called(command, verb, "beta")[1]
+
+
+def test_at_a_terminal_the_user_is_asked(two: Path) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, b"n\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sbatchgen", "cancel", "beta"],
+        check=False,
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        cwd=two / "b",
+    )
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 130
+    assert "Is beta meant? [y/N]" in done.stderr
