@@ -210,9 +210,7 @@ def _set_as_before(draft: Draft) -> None:
 
 
 def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
-    """Note arguments that are not split, and variables that the old script did not export."""
-    if draft.unquoted:
-        draft.note(f"one argument each here, also if empty or with blanks: {', '.join(draft.unquoted)}")
+    """Note variables that the old script did not export."""
     if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(resolved).get("OMP_NUM_THREADS")

@@ -46,8 +46,6 @@ class Draft:
     notes: list[str] = field(default_factory=list)
     # values that only the job knows, with the variables of arguments that get them
     made: dict[str, str] = field(default_factory=dict)
-    # variables in arguments that bash would split at blanks
-    unquoted: dict[str, None] = field(default_factory=dict)
     _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
     @property

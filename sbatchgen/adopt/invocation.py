@@ -208,7 +208,7 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
         if value is None and word:
             in_task = body is not draft.body
             value = next((text for _, text in arguments(draft, [word], body, in_task=in_task)), None)
-        if option.name == "no-python" or value is None:
+        if option.name == "no-python" or value is None or "[@]" in value:
             draft.lose(f"--{option.name} of torchrun")
         else:
             given = [f"--{option.name}={value}" if value else f"--{option.name}"]

@@ -14,6 +14,9 @@ _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
 _OF_TASKS = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
 _DIFFERENT = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
+_PLAIN = ("", ":-", "-", ":?", "?")  # operators that leave a value as it is
+_SPLITS = re.compile(r"[\s*?\[]")  # what makes several words of a value, or names of files
+_DEEPEST = 8  # variables in the values of variables
 # Commands that print a single word.
 _ONE_WORD = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
@@ -43,6 +46,12 @@ def arguments(
         for piece in word.pieces:
             followed = body.followed(replace(word, pieces=(piece,)))
             known = [draft.text_of(each) for each in followed.pieces]
+            if (
+                piece.kind == "variable"
+                and not piece.quoted
+                and _SPLITS.search("".join(filter(None, known)) or " ")
+            ):
+                known = [None] if None not in known else known
             if None not in known:
                 texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
             elif in_task:
@@ -91,15 +100,49 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
         arrays = any(each.items is not None for each in sets)
         one_word = not (blank or arrays or any(value == "" or " " in (value or "") for value in values))
     changed = piece.kind == "variable" and _changes(draft, piece, word)
+    if piece.kind == "variable" and not piece.quoted:
+        one_word = one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
     if changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):
         return None
-    if not piece.quoted and piece.kind == "variable" and not _NEVER_BLANK.match(piece.name):
-        draft.unquoted[piece.text] = None
     draft.needed |= {*_NAME.findall(piece.text)}
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
         return f"{{env:{piece.name}}}"
     value = f'"{piece.text}"' if piece.quoted else piece.text
     return f"{{env:{_made(draft, value)}}}"
+
+
+def _is_folder(piece: Piece, word: Word) -> bool:
+    """Whether a variable is the start of a path, as $SCRATCH/x: the old script would break at a blank in the path."""
+    following = [each for each in word.pieces if each.at > piece.at]
+    return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
+
+
+def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
+    """Whether bash makes one word of a variable without quotes: the script gives it one, without blanks, in any case.
+
+    A variable of the caller may hold several words or none, as $EXTRA_ARGS.
+    """
+    if _NEVER_BLANK.match(piece.name) or piece.name in draft.made.values():
+        return True
+    sets = [each for each in draft.body.sets if each.name == piece.name and each.by != "export"]
+    certain = any(each.context.top and each.word for each in sets)
+    if not certain or depth > _DEEPEST or piece.operator not in _PLAIN:
+        return False
+    return all(each.word is not None and _is_one_word(draft, each.word, depth) for each in sets)
+
+
+def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
+    """Whether a value has no blanks and is not empty."""
+    for piece in word.pieces:
+        if piece.kind == "variable":
+            if not _has_one_word(draft, piece, depth + 1):
+                return False
+        elif piece.kind == "command":
+            if not _ONE_WORD.search(piece.text):
+                return False
+        elif _SPLITS.search(piece.text):
+            return False
+    return bool(word.pieces) and word.text not in ("", '""', "''")
 
 
 def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:

@@ -24,6 +24,7 @@ _COUNTED = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
 _DEFAULTS = ("", ":-", "-", ":?", "?")
+_EXPANSIONS = ("variable", "command", "arithmetic")
 LOCAL = frozenset(("local", "declare", "typeset"))  # in a function
 READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
 
@@ -70,7 +71,7 @@ class Variables:
         if parts is None:
             yield word
         for part in parts or ():
-            yield from self._expanded(part, depth - 1, left)
+            yield from self._expanded(part if piece and piece.quoted else _split_again(part), depth - 1, left)
 
     def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
         """The pieces of a word, with the pieces of variables in place of their expansions."""
@@ -186,3 +187,11 @@ def _read_by(command: Command) -> Iterator[Assignment]:
     for word in words:
         if _NAME.fullmatch(word.text):
             yield _unknown(word.text, command.name, command.context, word)
+
+
+def _split_again(word: Word) -> Word:
+    """Return a word of a variable that is expanded without quotes: bash splits what the quotes of its value held."""
+    if not any(piece.quoted and piece.kind in _EXPANSIONS for piece in word.pieces):
+        return word
+    pieces = (piece._replace(quoted=False) if piece.kind in _EXPANSIONS else piece for piece in word.pieces)
+    return replace(word, pieces=tuple(pieces))

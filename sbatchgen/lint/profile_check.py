@@ -33,6 +33,9 @@ from sbatchgen.units import Moment, Text
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
 
+_LIMITS = ("SB224", "SB254")  # of GPUs: a job that names no number of nodes may have more, and goes elsewhere
+
+
 def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:
     """Return what is wrong with a profile, each finding once; `text` is what an editor has of it.
 
@@ -105,7 +108,11 @@ def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | N
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
     for finding in about if any(kind.gpus_per_node for kind in partition.kinds()) else ():
-        if finding.severity == "error" and finding.problem.at == str(BY_PARTITION):
+        if (
+            finding.severity == "error"
+            and finding.rule not in _LIMITS
+            and finding.problem.at == str(BY_PARTITION)
+        ):
             yield finding._replace(problem=finding.problem._replace(at=at))
 
 

@@ -126,7 +126,11 @@ UNDERSTOOD: list[
         {},
         {"setup_after_runtime": ["export PYTHONPATH=$(pwd)"]},
     ),
-    ("torchrun --nproc_per_node=$N t.py", {"trainer": "torch.distributed.run"}, {}),
+    (
+        "torchrun --nproc_per_node=$N t.py",
+        {"trainer": "torch.distributed.run"},
+        {"setup": ["argument_1=(--nproc_per_node=$N)"]},
+    ),
     ("torchpack dist-run -np 1 python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
     ("srun --output=$S/%j.out python t.py", {"trainer": "t.py"}, {}),
     ("uv run python t.py", {"trainer": "t.py"}, {"runtimes": {"uv": {"project": "."}}}),
@@ -450,15 +454,17 @@ def test_a_default_is_named_as_exported_variables_do_not_change_it() -> None:
     assert note == "defaults of the script, which no exported variable changes: N is 4"
 
 
-def test_arguments_that_bash_would_split_are_named() -> None:
-    notes = of_body('python t.py --a $A --b "$B" --c $SLURM_JOB_ID --d $D').notes
-    assert notes[0] == "one argument each here, also if empty or with blanks: $A, $D"
+def test_arguments_that_bash_splits_are_split_as_before() -> None:
+    adoption = of_body('python t.py --a $A --b "$B" --c $SLURM_JOB_ID --d=$D --e $E/x')
+    parts = ["{env:argument_1[@]}", "--b", "{env:B}", "--c", "{env:SLURM_JOB_ID}", "{env:argument_2[@]}"]
+    assert job(adoption)["args"] == ["--a", *parts, "--e", "{env:E}/x"]
+    assert profile(adoption)["setup"] == ["argument_1=($A)", "argument_2=(--d=$D)"]
 
 
 def test_a_default_that_is_set_where_it_is_used_stays() -> None:
     adoption = of_body("A=${B:=x}\npython t.py $B")
-    assert job(adoption)["args"] == ["{env:B}"]
-    assert profile(adoption)["setup"] == ["A=${B:=x}"]
+    assert job(adoption)["args"] == ["{env:argument_1[@]}"]
+    assert profile(adoption)["setup"] == ["A=${B:=x}", "argument_1=($B)"]
 
 
 ON_TWO_NODES = """#!/bin/bash

@@ -32,7 +32,7 @@ def test_the_arguments_of_the_script_are_variables() -> None:
     adoption = adopted(HEAD + 'f() {\n    echo $1\n}\nA=$1\nls $A\npython t.py --a $A --b "$2" ${3:-x}\n')
     assert not adoption.lost
     keys = yaml.safe_load(adoption.job)
-    assert keys["args"] == ["--a", "{env:ARG1}", "--b", "{env:ARG2}", "x"]
+    assert keys["args"] == ["--a", "{env:argument_1[@]}", "--b", "{env:ARG2}", "x"]
     assert keys["env"] == {"ARG1": None, "ARG2": None, "PYTHONNOUSERSITE": ""}
     assert "    echo $1\n}\nA=${ARG1}\nls $A\n" in adoption.rendered
     assert "$1 is the variable ARG1 here: export it where you submit" in adoption.notes

@@ -25,6 +25,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.resolved.choice import chosen
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Duration, Text
 from tests.cluster.controller import Controller
@@ -47,7 +48,8 @@ def job_of_shape(name: str, shape: str) -> ResolvedJob:
     said: dict[str, Any] = {"launcher": shape} if shape in ("torchrun", "srun", "spawn") else {}
     said |= {"nodes": 1} if shape == "spawn" else {}
     said |= {key: OF_USER[key] for key in profile(name).required}
-    return resolved("ddp" if "launcher" in said else shape, name, **said)
+    mode = "ddp" if "launcher" in said else shape
+    return chosen(lambda partition: resolved(mode, name, partition=partition or None, **said), check)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

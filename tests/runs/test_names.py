@@ -18,7 +18,13 @@ from tests.conftest import Command
 pytestmark = pytest.mark.usefixtures("programs")
 
 READING = ("status", "logs", "diagnose", "report", "plot --text")
-CHANGING = ("cancel", "resume", "resubmit", "exec RUN -- true", "submit cpu --trainer train.py --profile msu --yes --after")
+CHANGING = (
+    "cancel",
+    "resume",
+    "resubmit",
+    "exec RUN -- true",
+    "submit cpu --trainer train.py --profile msu --yes --after",
+)
 
 
 @pytest.fixture
@@ -31,7 +37,9 @@ def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         runs.mkdir(parents=True)
         (work / "train.py").write_text("print(1)\n")
         run = index.begin(str(number), runs, "beta", shared=False)
-        kept = Record(key=str(number), run=run.name, shared=False, name="beta", job=f"4{number}", folder=str(work))
+        kept = Record(
+            key=str(number), run=run.name, shared=False, name="beta", job=f"4{number}", folder=str(work)
+        )
         record.keep(runs, kept)
         (runs / f"beta-4{number}.out").write_text("epoch 1: loss 0.5\n")
         index.accepted(str(number), f"4{number}")
@@ -49,7 +57,10 @@ def called(command: Command, verb: str, name: str) -> tuple[int, str]:
 @pytest.mark.parametrize("verb", READING)
 def test_a_command_that_reads_says_which_run_it_shows(two: Path, command: Command, verb: str) -> None:
     _, shown = called(command, verb, "beta")
-    assert f"note: 'beta' is the run in {two}/a/runs/beta, and ./runs/beta is run beta-2; this is about beta\n" in shown
+    assert (
+        f"note: 'beta' is the run in {two}/a/runs/beta, and ./runs/beta is run beta-2; this is about beta\n"
+        in shown
+    )
     for name in ("beta-2", "runs/beta", f"{two}/a/runs/beta", "41"):
         assert "this is about" not in called(command, verb, name)[1]
 
@@ -64,7 +75,9 @@ def test_a_command_that_changes_a_run_asks_which_is_meant(two: Path, command: Co
         assert "name one" not in called(command, verb, name)[1]
 
 
-def test_in_another_folder_nothing_is_asked(two: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_another_folder_nothing_is_asked(
+    two: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder in (two, two / "a"):
         monkeypatch.chdir(folder)
         for verb in (*READING, *CHANGING):
