@@ -112,15 +112,15 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:
-    """Whether a variable is the start of a path, as $SCRATCH/x: the old script would break at a blank in the path."""
+    """Whether a variable starts a path, as $SCRATCH/x: a blank in the path would break the old script."""
     following = [each for each in word.pieces if each.at > piece.at]
     return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
 
 
 def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
-    """Whether bash makes one word of a variable without quotes: the script gives it one, without blanks, in any case.
+    """Whether bash makes one word of a variable without quotes: the script always gives it one.
 
-    A variable of the caller may hold several words or none, as $EXTRA_ARGS.
+    A variable of the caller may hold several words, or no word, as $EXTRA_ARGS.
     """
     if _NEVER_BLANK.match(piece.name) or piece.name in draft.made.values():
         return True

@@ -190,7 +190,7 @@ def _read_by(command: Command) -> Iterator[Assignment]:
 
 
 def _split_again(word: Word) -> Word:
-    """Return a word of a variable that is expanded without quotes: bash splits what the quotes of its value held."""
+    """Return a word of a variable that has no quotes: bash splits what the quotes of its value held."""
     if not any(piece.quoted and piece.kind in _EXPANSIONS for piece in word.pieces):
         return word
     pieces = (piece._replace(quoted=False) if piece.kind in _EXPANSIONS else piece for piece in word.pieces)

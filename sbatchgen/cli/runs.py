@@ -55,8 +55,8 @@ def open_index() -> Index:
 def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
     """Return the run that a word means; raises CommandLineError if there is not exactly one.
 
-    Where ./runs/NAME is another run, a command that `changes` it asks which is meant, and is refused without a
-    terminal; another one says which it shows. With None nothing is said.
+    Where ./runs/NAME is another run, a command that `changes` runs asks which is meant, and is refused
+    without a terminal; another command says which run it shows. With None nothing is said.
     """
     runs = index.find(word, here())
     if len(runs) == 1:

@@ -183,7 +183,7 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
         ]
 
     def whole_of(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
-        """Return the GPUs of a node that are of these types ("" for any), for each kind of nodes that has some."""
+        """Return the GPUs of these types ("" for any) on a node, for each kind of nodes that has some."""
         types = [Text(kind) for kind, _ in gpus]
         typed = "" not in types
         counts = [

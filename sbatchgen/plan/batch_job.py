@@ -73,7 +73,7 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
 
 
 def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
-    """Return the tasks of each node of a job that has so many: on idle nodes, as the jobs of others are not known."""
+    """Return the tasks of each node of a job with so many: on idle nodes, as other jobs are not known."""
     asked = script.resources
     if asked.ntasks_per_node or script.has_nodes_alone:
         each, more = divmod(total, nodes)

@@ -19,7 +19,7 @@ Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and coun
 
 
 def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
-    """Return how Slurm splits a total among idle nodes that are alike: each node gets one, the first all it can.
+    """Return how Slurm splits a total among idle nodes that are alike: one for each, the first all it can.
 
     `most` is what a node has; None if that is not known. On nodes that other jobs use, the split is another.
     Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
@@ -125,10 +125,11 @@ class ResourceRequest:
         return max(self.nodes, 1) * self.gpu_count
 
     def splits_gpus(self, wholes: Collection[int] = (), *, alone: bool = False) -> bool:
-        """Whether Slurm may give its nodes different numbers of GPUs: it has --gpus, and nothing decides the rest.
+        """Whether Slurm may give its nodes different numbers of GPUs: --gpus, and nothing decides the rest.
 
-        `wholes`: the GPUs that its nodes have, one number for each kind of nodes, as far as that is known.
-        `alone`: the job gets all of its nodes: its steps have another number all the same. Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
+        `wholes`: the GPUs that its nodes have, one number for each kind of nodes that is known.
+        `alone`: the job gets all of its nodes: its steps have another number all the same.
+        Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
         """
         total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
         each = sum(count for _, count in self.gpus_per_task or ())

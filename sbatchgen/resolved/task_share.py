@@ -73,7 +73,7 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
 
 
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
-    """The most whole GPUs of one type that enough nodes have; else one slice. One node has no more than is allowed."""
+    """The most whole GPUs of one type that enough nodes have, of one node as allowed; else one slice."""
     nodes, kinds = max(1, values.get("options.nodes")), _kinds(partition)
     whole = [_whole_gpus(kind, partition) for kind in kinds]
     counts = sorted({count for types in whole for count in types.values()}, reverse=True)

@@ -101,7 +101,7 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
 
 
 def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
-    """Return how many of something a job gets that has its nodes alone: all; None if kinds of nodes differ in it.
+    """Return how many of something a job gets that has its nodes alone: all; None if the nodes differ.
 
     Where that is not known, or it does not have them alone: as many as it asks for.
     """

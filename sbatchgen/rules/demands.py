@@ -138,9 +138,8 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
     most = max((count for each in parts for count in each.whole_of(asked.gpus or ())), default=total)
     shares = split(total, nodes, most)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
-    what = (
-        f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give the {nodes} nodes {example}"
-    )
+    what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
+    what += f"the {nodes} nodes {example}"
     typed = f"{asked.gpus[0][0]}:" if asked.gpus and len(asked.gpus) == 1 and asked.gpus[0][0] else ""
     fix = f"--gpus-per-node={typed}{max(total // nodes, 1)} instead of --gpus"
     if total % nodes:
@@ -155,7 +154,7 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
 
 
 def _on_each_node(job: Job) -> int | None:
-    """Return how many processes a script starts on each node, 1 if that is not known; None if tasks follow GPUs.
+    """Return the processes that a script starts on each node, 1 if not known; None if tasks follow GPUs.
 
     Slurm gives a node with more GPUs more of the tasks of --ntasks: each may still have a GPU.
     """

@@ -1,7 +1,7 @@
 """An adopted job starts its trainer with the arguments and the environment of the old script, or is refused.
 
 Both scripts run among stand-ins, which note each start. Variables that a script does not set have two words, as in
-MEGATRON_PARAMS="--num-layers 4", or none.
+MEGATRON_PARAMS="--num-layers 4", or no word.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def test_scripts_of_others_start_as_before_or_are_refused(tmp_path: Path) -> Non
     wrong = []
     for file in files:
         text = file.read_bytes().decode("utf-8", "surrogateescape")
-        found = differences(text, file.name, tmp_path)
-        counts["refused" if found is None else "compared"] += 1
-        wrong += [f"{file.name}: {each}" for each in found or ()]
+        differing = differences(text, file.name, tmp_path)
+        counts["refused" if differing is None else "compared"] += 1
+        wrong += [f"{file.name}: {each}" for each in differing or ()]
     print(f"{len(files)} scripts: {dict(counts)}")
     assert not wrong, "\n".join(wrong)
     assert len(files) > 200
@@ -82,10 +82,10 @@ def test_scripts_of_others_start_as_before_or_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("body", "adoptable"), IDIOMS.items())
-def test_a_word_that_bash_splits_stays_split(tmp_path: Path, body: str, adoptable: bool) -> None:
-    found = differences(f"{HEAD}{body}\n", "old.slurm", tmp_path)
-    assert not found
-    assert (found is not None) == adoptable
+def test_a_word_that_bash_splits_stays_split(tmp_path: Path, body: str, adoptable: object) -> None:
+    differing = differences(f"{HEAD}{body}\n", "old.slurm", tmp_path)
+    assert not differing
+    assert (differing is not None) is adoptable
 
 
 def differences(text: str, file: str, folder: Path) -> list[str] | None:
@@ -101,7 +101,7 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
     used = {use.name for use in old.body.uses if use.name.isidentifier()} - old.assigned
     names = sorted(name for name in used if not _OF_JOBS.match(name))
     exported = {each.name for each in old.body.sets if each.exported}
-    found = []
+    differing = []
     for value in ("--num-layers 4", ""):
         paths = {name for name in names if re.search(rf"\$\{{?{name}\}}?/", text)}
         given = given_by([], [f"{name}={'/data/x' if name in paths else value}" for name in names], [])
@@ -111,8 +111,8 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
             not after.steps and after.ended.status
         )  # it says what the site has yet to put there, as an image
         if pairs[0] != pairs[1] and not stops:
-            found.append(f"{names} = {value!r}: {pairs[0]}, adopted {pairs[1]}")
-    return found
+            differing.append(f"{names} = {value!r}: {pairs[0]}, adopted {pairs[1]}")
+    return differing
 
 
 def starts(

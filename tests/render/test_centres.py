@@ -24,8 +24,8 @@ from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.choice import chosen
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Duration, Text
 from tests.cluster.controller import Controller

@@ -72,8 +72,8 @@ def test_a_total_of_gpus_is_asked_for_on_one_node(
 def test_a_total_that_slurm_may_split_unevenly_is_an_error(
     here: Path, said: dict[str, Any], fix: str
 ) -> None:
-    found = [each.problem.fix for each in errors(resolved("ddp", here, **said)) if each.rule == "SB242"]
-    assert found == [fix] * bool(fix)
+    fixes = [each.problem.fix for each in errors(resolved("ddp", here, **said)) if each.rule == "SB242"]
+    assert fixes == [fix] * bool(fix)
 
 
 def test_a_total_of_gpus_is_all_right(here: Path) -> None:

@@ -210,9 +210,9 @@ def test_the_review_shows_what_slurm_gives(unequal: Cluster, profile: Path) -> N
     jobs = [(said, made) for said, made in asked if not errors(made)]
     real = given(unequal, [options_of(made) for _, made in jobs])
     wrong = [
-        f"{' '.join(options_of(made))}: {found}   {said}"
+        f"{' '.join(options_of(made))}: {each}   {said}"
         for (said, made), got in zip(jobs, real, strict=True)
-        for found in ([got] if isinstance(got, str) else differences(made, got))
+        for each in ([got] if isinstance(got, str) else differences(made, got))
     ]
     print(f"{len(asked)} jobs, {len(jobs)} of them started, {len(wrong)} differences")
     assert not wrong, "\n".join(wrong)
