@@ -110,7 +110,7 @@ def test_a_limit_of_gpus_changes_no_job_of_several_nodes() -> None:
     (shown,) = [
         each for each in surprises(resolved(small, nodes=1), BY_DEFAULT) if each.name == "--gpus-per-node"
     ]
-    assert (shown.value, shown.at) == ("2", "the partition allows 2 GPUs, and a node has more")
+    assert (shown.value, shown.at) == ("2", "follows from: the partition allows 2 GPUs, and a node has more")
 
 
 def test_the_qos_of_a_partition_wins_over_that_of_the_job_unless_that_has_a_flag() -> None:
