@@ -18,13 +18,7 @@ from tests.conftest import Command
 pytestmark = pytest.mark.usefixtures("programs")
 
 READING = ("status", "logs", "diagnose", "report", "plot --text")
-CHANGING = (
-    "cancel",
-    "resume",
-    "resubmit",
-    "exec RUN -- true",
-    "submit cpu --trainer train.py --profile msu --yes --after",
-)
+CHANGING = ("cancel", "resume", "resubmit", "exec RUN -- true")
 
 
 @pytest.fixture
