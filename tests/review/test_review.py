@@ -200,8 +200,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     assert sorted(data["request"]) == sorted(
         (
             "nodes processes gpus shards cpus memory_mib exclusive time_s share jobs consecutive restarts "
-            "gpus_in_all",
-            "gpu_memory_mib",
+            "gpus_in_all gpu_memory_mib"
         ).split()
     )
     assert data["cost"] == {"gpu_hours": 32.0, "cpu_hours": 512.0, "billing_hours": None}
