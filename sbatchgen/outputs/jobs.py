@@ -1,6 +1,6 @@
 """What `plan` prints; `review` prints a Review."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from sbatchgen.finding import Finding
@@ -20,6 +20,7 @@ class PlanOutput(TypedDict):
     cpus_per_node: Sequence[int]
     steps: Sequence[Step]
     needed: Sequence[Need]
+    not_shown: Mapping[str, str]
     findings: Sequence[Finding]
     exit: int
     limit: str
@@ -36,6 +37,7 @@ def plan_output(done: DryRun, findings: Sequence[Finding], refusal: Finding | No
         "cpus_per_node": done.grant.cpus,
         "steps": done.steps,
         "needed": done.needed,
+        "not_shown": done.not_shown,
         "findings": findings,
         "exit": done.ended.status,
         "limit": done.ended.limit,

@@ -1,4 +1,6 @@
-"""The user's own copies of what can't be changed in a sandbox: files of a project's group.
+"""The user's own copies of what can't have a layer in a sandbox, or can't be changed there.
+
+The latter are files of a project's group.
 
 A layer takes what is changed with its owner and group, and refuses those that the sandbox does not know.
 Sources: user_namespaces(7): one user and one group are known in it; the kernel's overlayfs.rst.
@@ -8,9 +10,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Container
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen.files import OTHERS_WRITE
+from sbatchgen.inputs.trust import doubt
 
 _MOST, _LARGEST = 2000, 64 << 10  # entries of a folder, and bytes of a file
+_MOST_LOOKED_AT = 500_000  # files of a folder that is shown as it is
 
 
 def needs_copy(number: int, *, chosen: bool) -> bool:
@@ -35,6 +44,99 @@ def copy(number: int, to: str) -> None:
         for name in names:
             with suppress(OSError):
                 _copy_file(name, at, os.path.join(place, name))
+
+
+Files = dict[str, tuple[bytes, int] | str | None]  # as a sandbox makes them: text and mode; a link; a folder
+
+
+class Piece(NamedTuple):
+    """What is in a folder itself."""
+
+    files: Files  # its links and small files, by their paths
+    folders: list[str]  # the names of folders in it
+    large: int  # how many files are left out
+
+
+def piece(number: int, path: str) -> Piece:
+    """Return what is in an open folder that is to be seen at a path, without sockets, pipes and devices."""
+    files: Files = {path: None}
+    folders, large = [], 0
+    at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
+    try:
+        with os.scandir(at) as entries:
+            for entry, _ in zip(entries, range(_MOST), strict=False):
+                with suppress(OSError):
+                    if entry.is_symlink():
+                        files[f"{path}/{entry.name}"] = os.readlink(entry.name, dir_fd=at)
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.name)
+                    elif (data := _small(entry.name, at)) is not None:
+                        files[f"{path}/{entry.name}"] = data
+                    else:
+                        large += entry.is_file(follow_symlinks=False)
+    finally:
+        os.close(at)
+    return Piece(files, sorted(folders), large)
+
+
+def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]:
+    """Return what is in an open folder and in folders below it, but for some paths, and what is left out."""
+    files: Files = {}
+    large, todo, left = 0, [(os.dup(number), path)], _MOST
+    while todo:
+        at, place = todo.pop()
+        try:
+            part = piece(at, place) if left > 0 else Piece({}, [], 1)
+            left -= len(part.files) + len(part.folders)
+            files |= part.files
+            large += part.large
+            for name in part.folders:
+                with suppress(OSError):
+                    if f"{place}/{name}" not in without:
+                        todo.append((folder_in(at, name), f"{place}/{name}"))
+        except OSError:
+            large += 1
+        finally:
+            os.close(at)
+    return files, large
+
+
+def folder_in(number: int, name: str) -> int:
+    """Return a descriptor of a folder in an open folder, not a link; raise OSError."""
+    return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
+
+
+def danger(number: int) -> str:
+    """Say why a folder is not shown as it is, without a layer; "" if it can be.
+
+    Through a socket or a pipe a program reaches another one; who can write the folder can make these.
+    """
+    count, root = 0, f"/proc/self/fd/{number}/."
+    for folder, folders, names, at in os.fwalk(root):
+        count += len(folders) + len(names)
+        if count > _MOST_LOOKED_AT:
+            return "it has too many files"
+        about = os.fstat(at)
+        if about.st_uid not in (0, os.getuid()) or about.st_mode & OTHERS_WRITE:
+            real = Path(os.readlink(f"/proc/self/fd/{at}"))
+            if reason := doubt(real, real.parent):
+                return f"{folder[len(root) + 1 :] or 'it'} {reason.why}"
+        for name in names:
+            with suppress(OSError):
+                mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                    return f"it has a socket, a pipe or a device: {name}"
+    return ""
+
+
+def _small(name: str, at: int) -> tuple[bytes, int] | None:
+    """Return the text and the mode of a small file; None of any other one."""
+    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    with os.fdopen(number, "rb") as file:
+        about = os.fstat(number)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:
+            return None
+        return file.read(_LARGEST), about.st_mode & 0o777
 
 
 def _copy_file(name: str, at: int, to: str) -> None:

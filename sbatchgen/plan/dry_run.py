@@ -118,6 +118,8 @@ class DryRun:
     # the environment in which the batch script started
     batch: Mapping[str, str] = field(default_factory=dict)
     given: Given = field(default_factory=Given)  # what it was given, and what it needed
+    # folders of this machine that the script could not see as a whole, and why
+    not_shown: Mapping[str, str] = field(default_factory=dict)
     runs: int = 1  # how often the script ran until it had what it needs
     left: Left = field(default_factory=Left)  # the time that is left for other runs
     failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then
@@ -172,10 +174,11 @@ def dry_run(
         "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
-    box = _box(script, grant, home=home, workdir=workdir, see=see)
+    box = _box(script, grant, home=home, workdir=workdir)
     with ExitStack() as copies:
         box = box._replace(laid=_laid(box.over, copies))
-        sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user)
+        given_folders = (sys.base_prefix, *see)  # this Python starts the program
+        sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user, given=given_folders)
         return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
 
 
@@ -198,9 +201,8 @@ def _again(  # noqa: PLR0917 - of one caller
     }
     needed, given = {**at_first}, _with(given, at_first.values())
     for number in range(1, rounds + 1):
-        with sight.opened() as shown:
-            box = box._replace(shown=shown, limits=left.limits())
-            done = _once(script, grant, given, batch, box)
+        box = box._replace(limits=left.limits())
+        done = _once(script, grant, given, batch, box, sight)
         left = left.after(done.ended)
         if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
             break
@@ -217,8 +219,7 @@ def _again(  # noqa: PLR0917 - of one caller
     if placed and not (done.ended.limit or left.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
         box = box._replace(files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
-        with sight.opened() as shown:
-            done = _once(script, grant, given, batch, box._replace(shown=shown))
+        done = _once(script, grant, given, batch, box, sight)
         left = left.after(done.ended)
         number += 1
     for key in [key for key in needed if key[0] not in _NO_PATHS]:
@@ -237,7 +238,7 @@ def _again(  # noqa: PLR0917 - of one caller
     return replace(done, needed=needs, given=given, runs=number, left=left)
 
 
-def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Sequence[str]) -> Box:
+def _box(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
     text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
@@ -246,7 +247,6 @@ def _box(script: JobScript, grant: Grant, *, home: str, workdir: str, see: Seque
         home=home,
         hostname=grant.nodes[0],
         folder=workdir,
-        readable=see,
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
         over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
     )
@@ -278,7 +278,9 @@ def _covered() -> Iterator[str]:
                 yield path
 
 
-def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box) -> DryRun:
+def _once(  # noqa: PLR0917 - of one caller
+    script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box, sight: Sight
+) -> DryRun:
     batch = {**batch, **given.variables}
     if given.status:
         batch["__plan_status"] = str(given.status)
@@ -287,14 +289,16 @@ def _once(script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
     files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
     box = box._replace(files={**files, **box.files})
-    ended = run(["/bin/bash", *flags_of(script), SCRIPT, *given.arguments], batch, box)
+    argv = ["/bin/bash", *flags_of(script), SCRIPT, *given.arguments]
+    ended, left_out = sight.run(lambda shown: (run(argv, batch, shown.in_box(box)), shown.left_out))
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )
     started = tuple(steps(starts, grant, batch))
     return DryRun(
-        script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch
-    )
+        script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch,
+        not_shown=left_out,
+    )  # fmt: skip
 
 
 def flags_of(script: JobScript) -> list[str]:

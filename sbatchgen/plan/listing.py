@@ -45,6 +45,8 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
             line = f" (line {need.line})" if need.line else ""
             lines.append(f"  {_needed(done, need.kind, need.name)}{line}")
         lines.append("")
+    lines += [one_line(f"{path}: not shown: {why}") for path, why in sorted(done.not_shown.items())]
+    lines += [""] * bool(done.not_shown)
     return "\n".join(lines)
 
 

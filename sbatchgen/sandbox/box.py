@@ -7,10 +7,9 @@ import os
 import re
 import select
 import signal
-import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -31,7 +30,6 @@ lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl prof
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
 _DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-_ENTRIES = 2000  # of a folder that are shown one by one
 _START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
 
@@ -45,6 +43,17 @@ class BoxLimits(NamedTuple):
     each: int = 1 << 30  # bytes of the addresses of each program
     file: int = 16 << 20  # bytes of each file
     processes: int = 512
+    disk: int = 0  # bytes of each folder of the machine that can be written
+
+
+class LayersRefusedError(NoSandboxError):
+    """The system lays nothing over some folders, such as those of Lustre, or others have moved them."""
+
+    paths: tuple[str, ...] = ()
+    moved = False  # whether others have moved them
+
+
+Mark = tuple[list[tuple[str, int, int]], list[str] | None]  # what `inside.is_marked` knows a folder by
 
 
 class Box(NamedTuple):
@@ -54,13 +63,16 @@ class Box(NamedTuple):
     folder: str  # where the program starts
     home: str = ""  # the home folder, which is empty
     shown: Mapping[str, Sequence[int]] = {}  # descriptors of a folder and what lies over it, outer ones first
-    readable: Sequence[str] = ()  # paths that are shown read-only, outer ones first
+    marks: Mapping[str, Mark] = {}  # of these, if others may move them
+    readable: Mapping[
+        str, int
+    ] = {}  # descriptors of what is shown read-only without a layer, outer ones first
     files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
     over: Mapping[str, tuple[bytes, int]] = {}  # files that lie over files of the system
     laid: Mapping[
         str, str
     ] = {}  # folders with many of these, and for each one of the machine that holds them
-    writable: Mapping[str, str] = {}  # folders of the machine to write to, by their paths in the sandbox
+    writable: Mapping[str, int] = {}  # descriptors of folders of the machine to write to
     devices: Sequence[str] = ()  # beside /dev/null and its like
     network: Literal["loopback", "machine"] = "loopback"
     trusts: bool = False  # the user starts the program as their own: it gets what data loaders need
@@ -71,7 +83,9 @@ class Ended(NamedTuple):
     """How a program has ended."""
 
     status: int  # as in bash: 128 and the number of the signal that ended it
-    limit: str  # "time", "memory" or "processes", at which it was ended; "damage" of its report; or ""
+    limit: (
+        str  # "time", "memory", "processes" or "disk", at which it was ended; "damage" of its report; or ""
+    )
     files: Mapping[str, str]  # below PLACE, by their names: what it printed, and records
     seconds: float
     memory: int = 0  # the most bytes that all processes together had
@@ -79,26 +93,57 @@ class Ended(NamedTuple):
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
-    """Run a program in a sandbox to its end, or raise NoSandboxError where this machine allows none."""
-    began, problem, python = time.monotonic(), "", os.path.realpath(sys.executable)
+    """Run a program in a sandbox to its end.
+
+    Raises:
+        LayersRefusedError: Some folders can't have their layer, or were moved: the others can.
+        NoSandboxError: This machine allows no sandbox.
+    """
+    began, python = time.monotonic(), os.path.realpath(sys.executable)
     if python in map(os.path.realpath, box.over):
         python = f"{PLACE}/interpreter"
-    for layers in (True, False):  # some file systems, such as Lustre, allow no layer over their folders
-        with ExitStack() as opened:
-            words, numbers = _words(box, opened, python, layers=layers)
-            task = _memory_file(opened, _task(argv, environment, box, python, layers=layers))
-            errors = _memory_file(opened, b"")
-            process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
-            opened.enter_context(process)
-            report = _read_until(process, began + box.limits.seconds + _LATE)
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
-        if report:
-            return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
-        problem = says.rpartition("\n")[2] or f"it ended with {process.returncode}"
+    with ExitStack() as opened:
+        words, numbers = _words(box, opened, python)
+        task = _memory_file(opened, _task(argv, environment, box, python))
+        errors = _memory_file(opened, b"")
+        process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
+        opened.enter_context(process)
+        report = _read_until(process, began + box.limits.seconds + _LATE)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
+    if report:
+        return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
+    moved = says.split("\0")[1:] if says.startswith("\0") else []
+    problem = (
+        f"others move {moved[0]}"
+        if moved
+        else says.rpartition("\n")[2] or f"it ended with {process.returncode}"
+    )
     fix = "run it on another machine, where `unshare -Urn true` works: it does not ask the cluster"
-    raise NoSandboxError.of(f"this machine allows no sandbox: {problem}", fix=fix)
+    what = f"this machine allows no sandbox: {problem}"
+    if refused := moved or [path for path, parts in _layers(box) if not _takes_layer(parts)]:
+        error = cast("LayersRefusedError", LayersRefusedError.of(what, fix=fix))
+        error.paths, error.moved = tuple(refused), bool(moved)
+        raise error
+    raise NoSandboxError.of(what, fix=fix)
+
+
+def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the folders that get a layer, each with what lies there, outer ones first."""
+    for path, numbers in box.shown.items():
+        yield path, [f"/proc/self/fd/{number}" for number in numbers]
+    for path, layer in box.laid.items():
+        yield path, (path, layer)
+
+
+def _takes_layer(parts: Sequence[str]) -> bool:
+    """Whether the system lays a folder in memory over these; nothing is started there."""
+    sources = [word for part in parts for word in ("--overlay-src", part)]
+    words = [_program(), "--unshare-user", "--tmpfs", "/", *sources, "--tmp-overlay", "/layer", "--", "/none"]
+    numbers = [int(part.rpartition("/")[2]) for part in parts if part.startswith("/proc/self/fd/")]
+    done = child.run(words, {}, timeout=_LATE, keep_open=numbers)
+    return done.stderr.rpartition(b"bwrap: ")[2].startswith(b"execvp")
 
 
 def _read_until(process: child.Child, deadline: float) -> bytes:
@@ -122,7 +167,7 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
         for size, name in rows:
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        ("", "time", "memory", "processes").index(limit)  # else it is not true
+        ("", "time", "memory", "processes", "disk").index(limit)  # else it is not true
         files.pop("", None)
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
     except ValueError:
@@ -153,44 +198,51 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
     return number
 
 
-def _task(
-    argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str, *, layers: bool
-) -> bytes:
+def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str) -> bytes:
     """Return what the first process in the sandbox gets: its code, and what it does."""
     folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
     counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]  # processes of the sandbox alone
+    made = (*box.shown, *box.readable, *box.writable, sys.base_prefix, python)
+
+    def made_in(path: str) -> list[str]:
+        return [place[len(path) :].split("/")[1] for place in made if place.startswith(f"{path}/")]
+
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
         "files": {**folders, f"{PLACE}/python": (os.fsencode(python), 0o644), **box.files},
         "place": PLACE, "tasks": (2, 16)[box.trusts] * box.limits.processes * counts,
-        "in_memory": ["/", *[*box.shown][:layers]],  # all layers are on one file system
+        "in_memory": ["/", *[*box.shown][:1]],  # all layers are on one file system
+        "marks": {path: (*mark, made_in(path)) for path, mark in box.marks.items()},
+        "on_disk": [*box.writable], "shares_network": box.network == "machine",
     }  # fmt: skip
     loader = SourceFileLoader("inside", str(Path(__file__).with_name("inside.py")))
     return marshal.dumps((loader.get_code("inside"), facts))
 
 
-def _words(box: Box, opened: ExitStack, python: str, *, layers: bool) -> tuple[list[str], list[int]]:
+def _words(box: Box, opened: ExitStack, python: str) -> tuple[list[str], list[int]]:
     """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
     if not (filtered := seccomp.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
-    numbers = [*(number for parts in box.shown.values() for number in parts), _memory_file(opened, filtered)]
+    numbers = [*(number for parts in box.shown.values() for number in parts)]
+    numbers += [*box.readable.values(), *box.writable.values(), _memory_file(opened, filtered)]
     line = [_program(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
     line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
     line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
     line += ["--tmpfs", "/", *_of_system(), *_devices((*_DEVICES, *box.devices), opened)]
+    seen = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
     for path, parts in box.shown.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
-        line += [*sources, "--tmp-overlay", path] if layers else _entries(path, parts[0])
-    for path in (sys.base_prefix, *box.readable):  # this Python starts the program
-        if not any(f"{path}/".startswith(f"{place}/") for place in (*box.shown, "/usr")):
-            line += ["--ro-bind-try", path, path]
-    for folder, layer in box.laid.items() if layers else ():
+        seen[path] = [*sources, "--tmp-overlay", path]
+    line += [word for path in sorted(seen) for word in seen[path]]  # outer ones first
+    if not _is_in_one(sys.base_prefix, (*seen, "/usr")):  # this Python starts the program
+        line += ["--ro-bind", sys.base_prefix, sys.base_prefix]
+    for folder, layer in box.laid.items():
         line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
     for path, (data, mode) in box.over.items():
-        if not layers or os.path.dirname(path) not in box.laid:
+        if os.path.dirname(path) not in box.laid:
             numbers.append(_memory_file(opened, data))
             line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
-    line += [word for path, folder in box.writable.items() for word in ("--bind", folder, path)]
+    line += [word for path, number in box.writable.items() for word in ("--bind-fd", str(number), path)]
     line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
     return [*line, *child.python("-c", _START)[1:]], numbers
 
@@ -220,13 +272,5 @@ def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
     return [word for name in names for word in ("--dev-bind", f"{place}/{name}", f"/dev/{name}")]
 
 
-def _entries(path: str, number: int) -> Iterator[str]:
-    """Yield what shows a folder where no layer is possible: one in memory, with its entries read-only."""
-    place = f"/proc/self/fd/{number}"
-    yield from ("--dir", path)
-    for name in os.listdir(place)[:_ENTRIES]:
-        mode, target = os.stat(name, dir_fd=number, follow_symlinks=False).st_mode, f"{path}/{name}"
-        if stat.S_ISLNK(mode):
-            yield from ("--symlink", os.readlink(name, dir_fd=number), target)
-        elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-            yield from ("--ro-bind-try", f"{os.readlink(place)}/{name}", target)
+def _is_in_one(path: str, places: Iterable[str]) -> bool:
+    return any(f"{path}/".startswith(f"{place}/") for place in places)

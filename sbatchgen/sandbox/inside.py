@@ -20,12 +20,19 @@ _SHOWN, _RECORDS, _ALL = 1 << 20, 4000, 64 << 20  # bytes of a file, files, and 
 _POLL_S, _LEFT_S = 0.02, 2.0  # between two looks, and for what the program has left
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 _INODE, _DUMPABLE = 1 << 10, 4  # bytes of the kernel's memory for a file; an option of prctl(2)
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls, with these numbers on all machines
+_MOST_COUNTED = 100_000  # files
+_INODES = 0xFFFFFFFF  # the part of an inode's number that a layer leaves as it is
+_RESERVE = 8  # the part of a disk's free room that stays free
 
 
 def main(task: dict[str, Any]) -> None:
     """Run the program of a task; write to stdout a head with sizes and names of files, and these."""
-    os.write(1, b"+")  # it has begun
     os.closerange(3, 1 << 20)  # folders of the machine, from which .. leads out
+    if other := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
+        os.write(2, "\0".join(["", *other]).encode("utf-8", "surrogateescape"))
+        os._exit(1)
+    os.write(1, b"+")  # it has begun
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
     _ctypes.call_function(prctl, (_DUMPABLE, 0, 0, 0, 0))  # so that no program reaches it below /proc
     os.umask(0o022)
@@ -39,7 +46,8 @@ def main(task: dict[str, Any]) -> None:
             os._exit(127)
     os.close(started)
     os.read(waiting, 1)
-    status, limit, memory = watch(program, task["limits"], task["in_memory"])
+    disks = [Disk(path, task["limits"]["disk"]) for path in task["on_disk"]]
+    status, limit, memory = watch(program, task["limits"], task["in_memory"], disks)
     while True:  # also what starts more meanwhile
         try:
             os.kill(-1, signal.SIGKILL)
@@ -52,6 +60,26 @@ def main(task: dict[str, Any]) -> None:
     head += [f"{len(data)} {name}" for name, data in files.items()]
     with open(1, "wb") as report:
         report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
+
+
+def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
+    """Whether a folder is what it should be: bubblewrap finds it by its path, which others may have changed.
+
+    A mark has some of its entries, with time of change and inode; the names of all, if files lie over it;
+    and names that bubblewrap has made in it.
+    """
+    entries, names, made = mark
+    here = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
+    if names is not None:
+        return here <= {*names}
+    for name, changed, inode in entries:
+        try:
+            about = os.lstat(f"{path}/{name}")
+        except OSError:
+            continue
+        if about.st_ctime_ns == changed or not (about.st_ino ^ inode) & _INODES:
+            return True
+    return not here
 
 
 def make(name: str, what: tuple[bytes, int] | str | None) -> None:
@@ -84,10 +112,65 @@ def become(task: dict[str, Any]) -> None:
         hard = resource.getrlimit(kind)[1]
         if value and (hard == resource.RLIM_INFINITY or value < hard):
             resource.setrlimit(kind, (value, value))
+    if task["shares_network"]:
+        keep_sockets_apart()
     os.execve(task["argv"][0], task["argv"], task["environment"])
 
 
-def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[int, str, int]:
+def keep_sockets_apart() -> None:
+    """Keep the program from sockets without a path of other programs, from Linux 6.12 on: landlock(7)."""
+    system = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
+    rules = (0).to_bytes(16, "little") + (1).to_bytes(
+        8, "little"
+    )  # nothing but LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+    number = _ctypes.call_function(system, (_CREATE_RULESET, rules, len(rules), 0))
+    if number >= 0:
+        _ctypes.call_function(system, (_RESTRICT_SELF, number, 0))
+        os.close(number)
+
+
+class Disk:
+    """A folder of the machine that the program writes, and how much of its disk that may take."""
+
+    def __init__(self, path: str, most: int) -> None:
+        self.path, self.most = path, most
+        self.number = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        self.bytes, self.files = self.free()
+
+    def free(self) -> tuple[int, int]:
+        """Return the bytes and the files for which the disk has room."""
+        about = os.fstatvfs(self.number)
+        return about.f_bavail * about.f_frsize, about.f_favail
+
+    def is_used_up(self) -> bool:
+        """Whether the folder has more than it may, or little is left of what was free on the disk.
+
+        Others write to the disk too, so the folder is counted once the disk has lost as much. What the
+        program hides from the count, as in deleted files that it keeps open, ends with what was free.
+        """
+        size, files = self.free()
+        if size < self.bytes // _RESERVE or files < self.files // _RESERVE:
+            return True
+        return self.bytes - size > self.most and self.used() > self.most
+
+    def used(self) -> int:
+        """Return the bytes of all files below the folder."""
+        size = count = 0
+        for folder, _, names in os.walk(self.path):
+            count += len(names)
+            if count > _MOST_COUNTED:  # counting takes too long
+                return self.most + 1
+            for name in names:
+                try:
+                    size += os.lstat(f"{folder}/{name}").st_blocks << 9
+                except OSError:
+                    pass
+        return size
+
+
+def watch(
+    program: int, limits: dict[str, Any], places: Sequence[str], disks: Sequence[Disk]
+) -> tuple[int, str, int]:
     """Wait for the program and what it left; return its status, the limit that it reached, and memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
@@ -111,8 +194,9 @@ def watch(program: int, limits: dict[str, Any], places: Sequence[str]) -> tuple[
         late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
         if late and status is not None:
             return status, "", peak
-        if late or memory > limits["memory"]:
-            return -signal.SIGKILL, "time" if late else "memory", peak
+        limit = "time" if late else "memory" if memory > limits["memory"] else ""
+        if limit or any(disk.is_used_up() for disk in disks):
+            return -signal.SIGKILL, limit or "disk", peak
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 

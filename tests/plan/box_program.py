@@ -1,12 +1,14 @@
-"""What `boxes.boxed` starts, hundreds of times: it imports nothing but the sandbox."""
+"""What `boxes.boxed` starts, hundreds of times: it imports nothing but the sandbox and what it shows."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+from sbatchgen.plan.mounts import mounts
+from sbatchgen.plan.sight import Sight
 from sbatchgen.sandbox.box import Box, BoxLimits, run
 from tests.trust.watched import tree
 
@@ -15,16 +17,11 @@ def main() -> None:
     """Run the command that stdin says; stdout gets how it ended, and what it changed."""
     command, folder, limits, more = pickle.load(sys.stdin.buffer)  # noqa: S301
     before = tree(Path(folder))
-    number = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    box = Box(
-        home="/home/someone",
-        hostname="node1",
-        folder=folder,
-        shown={folder: [number]},
-        limits=BoxLimits(**limits),
-        **more,
-    )
-    ended = run(["/bin/bash", "-c", command], {"PATH": "/usr/bin:/bin"}, box)
+    box = Box(home="/home/someone", hostname="node1", folder=folder, limits=BoxLimits(**limits), **more)
+    argv, environment = ["/bin/bash", "-c", command], {"PATH": "/usr/bin:/bin"}
+    with ExitStack() as kept:
+        sight = Sight({}, (folder,), kept, mounts=mounts())
+        ended = sight.run(lambda shown: run(argv, environment, shown.in_box(box)))
     after = tree(Path(folder))
     changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     sys.stdout.buffer.write(pickle.dumps((ended, changed)))

@@ -31,6 +31,7 @@ def of(**start: Any) -> dict[str, Row]:
         "seconds": 1.0,
         "memory": 0,
         "limit": "",
+        "disk": 0,
         "failure": "",
     }
     return {row.what: row for row in rows(Rehearsal(resolved=job, starts=(START | start,), **shown))}

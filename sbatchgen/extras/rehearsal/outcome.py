@@ -43,8 +43,10 @@ class RehearseOutput(_RowsOutput, total=False):
 def rows(rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield what a rehearsal tried, in its order."""
     if not rehearsed.starts:
-        why = f"it reached its limit of {rehearsed.limit}" if rehearsed.limit else rehearsed.failure
-        yield Row("start", "failed", why or "the job did not start")
+        if rehearsed.limit:
+            yield _at_limit("start", rehearsed)
+        else:
+            yield Row("start", "failed", rehearsed.failure or "the job did not start")
         return
     first, *others = rehearsed.starts
     yield from _start(first, rehearsed)
@@ -54,7 +56,17 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
         if _train_events(first) or not first["status"] or start["act"] == "memory":
             yield from judges[start["act"]](start, following, rehearsed)
     if rehearsed.limit:
-        yield Row("sandbox", "failed", f"it reached its limit of {rehearsed.limit}")
+        yield _at_limit("sandbox", rehearsed)
+
+
+def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
+    if rehearsed.limit != "disk":
+        return Row(what, "failed", f"it reached its limit of {rehearsed.limit}")
+    most = in_bytes(rehearsed.disk)
+    why = f"its run folder may have {most}, half of what is free on the disk, or four times the memory"
+    return Row(
+        what, "failed", f"it reached its limit of disk: {why}", "export TMPDIR=FOLDER, on a larger disk"
+    )
 
 
 def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:

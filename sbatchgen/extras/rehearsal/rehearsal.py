@@ -23,14 +23,14 @@ from sbatchgen.machine import child, search_path
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan.batch_job import JOB_ID, Grant, grant
 from sbatchgen.plan.dry_run import facts_of_steps
-from sbatchgen.plan.sight import sight_of
+from sbatchgen.plan.sight import Shown, sight_of
 from sbatchgen.quoting import words
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.runs.folder_check import here
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, run
+from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.sbatch.values import read_signal
 from sbatchgen.slurm.client import submit_environment
 
@@ -66,7 +66,8 @@ class Rehearsal:
     unproven: tuple[tuple[str, str], ...]  # what it can't show, and why
     seconds: float  # how long it took
     memory: int  # the most bytes that all processes together had in memory
-    limit: str  # the limit at which the sandbox ended it: "time" or "memory"; "" if it ended itself
+    limit: str  # the limit at which the sandbox ended it: "time", "memory" or "disk"; "" if it ended itself
+    disk: int  # how many bytes its run folder may have
     failure: str  # what the controller printed if it failed
 
 
@@ -107,37 +108,34 @@ def rehearse(
     run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     home = exported.get("HOME", "")
     kept_copies = ExitStack()
-    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user)
+    seen = (*_of_python(resolved), *see, "/sys")
+    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user, given=seen)
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
     data = dict.fromkeys([os.path.join(folder, resolved.data.filled(batch))] * ("fake" in resolved.args))  # noqa: PTH118
-    with (
-        kept_copies,
-        sight.opened() as shown,
-        temporary_folder("sbatchgen-rehearsal-") as private,
-    ):
-        outside = private / "run"
-        outside.mkdir()
+    with kept_copies, _run_folder() as (writes, room):
         played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
         hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-        limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096)
+        limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096, disk=room)
         box = Box(
             hostname=held.nodes[0],
             home=home,
             folder=str(folder),
-            shown=shown,
-            readable=sorted({*_of_python(resolved), *see, "/sys"}),  # outer ones first
             files={**data, **_files(script, held, job, played)},
             over={"/etc/hosts": (hosts.encode(), 0o644)},
-            writable={run_dir: str(outside)},
+            writable={run_dir: writes},
             devices=_gpus(),
             network="machine" if network else "loopback",
             trusts=True,
             limits=limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0),
         )
-        ended = run(
-            child.python_module("sbatchgen.extras.rehearsal.controller", f"{PLACE}/play.json"), batch, box
-        )
+        argv = child.python_module("sbatchgen.extras.rehearsal.controller", f"{PLACE}/play.json")
+
+        def start(shown: Shown) -> tuple[Ended, Mapping[str, str]]:
+            return run(argv, batch, shown.in_box(box)), shown.left_out
+
+        ended, left_out = sight.run(start)
+    unproven += [(path, f"not shown: {why}") for path, why in sorted(left_out.items())]
     starts = []
     for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
         with contextlib.suppress(ValueError):
@@ -150,8 +148,34 @@ def rehearse(
         seconds=ended.seconds,
         memory=ended.memory,
         limit=ended.limit,
+        disk=room,
         failure=ended.files.get("err", "").strip(),
     )
+
+
+@contextlib.contextmanager
+def _run_folder() -> Iterator[tuple[int, int]]:
+    """Make the folder that the job writes; give its descriptor, and how many bytes it may get.
+
+    It lies in a folder that no one else can enter, and of which the job sees nothing: whatever mode the job
+    gives it, no other user reaches what is in it. A checkpoint has what a training has in memory, and some
+    are kept: hence its room.
+    """
+    with temporary_folder("sbatchgen-rehearsal-") as outside:
+        inside = outside / "run"
+        inside.mkdir(mode=0o700)
+        number = os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        about, memory = os.statvfs(inside), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        try:
+            yield number, min(about.f_bavail * about.f_frsize // 2, 4 * memory)
+        finally:
+            os.close(number)
+            for folder, folders, _ in os.walk(
+                inside
+            ):  # the job may have closed some, which are to be removed
+                for name in folders:
+                    if not Path(folder, name).is_symlink():
+                        Path(folder, name).chmod(0o700)
 
 
 def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
