@@ -29,6 +29,10 @@ srun --output=logs/out python3 train.py "$FROM_SETUP" "$(cat logs/$SLURM_JOB_ID/
 """
 # Lines of root's that make the folder PLACE of the user ME in the user's sight; HERE is in the lab, below root's folder.
 MOUNT = "mount -t tmpfs -o mode=755 none"
+# A third overlay over two others is refused, as one over some file systems of clusters.
+STACK = f"""{MOUNT} HERE/stage; mkdir HERE/stage/1 HERE/stage/2 HERE/stage/w1 HERE/stage/empty
+mount -t overlay -o lowerdir=$PLACE,upperdir=HERE/stage/1,workdir=HERE/stage/w1 none $PLACE
+mount -t overlay -o lowerdir=$PLACE:HERE/stage/empty none $PLACE"""
 PLACES = {
     "below root's folder": "PLACE=HERE/own; mkdir $PLACE",
     "of a group": f"mkdir -m 2770 HERE/group; chgrp {GROUP} HERE/group; PLACE=HERE/group/own; mkdir -m 2770 $PLACE; OF={GROUP}",
@@ -42,6 +46,8 @@ PLACES = {
     "below a read-only mount": "mkdir -p HERE/served/own; PLACE=HERE/served/own; LATER='mount --bind HERE/served HERE/served; mount -o remount,bind,ro HERE/served'",
     "a read-only mount": "mkdir HERE/served; PLACE=HERE/served; LATER='mount --bind HERE/served HERE/served; mount -o remount,bind,ro HERE/served'",
     "full disk": "mkdir HERE/full; mount -t tmpfs -o size=64k,mode=755 none HERE/full; PLACE=HERE/full/own; mkdir $PLACE; LATER='head -c 100k /dev/zero >HERE/full/rest || true'",
+    "mounts below": f"PLACE=HERE/own; mkdir -p $PLACE; LATER='mkdir $PLACE/logs $PLACE/cache; {MOUNT} $PLACE/logs; mount --bind $PLACE/data $PLACE/data; chown ME $PLACE/logs; rmdir $PLACE/cache'",
+    "no layer is possible": f"PLACE=HERE/own; mkdir $PLACE; LATER='{STACK}'",
     "temporary folder": "PLACE=$(mktemp -d /tmp/sbatchgen-lab-XXXXXX)",
 }  # fmt: skip
 
@@ -92,6 +98,7 @@ def expected(user: User) -> dict[str, Any]:
 def test_a_plan_is_the_same(user: User, expected: dict[str, Any], kind: str) -> None:
     here = user.lab / f"place-{[*PLACES].index(kind)}"
     here.mkdir()
+    (here / "stage").mkdir()
     assert plan_in(user, here, PLACES[kind]) == expected
 
 
