@@ -62,7 +62,11 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
     launcher, module = launch.launcher.name if launch.launcher else "", module_of(launch)
     if launcher == "torchrun" and not module:
         _of_torchrun(draft, launch, nodes)
-    elif launcher in ("accelerate launch", "torchrun") and tasks == nodes > 1 and launch.step:
+    elif (
+        launcher in ("accelerate launch", "accelerate-launch", "torchrun")
+        and tasks == nodes > 1
+        and launch.step
+    ):
         draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": 1}
         _one_task(draft)
     elif launcher and (nodes > 1 or tasks > 1):

@@ -16,7 +16,7 @@ from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.statement import Command
 from sbatchgen.bash.word import ASSIGNED, Word
 from sbatchgen.executables.command_options import Given, program_name, read_options
-from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
+from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, of_python, programs
 from sbatchgen.frozen import frozen
 
 DEPTH_MAX = 8  # of shells that shells start
@@ -119,9 +119,9 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
 def _launcher(tool: Tool) -> Sequence[Word]:
     """The words of the launcher that a Python starts, if any: a module or a file of the training package."""
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
-    if name.endswith("/training/torchrun.py") or (tool.module and MODULES.get(name) in PROGRAMS):
-        return tool.rest
     texts = [word.text for word in tool.rest]
+    if name and of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
+        return tool.rest
     if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
         return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
     return ()
@@ -154,7 +154,9 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
 
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     name, at = program_name(words, PROGRAMS, body.text_of)
-    name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
+    if name.endswith(".py"):
+        name = of_python([body.text_of(words[0])], is_module=False)[0] or name
+    name = MODULES.get(name, name)
     program = PROGRAMS.get(name)
     if program is None:
         is_known = body.value(words[0]) is not None

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.executables.command_options import program_name, read_options
-from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS
+from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, of_python
 from sbatchgen.frozen import frozen
 
 if TYPE_CHECKING:
@@ -40,10 +40,9 @@ class LauncherCall:
         name, at = program_name(words, PROGRAMS)
         if name == "python":
             given, at = read_options(words, at, PROGRAMS[name])
-            words = [*(value for option, value, *_ in given[-1:] if option == "m"), *words[at:]]
-            name, at = MODULES.get(words[0], "") if words else "", 1
-            if words and words[0].endswith("/training/torchrun.py"):
-                name = "torchrun"
+            modules = [value for option, value, *_ in given[-1:] if option == "m"]
+            words = [*modules, *words[at:]]
+            name, at = of_python(words, is_module=bool(modules)) if words else ("", 0)
         if name not in LAUNCHERS:
             return None
         given, at = read_options(words, at, PROGRAMS[name])
@@ -61,10 +60,22 @@ class LauncherCall:
         if not self.of_role("PROCESSES")[0]:
             return int(self.is_one_by_default)
         processes = self._number("PROCESSES")
-        if self.name != "accelerate launch":
+        if not self.name.startswith("accelerate"):
             return processes
         is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate's own file may say
         return -(-processes // self.nodes) if is_known and self.nodes else 0
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its nodes take their ranks from an option, and do not find them by a rendezvous."""
+        own = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
+        is_group = self.of_role("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
+        return bool(is_group) and not own and self.options.get("rdzv-backend", "static") == "static"
+
+    @property
+    def knows_others(self) -> bool:
+        """Whether a deepspeed may know the other nodes, which a file lists; true of other launchers."""
+        return self.name != "deepspeed" or not {"hostfile", "no-ssh", "node-rank"}.isdisjoint(self.options)
 
     @property
     def is_one_by_default(self) -> bool:
