@@ -53,19 +53,35 @@ def marks_secret(rule_id: str) -> bool:
 def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that no comment in it turns off, in the order of its lines.
 
-    So are findings of other tools. Those of a rule that finds something itself are left out: a plan finds the
-    same mistake as the text does.
+    So are findings of other tools. A plan finds the same mistake as the text does: it is reported once.
     """
     failures: _Failures = {}
     findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
     findings = _dated(script, _applying(script, findings))
-    reported = {finding.rule for finding in findings}
-    findings += [finding for finding in others if finding.rule not in reported]
+    findings += _new(script, others, findings)
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
             findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
         )
     return _sorted([*findings, *_failure_findings(script, failures)])
+
+
+def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
+    """Return those of other findings that the text does not show: of another rule, or of another launch."""
+    lines: dict[str, set[int]] = {}
+    for finding in findings:
+        lines.setdefault(finding.rule, set()).add(finding.place.line)
+    has_same = any(finding.rule in lines for finding in others)
+    commands = [launch.command for launch in script.launches] if has_same else []
+    spans = [range(command.line, command.end_line + 1) for command in commands]
+    new = []
+    for finding in others:
+        line, seen = finding.place.line, lines.get(finding.rule, set())
+        own = next((span for span in spans if line in span), range(line, line + 1))
+        of_all = any(not any(other in span for span in spans) for other in seen)  # as of a directive
+        if not of_all and seen.isdisjoint(own):
+            new.append(finding)
+    return new
 
 
 def _certain_ids(script: JobScript) -> list[str]:

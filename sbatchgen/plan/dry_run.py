@@ -17,13 +17,14 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbatchgen.executables.program import PROGRAMS, commands, programs
+from sbatchgen.executables.program import MODULES, PROGRAMS, commands, programs
 from sbatchgen.finding import Place
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
 from sbatchgen.machine.temporary import temporary_folder
-from sbatchgen.plan.batch_job import Grant
+from sbatchgen.plan import installed
+from sbatchgen.plan.batch_job import Grant, tasks_per_gpu
 from sbatchgen.plan.missing import (
     Need,
     Traced,
@@ -45,9 +46,9 @@ from sbatchgen.units import EnvName
 
 ROUNDS = 12
 MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
-SECONDS = 1.5  # of processors, for all runs together
-WAITING = 10.0  # seconds that all runs may take
-_EACH = 1.0  # seconds of processors that a run may use, so that another one can follow
+SECONDS = 4.0  # of processors, for all runs together
+WAITING = 60.0  # seconds that all runs may take: on a busy machine a plan says the same, later
+_EACH = 2.5  # seconds of processors that a run may use, so that another one can follow
 _IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
 _SPOOL = "/var/spool/slurmd/job1000001/"
 SCRIPT = f"{_SPOOL}slurm_script"
@@ -60,7 +61,8 @@ _STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "con
 }
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _CALLED = frozenset(("date", "openssl", "sleep"))  # by their stand-ins
-_COVERED = ("/usr/bin", "/usr/local/bin")
+_COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
+_COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
 _FEW = 3  # files over those of a folder that are mounted one by one
 # What step.py loads of this package; the reader of host lists with `units` only where it needs that.
 _OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
@@ -194,6 +196,8 @@ def _again(  # noqa: PLR0917 - of one caller
 ) -> DryRun:
     """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
     workdir = box.folder
+    places = [place for folder in sight.chosen for place in installed.below(folder)]
+    box = _covering(box, sight, sight.text, places)
     at_first = {
         need[:2]: need
         for need in (expected(script.body, script.text, workdir) if rounds > 1 else ())
@@ -203,6 +207,9 @@ def _again(  # noqa: PLR0917 - of one caller
     for number in range(1, rounds + 1):
         box = box._replace(limits=left.limits())
         done = _once(script, grant, given, batch, box, sight)
+        if (wider := _covering(box, sight, done.ended.files.get("trace", ""))) != box and number < rounds:
+            box = wider  # what ran was a program of an environment, and not its stand-in
+            continue
         left = left.after(done.ended)
         if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
             break
@@ -222,9 +229,11 @@ def _again(  # noqa: PLR0917 - of one caller
         done = _once(script, grant, given, batch, box, sight)
         left = left.after(done.ended)
         number += 1
-    for key in [key for key in needed if key[0] not in _NO_PATHS]:
-        if path_of(_absolute(key[1], workdir)):  # hidden in the sandbox alone
-            del needed[key]
+    needed = {
+        key: need  # but for what is hidden in the sandbox alone
+        for key, need in needed.items()
+        if key[0] in _NO_PATHS or not path_of(_absolute(key[1], workdir))
+    }
     ran = {entry.line for entry in done.trace}
     spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
     reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
@@ -250,6 +259,32 @@ def _box(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
         over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
     )
+
+
+def _covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> Box:
+    """Return a box with stand-ins over the programs of environments that a text names, and of `places`."""
+    visible = [*sight.chosen, *sight.named, *sight.given, *_COVERED_ALL, sys.base_prefix]
+    folders = [*places, *installed.folders_of(text, box.folder)]
+    seen = [
+        folder
+        for folder in folders
+        if _is_below(folder, visible) or _is_below(os.path.realpath(folder), visible)
+    ]
+    stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
+    over, files = dict(box.over), dict(box.files)
+    for path in installed.programs_of(seen, _STAND_INS - _CALLED):
+        real = os.path.realpath(path)
+        if real in over or path.startswith(f"{PLACE}/"):
+            continue
+        if Path(real).is_file() and _is_below(real, visible):
+            over[real] = stand_in
+        else:  # its interpreter is hidden, as in the home folder
+            files.setdefault(real, stand_in)
+    return box._replace(over=over, files=files)
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
 def _laid(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
@@ -310,8 +345,9 @@ def flags_of(script: JobScript) -> list[str]:
 @functools.cache
 def _stand_ins() -> dict[str, tuple[bytes, int]]:
     """Return the programs that run in the sandbox; modules also compiled, as step.py starts often."""
-    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh")}
+    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "clock.sh")}
     files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
+    files["modules"] = (f"|{'|'.join(sorted(MODULES))}|\n".encode(), 0o644)
     for module in ("step", *_OF_PACKAGE):
         path = _HERE / "step.py" if module == "step" else _HERE.parents[1] / f"{module}.py"
         folder, _, name = f"/{module}".rpartition("/")
@@ -344,7 +380,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
 def knows_cpus(script: JobScript) -> bool:
     """Whether a script says how many CPUs its job has on each node."""
     asked = script.resources
-    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks)
+    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or tasks_per_gpu(asked))
 
 
 def _absolute(name: str, folder: str) -> str:

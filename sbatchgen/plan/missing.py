@@ -66,7 +66,7 @@ def traced(text: str) -> tuple[Traced, ...]:
         head, *rest = line.split("\x1f", 3)
         number = head.lstrip("+")
         if len(rest) == 3 and number.isdecimal():
-            is_own = not rest[0].endswith("/run/plan/prelude.sh")
+            is_own = not rest[0].endswith(("/run/plan/prelude.sh", "/run/plan/clock.sh"))
             if is_own and head == "+1":
                 break
             entries += [(number_of(number), [rest[2]], rest[1])] * is_own

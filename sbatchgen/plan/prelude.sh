@@ -9,11 +9,58 @@ conda() { # a function of the shell, as the real one
     __plan_at=${BASH_LINENO[0]} /run/plan/bin/conda "$@" && [[ ${1-} != activate ]] || export CONDA_DEFAULT_ENV=${2-base} CONDA_PREFIX=$HOME/conda/envs/${2-base}
 }
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; } # the limits of a node may be others
-wait() { ((++__plan_waits)); builtin wait "$@"; } # what starts before a wait may run at the same time
+wait() { # what starts before a wait may run at the same time; sleepers in the background end meanwhile
+    ((++__plan_waits))
+    __plan_pass "$@"
+    builtin wait "$@"
+    set -- $? "$@"
+    [[ $# != 2 || ! ${2-} =~ ^[0-9]+$ ]] || set -- "${__plan_ended[$2]:=$1}"
+    return "$1"
+}
+kill() { # a process of the background has ended here at once, and runs on in a job
+    local - __plan_word __plan_status=0 __plan_probe=''
+    set +eux
+    [[ ${1-} != -[lL]* && ${1-} != --* ]] || { builtin kill "$@"; return; }
+    . /run/plan/clock.sh
+    __plan_settle
+    ! builtin kill "$@" 2>/dev/null || return 0
+    [[ ${1-} != -0 ]] && [[ "${1-} ${2-}" != "-s 0" ]] || __plan_probe=1
+    for __plan_word in "$@"; do
+        [[ $__plan_word =~ ^[0-9]+$ ]] || continue
+        builtin wait "$__plan_word" 2>/dev/null
+        if [[ $? == 127 || ${__plan_ended[__plan_word]-} ]]; then
+            __plan_status=1
+        elif [[ $__plan_probe ]]; then # as long as a loop that waits for its end looks at it
+            ((++__plan_probes[__plan_word] <= 3)) || __plan_ended[__plan_word]=0
+            [[ ! ${__plan_ended[__plan_word]-} ]] || __plan_status=1
+        else
+            __plan_ended[__plan_word]=143
+        fi
+    done
+    [[ $__plan_status == 0 ]] || builtin kill "$@"
+    return "$__plan_status"
+}
+__plan_ended=() __plan_probes=()
+__plan_pass() { # the time until the processes of a wait have ended, or many sleepers
+    local - due now __plan_left __plan_word IFS=$' \n'
+    set +eux
+    . /run/plan/clock.sh
+    __plan_settle
+    for ((__plan_left = 40; __plan_left > 0; __plan_left--)); do
+        case ${1-} in
+            "") [[ $(jobs -pr) ]] || return 0 ;;
+            -*) [[ $(jobs -pr) && ! $(jobs -ps) ]] || return 0; __plan_left=1 ;;
+            *) for __plan_word in "$@" -; do [[ $__plan_word == - ]] || ! builtin kill -0 "$__plan_word" 2>/dev/null || break; done
+                [[ $__plan_word != - ]] || return 0 ;;
+        esac
+        __plan_wake 999999999999999 || return 0
+    done
+}
 # Of a job with several programs: all are ready at once.
 [[ ! -v __plan_ready ]] || { ready() { tell "$1" ready; }; answers() { :; }; readonly -f ready answers; }
 if [[ ! -v __plan_line ]]; then # the batch script's own
     export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
+    export __plan_main=$$
     __plan_by=1
     exec {BASH_XTRACEFD}>/run/plan/trace
     # The line of the batch script; where another file runs, that of the call, by the length of its name.

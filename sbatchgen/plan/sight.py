@@ -67,6 +67,7 @@ class Sight:
     kept: ExitStack  # holds the copies and descriptors as long as they are needed
     given: tuple[str, ...] = ()  # folders that are shown wherever they are
     named: tuple[str, ...] = ()  # folders that the script names
+    text: str = ""  # the script, with the home folder in place of ~ and $HOME
     # descriptors of copies that lie over folders, by their paths
     copies: dict[str, int] = field(default_factory=dict)
     # what the system lays nothing over, and why
@@ -336,7 +337,7 @@ def sight_of(
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
     named = dict.fromkeys(match[0] for match in _PATH.finditer(text))  # up to the first other variable
-    return sight.wider([workdir, *links, *named])
+    return replace(sight.wider([workdir, *links, *named]), text=text)
 
 
 def path_of(path: str) -> str:

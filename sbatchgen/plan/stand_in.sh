@@ -85,7 +85,7 @@ in_one_piece() { # as programs write: head -n 1 would end what writes line by li
 }
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
 is_free() { # a port of a node: at first nobody listens, then the server that a script waits for does
-    local node file=/run/plan/asked.${*//[^A-Za-z0-9]/_}
+    local node file=/run/plan/asked.${SLURM_PROCID-}.${*//[^A-Za-z0-9]/_}
     case " $* " in
         *[Ll]ocalhost*|*127.*|*0.0.0.0*|*10.0.0.*|*node[0-9]*|*:[0-9]*|*/tcp*) [[ ! -e ${file:0:200} ]] && : >"${file:0:200}" ;;
         *) return 1 ;; # a server elsewhere
@@ -94,8 +94,15 @@ is_free() { # a port of a node: at first nobody listens, then the server that a 
 start() { # what starts other programs
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
 }
+is_script_of() { # a program whose start calls a module of Python that is known, as a copy of torchrun: its module
+    local text known
+    [[ -f ${1-} && $1 != *.py ]] && read -r -N 2000 text <"$1" || [[ ${text-} ]] || return 1
+    read -r known </run/plan/modules
+    [[ $text =~ ^'#!' && $text =~ from\ ([a-z_][a-z0-9_.]*)\ import && $known == *"|${BASH_REMATCH[1]}|"* ]] && module=${BASH_REMATCH[1]}
+} 2>/dev/null
 one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
+[[ $name == sleep ]] || { . /run/plan/clock.sh; __plan_settle; } # what is in the background started before
 case $name in
     srun) start "$@" ;;
     conda|mamba|micromamba|uv)
@@ -112,7 +119,7 @@ case $name in
     ip|ifconfig) echo "    inet $(address "$node")/24 scope global hsn0" ;;
     getent) echo "$(address "${2-1}")  ${2-}" ;;
     nproc) echo "${SLURM_CPUS_ON_NODE:-1}" ;;
-    sleep) exec /bin/sleep 0.02 ;;
+    sleep) . /run/plan/clock.sh; __plan_sleep "$@" ;;
     nvidia-smi|rocm-smi) in_one_piece list_gpus "$@" ;;
     scontrol)
         words=()
@@ -141,6 +148,7 @@ case $name in
         elif [[ ${1-} == --version || ${1-} == -V ]]; then
             echo "Python 3.11.0"
         else
+            [[ ${1-} == */bin/* ]] || ! is_script_of "${1-}" || set -- -m "$module" "${@:2}"
             record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
     module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|ping|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;

@@ -142,6 +142,8 @@ def read(text: str) -> StartRecord | None:
     if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
         return None
     words, pairs = rest[: number_of(count)], rest[number_of(count) :]
+    if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
+        name, *words = words  # a program of an environment, whose first line names its Python
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return StartRecord(
         name=name.removeprefix(BIN),

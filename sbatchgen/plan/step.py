@@ -63,6 +63,19 @@ def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, lis
 def srun(
     words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
 ) -> int:
+    """Start the programs of srun; a colon is before another program, which has options of its own."""
+    if ":" not in command:
+        return step(words, options, command, job, environment)
+    at = command.index(":")
+    others = command[at + 1 :]
+    status = step(words[: len(words) - len(command) + at], options, command[:at], job, environment)
+    there = parsed(["srun", *others], 1, job["programs"]["srun"])
+    return max(status, srun(others, *there, job, environment)) if others else status
+
+
+def step(
+    words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
+) -> int:
     """Start the tasks of a step on the nodes that it gets."""
     if "help" in options or "usage" in options:
         sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
@@ -155,20 +168,18 @@ def spread(
 
     `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
     """
+    if refusal := _wrong_number(options, environment):
+        return [], refusal
     names = placed or _nodes(options, job)
     if not names:
         return [], "Requested node configuration is not available"
-    held = number_of(environment.get("SLURM_NTASKS"))
-    per_node = number_of(options.get("ntasks-per-node"))
-    count = number_of(options.get("nodes", "").partition("-")[0]) or min(len(names), len(job["nodes"]))
+    least, _, most = options.get("nodes", "").partition("-")
+    count = max(number_of(least), min(number_of(most), len(names))) or min(len(names), len(job["nodes"]))
     if count > len(names):
         return [], "Requested node configuration is not available"
     names = names[:count]
-    given = number_of(options.get("ntasks"))
-    obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
-    if not given and (not held or obeys):
-        given = count * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
-    wanted = given or held or count
+    given = _given_tasks(options, job, environment, count)
+    wanted = given or number_of(environment.get("SLURM_NTASKS")) or count
     if wanted > MOST_OF_STEP:
         return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(wanted, count), 1)]
@@ -191,6 +202,47 @@ def spread(
         for rank, (node, local) in enumerate(places)
     ]
     return tasks, ""
+
+
+def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
+    """The tasks that the options of a step say; 0 if those of the job count."""
+    given = number_of(options.get("ntasks"))
+    if per_gpu := _per_gpu(options, environment):  # before all other numbers
+        given = max(given, per_gpu * int(job["asked_gpus"]) * len(job["nodes"]))
+    obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
+    if given or (environment.get("SLURM_NTASKS") and not obeys):
+        return given
+    per_node = number_of(options.get("ntasks-per-node"))
+    return nodes * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
+
+
+def _wrong_number(options: Options, environment: Options) -> str:
+    """Why srun does not take the numbers of its options; "" if it does."""
+    for name in ("ntasks", "ntasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
+        value = options.get(name, "1")
+        if not (number_of(value.strip()) or _is_made_up(value, environment)):
+            return f'Invalid numeric value "{value}" for --{name}.'
+    nodes = options.get("nodes", "1")
+    least, dash, most = ("1" if _is_made_up(nodes, environment) else nodes).partition("-")
+    is_list = "," in least + most or ":" in least + most or least[-1:] in "kKmM"
+    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and is_list):
+        return f'"{options["nodes"]}" is not a valid node count'
+    if number_of(most) and number_of(most) < number_of(least):
+        return f"Maximum node count {most} is less than minimum node count {least}"
+    for name in ("ntasks-per-node", "gpus-per-task") if _per_gpu(options, environment) else ():
+        if name in options or (name == "ntasks-per-node" and "SLURM_NTASKS_PER_NODE" in environment):
+            return f"--{name} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+    return ""
+
+
+def _is_made_up(value: str, environment: Options) -> bool:
+    """Whether a value stands for one that a user knows: an argument, a variable, what a program prints."""
+    return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
+
+
+def _per_gpu(options: Options, environment: Options) -> int:
+    """The tasks that a step starts for each GPU of the job; 0 if nothing says it."""
+    return number_of(options.get("ntasks-per-gpu") or environment.get("SLURM_NTASKS_PER_GPU"))
 
 
 def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
@@ -265,7 +317,10 @@ def variables(
     ):
         values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     if held := _gpus_of_step(options, job, task["host"], len(names), len(mine)):
+        per_gpu = _per_gpu(options, environment)
         places = _seen_gpus(task["local"], held, len(mine), options, job)
+        if per_gpu and "gpu-bind" not in options:
+            places = [task["local"] // per_gpu % held]
         gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
         seen = ",".join(str(gpus.get(place, place)) for place in places)
         values |= dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}

@@ -101,7 +101,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     """
     began, python = time.monotonic(), os.path.realpath(sys.executable)
     if python in map(os.path.realpath, box.over):
-        python = f"{PLACE}/interpreter"
+        python = f"{PLACE}/base/bin/python3"  # beside its library, by which some find it
     with ExitStack() as opened:
         words, numbers = _words(box, opened, python)
         task = _memory_file(opened, _task(argv, environment, box, python))
@@ -243,6 +243,8 @@ def _words(box: Box, opened: ExitStack, python: str) -> tuple[list[str], list[in
             numbers.append(_memory_file(opened, data))
             line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
     line += [word for path, number in box.writable.items() for word in ("--bind-fd", str(number), path)]
+    if python.startswith(PLACE):
+        line += ["--symlink", f"{sys.base_prefix}/lib", f"{PLACE}/base/lib"]
     line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
     return [*line, *child.python("-c", _START)[1:]], numbers
 

@@ -1,0 +1,50 @@
+"""The programs of environments, as .venv/bin/torchrun, over which stand-ins lie in the sandbox."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+_BIN = re.compile(r"[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
+_PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_MOST = 400  # folders that are looked at
+_MOST_WORDS = 4000
+
+
+def folders_of(text: str, folder: str) -> Iterator[str]:
+    """Yield the folders of programs that a text names, by their paths or by those of their environments."""
+    seen: set[str] = set()
+    for pattern, below in ((_BIN, ""), (_PATH, "/bin")):
+        for _, match in zip(range(_MOST_WORDS), pattern.finditer(text), strict=False):
+            path = match[0]
+            if below and "/" not in path and not path.endswith("env"):
+                continue  # the name of an environment, as in . venv/bin/activate, has a slash or this end
+            place = os.path.normpath(os.path.join(folder, path + below))  # noqa: PTH118 - an absolute one wins
+            if place not in seen and len(seen) < _MOST:
+                seen.add(place)
+                yield place
+
+
+def below(folder: str) -> Iterator[str]:
+    """Yield the folders of programs right below a folder, and in the environments that it holds."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(_MOST), strict=False) if entry.is_dir()]
+    except OSError:
+        return
+    yield f"{folder}/bin"
+    yield from (f"{folder}/{name}/bin" for name in names)
+    if "envs" in names:  # of conda
+        yield from below(f"{folder}/envs")
+
+
+def programs_of(folders: Iterable[str], names: Collection[str]) -> Iterator[str]:
+    """Yield the paths of the programs of these names in folders, and of each Python there."""
+    for folder in dict.fromkeys(folders):
+        try:
+            listed = os.listdir(folder)  # noqa: PTH208 - names
+        except OSError:
+            continue
+        yield from (f"{folder}/{name}" for name in listed if name in names or _PYTHON.fullmatch(name))

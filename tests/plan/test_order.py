@@ -1,0 +1,69 @@
+"""A plan is the same each time: events in the background have an order that the scheduler of a machine does not decide."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.plan.listing import as_text
+from tests.plan.plans import needs_sandbox, planned
+
+pytestmark = needs_sandbox
+
+HEAD = "#!/bin/bash\n#SBATCH --time=1:00:00 --ntasks=1\n"
+# What a script is, the programs that it starts in their order, and its status.
+ORDERS: dict[str, tuple[str, list[str], int]] = {
+    "a server that kill ends": (
+        "srun python server.py &\np=$!\nsrun --overlap -n1 python client.py\nkill $p\n",
+        ["server.py", "client.py"],
+        0,
+    ),
+    "a killed step that is waited for": (
+        "srun python server.py &\np=$!\npython client.py\nkill $p\nwait $p\n",
+        ["server.py", "client.py"],
+        143,
+    ),
+    "a server that is looked at": (
+        "set -e\npython server.py &\np=$!\nsleep 5\nkill -0 $p\npython client.py\nkill $p\n",
+        ["server.py", "client.py"],
+        0,
+    ),
+    "a loop until the program has ended": (
+        "python work.py &\nwhile kill -0 $! 2>/dev/null; do sleep 10; done\nwait $!\npython next.py\n",
+        ["work.py", "next.py"],
+        0,
+    ),
+    "a file that the background makes": (
+        "(sleep 60; touch ready; python late.py) &\nuntil [ -f ready ]; do sleep 10; done\npython client.py\nwait\n",
+        ["late.py", "client.py"],
+        0,
+    ),
+    "sleepers that end in another order than they start": (
+        "(sleep 3m; python third.py) &\n(sleep 1; python first.py) &\n(sleep 1.5; python second.py) &\nwait\npython last.py\n",
+        ["third.py", "first.py", "second.py", "last.py"],
+        0,
+    ),
+    "a monitor without end": (
+        "while true; do date >>log; sleep 60; done &\nm=$!\npython train.py\nkill $m\nwait $m 2>/dev/null\npython end.py\n",
+        ["train.py", "end.py"],
+        0,
+    ),
+    "kill of nothing": ("kill 999999 2>/dev/null || python none.py\n", ["none.py"], 0),
+    "kill twice": ("python a.py &\nkill $!\nkill $! 2>/dev/null || python gone.py\n", ["a.py", "gone.py"], 0),
+    "a sleep that is waited for": ("sleep 3600 &\nwait $!\npython a.py\n", ["a.py"], 0),
+    "a script that ignores SIGINT": ("trap '' INT\nsleep 60\npython a.py & wait\n", ["a.py"], 0),
+    "steps of tasks that sleep": ("srun bash -c 'sleep 5; python a.py' & wait\n", ["a.py"], 0),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_run_has_the_same_order(name: str, tmp_path: Path) -> None:
+    body, programs, status = ORDERS[name]
+    with ThreadPoolExecutor(3) as several:  # which also keeps the machine busy
+        plans = [*several.map(lambda _: planned(HEAD + body, tmp_path)[0], range(3))]
+    for done in plans:
+        started = [process.argv[-1] for step in done.steps for process in step.processes]
+        assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
+    assert len({as_text(done) for done in plans}) == 1
