@@ -140,7 +140,8 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
             continue
         last = re.split(r"[/#]", PULLED.sub("", container.image))[-1]
         name, colon, tag = last.partition(":")
-        if "$" in name or (colon and tag != "latest"):
+        is_registry = "." in name and "/" not in container.image  # without an image: SB146
+        if "$" in name or is_registry or (colon and tag != "latest"):
             continue
         what = f"'{container.image}' names no version: a restart may get a newer image from the registry"
         yield Hit(container.at, what, f"name a version: {name}:24.04")

@@ -7,6 +7,7 @@ Slurm: sbatch(1), slurm.conf(5), gres.html.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from sbatchgen.errors import did_you_mean
@@ -34,7 +35,12 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
     names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
     if "gpus-per-node" in resources and "gpu" in names:  # since 26.05 sbatch compares only the start
         before = "--gres counts and --gpus-per-node is ignored"
-        pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
+        typed = {bool(kind) for name, kind, count in resources.gres if name == "gpu" and count}
+        typed |= {bool(kind) for kind, _ in resources.gpus_per_node or ()}
+        if len(typed) > 1:  # a type beside none: every release refuses it
+            pairs.append(Rivals("gpus-per-node", "gres", "", "", ""))
+        else:
+            pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
     for first, second, since, before, _ in pairs:
         refused = job.slurm >= since
         what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
@@ -181,7 +187,8 @@ def _slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
         what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
-        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {kind}:1")
+        whole = re.sub(r"_?\d+g\.\d+gb.*", "", kind)  # nvidia_a100 of nvidia_a100_3g.39gb
+        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {f'{whole}:1'.lstrip(':')}")
 
 
 @RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")

@@ -10,7 +10,7 @@ from itertools import islice
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.executables.word_table import rows
-from sbatchgen.job.launches import Launch
+from sbatchgen.job.launches import Launch, slurm_number
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -153,7 +153,9 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
-            yield Hit(script.at_start(sizes[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
+            is_of_job = slurm_number("SLURM_NTASKS", script.resources) == tasks
+            fix = f"WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else tasks}"
+            yield Hit(script.at_start(sizes[-1]), what, fix)
         return
 
 

@@ -47,10 +47,16 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
             return None
         meant = meant_time(value) if value_kinds().get(name) == "time" or name == "time" else ""
         example = f"--{name}={meant}" if meant else _examples().get(name)
-        fix = f"write it as in {example}" if example else "see sbatch(1)"
+        fix = f"write it as in {_like(example, value)}" if example else "see sbatch(1)"
         fix = "write the value out: sbatch does not expand variables in directives" if "$" in value else fix
         return f"'{value}' is not a value for --{name}: sbatch says \"{error}\"", fix
     return None
+
+
+def _like(example: str, value: str) -> str:
+    """Return how a value is written, with the type of GPU that a wrong one has."""
+    kind = re.search(r"(?:^|gpu:|,)([A-Za-z]\w*):\d", value) or re.search(r"gpu:([A-Za-z]\w*)", value)
+    return example.replace("TYPE", kind[1]) if kind and kind[1] != "gpu" else example
 
 
 @RULES.add("SB127", "warning", "a time limit that is read as minutes")
@@ -92,11 +98,28 @@ def _refused_value(job: Job) -> Iterator[Hit]:
             _check(kind, text, job)
         except ValueError as error:
             what = f"Slurm refuses --{option}={text[:80]}: {error}"
-            yield Hit(option, what, _examples()[f"kind {kind}"].format(option))
+            yield Hit(option, what, _like(_examples()[f"kind {kind}"].format(option), text))
+    nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
+    if nodes and listed and not {"/", "{", "$", "<"} & {*listed}:
+        from sbatchgen.sbatch.hostlist import hosts
+
+        most, names = job.resources.nodes_max or job.resources.nodes, {*hosts(listed)}
+        if nodes.replace("-", "").isdecimal() and 0 < most < len(names):
+            what = f"--nodes={nodes}, but --nodelist names {len(names)} nodes: sbatch refuses the job"
+            yield Hit("nodes", what, f"--nodes={len(names)}, or name fewer nodes")
     limit, least = job.resources.time, job.resources.time_min
     if limit and least and limit < least:
         what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"
         yield Hit("time-min", what, "give --time the larger one of both")
+
+
+def refuses(option: str, text: str, job: Job) -> bool:
+    """Return whether slurmctld refuses the value of an option, on each cluster."""
+    try:
+        _check(value_kinds().get(option, ""), text, job)
+    except ValueError:
+        return True
+    return False
 
 
 def time_limit(seconds: int) -> str:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
+from sbatchgen.finding import Edit
 from sbatchgen.job.launches import OTHER_LAUNCHERS, Launch, fixed_nodes
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
+from sbatchgen.rules import rendezvous
 from sbatchgen.rules.edits import after, before
 from sbatchgen.rules.environment import arguments
 from sbatchgen.rules.rule import Applies, Hit, Rules
@@ -42,8 +45,19 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
         if not {"V", "version"} & launch.tools[0].options.keys():
             what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
-            yield Hit(script.at_word(launch.tools[0].words[0]), what, f"srun {_head(launch)}")
+            fix = f"srun {_head(launch)}"
+            if not _ONE_OF_SEVERAL.search(script.text) and resources.gpu_count != (
+                resources.ntasks_per_node or 0
+            ):
+                cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
+                alone = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
+                fix = f"{alone} for one process; {fix} if each task is to be a rank of it"
+            yield Hit(script.at_word(launch.tools[0].words[0]), what, fix)
             return
+
+
+# What a program needs that is one of several processes.
+_ONE_OF_SEVERAL = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
 
 
 def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
@@ -54,7 +68,8 @@ def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
         what = f"--{binding} is about the {tasks} tasks of a step, and nothing starts them: this runs once, "
         what += "and sees all GPUs"
         words = " ".join(word.text for word in work.words[:2])
-        yield Hit(script.at_word(work.words[0]), what, f"srun {words} ...")
+        fix = f"leave --{binding} out, or srun {words} ... to start it {tasks} times"
+        yield Hit(script.at_word(work.words[0]), what, fix)
 
 
 @RULES.add("SB302", "warning", "several launchers on a node", source="torch/distributed/run.py")
@@ -92,21 +107,37 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             continue
         if not PROGRAMS[launcher.name].role("NODES") or "hostfile" in launcher.options:
             continue
-        what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
-        word = launch.tools[0].words[0]
-        at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
-        program = PROGRAMS[launcher.name]
-        rank = launcher.option(program.role("RANK"))
-        if rank:
-            fix += f", with --{rank.name}=$SLURM_NODEID in bash -c '...'"
-        if launch.told_nodes and launch.told_nodes > 1:
-            what += f"it waits for {counted(launch.told_nodes - 1, 'node')}, where nothing starts it"
-            is_whole = launch.told_nodes == nodes and not rank and "ntasks-per-gpu" not in script.resources
-            yield Hit(at, what, fix, edits=before(script, word, f"{ONE_ON_EACH_NODE} ") if is_whole else ())
-        else:
-            what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
-            fix += f", with --{program.role('NODES')}=$SLURM_NNODES"
-            yield Hit(at, what, fix, "warning")
+        yield _started_once(script, launch, launcher, nodes)
+
+
+def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
+    """A launcher that runs on the first node only."""
+    program, call = PROGRAMS[launcher.name], launch.launcher_call
+    what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
+    word = launch.tools[0].words[0]
+    at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
+    rank = launcher.option(program.role("RANK"))
+    is_static = call is not None and call.is_static
+    if launcher.name == "deepspeed":  # one of them on each node would train alone
+        fix = f"{ONE_ON_EACH_NODE} {rendezvous.INSTEAD_OF_DEEPSPEED}"
+    elif rank or (is_static and launcher.name not in rendezvous.OF_TORCH):
+        option = rank.name if rank else program.role("RANK").replace("-", "_")
+        fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
+    elif is_static:
+        fix += f", with {rendezvous.MEETING}"
+    if not launch.told_nodes or launch.told_nodes < 2:
+        what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
+        if launcher.name != "deepspeed":
+            fix += f"{' and' if ', with' in fix else ', with'} --{program.role('NODES')}=$SLURM_NNODES"
+        return Hit(at, what, fix, "warning")
+    what += f"it waits for {counted(launch.told_nodes - 1, 'node')}, where nothing starts it"
+    edits: tuple[Edit, ...] = ()
+    if launch.told_nodes == nodes and not rank and "ntasks-per-gpu" not in script.resources:
+        start = before(script, word, f"{ONE_ON_EACH_NODE} ")
+        meeting = rendezvous.meeting_edits(script, launcher) if is_static else ()
+        meets = meeting if is_static else call and call.of_role("HOST")[0]
+        edits = (*start, *meeting) if start and meets else ()
+    return Hit(at, what, fix, edits=edits)
 
 
 @RULES.add(

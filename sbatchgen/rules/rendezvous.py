@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment
-from sbatchgen.bash.chain import Tool
+from sbatchgen.bash.chain import Tool, ToolOption
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.job.launches import Launch
@@ -21,6 +21,7 @@ RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 _OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
@@ -64,8 +65,11 @@ _ANY_PORT = re.compile(
 
 @RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
-    fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
-    yield from (Hit(place, what, fix) for place, what in _named_nodes(script))
+    fix = f"MASTER_ADDR={FIRST_NODE}, before srun"
+    yield from (
+        Hit(place, what, f"{name or 'MASTER_ADDR'}={FIRST_NODE}, before srun")
+        for place, name, what in _named_nodes(script)
+    )
     spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
     if not spread:
         return
@@ -89,8 +93,123 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         value = (script.body.value(assignment.word) if assignment.word else "") or ""
         if LOOPBACK.match(value) and not assignment.context.branch:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
-            yield Hit(script.at_start(assignment), what, fix)
-    yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
+            yield Hit(script.at_start(assignment), what, f"{assignment.name}={FIRST_NODE}")
+    for place, name, what in _doubtful_addresses(script):
+        yield Hit(place, what, f"{name}={FIRST_NODE}")
+
+
+@RULES.add("SB355", "error", "launchers that are all the first node", source="torch/distributed/run.py")
+def _all_first(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        launcher, call, nodes = launch.launcher, launch.launcher_call, launch.nodes or 0
+        if not launcher or not call or nodes < 2 or not launch.step or launch.by_some_tasks:
+            continue
+        at = script.at_word(launcher.words[0])
+        if not call.knows_others:
+            yield Hit(at, without_hosts(nodes), INSTEAD_OF_DEEPSPEED, "warning")
+        rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
+        is_own = rank and not (launcher.text_of(rank) or "$").isdecimal()
+        if not call.is_static or is_own or (launch.told_nodes or 0) < 2 or _may_hold_rank(launch):
+            continue
+        if not is_joined(launcher) and not rank and launcher.name == "torchrun":
+            continue  # SB307: it has no place to meet
+        severity = None if not launcher.name.startswith("accelerate") else "warning"
+        edits = meeting_edits(script, launcher)
+        what, fix = of_first_node(launcher.name, nodes, rank.name if rank else "")
+        yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
+
+
+OF_TORCH = ("torchrun", "ft_launcher")  # which have the rendezvous of torch
+INSTEAD_OF_DEEPSPEED = (
+    f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py: deepspeed's "
+    "initialize() reads its variables; or a --hostfile, and deepspeed without srun"
+)
+
+
+def without_hosts(nodes: int) -> str:
+    """Return what is wrong with deepspeed on each of several nodes."""
+    return (
+        f"without --hostfile deepspeed knows its own node only: each of the {nodes} nodes trains the same "
+        "model alone"
+    )
+
+
+def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
+    """Return what is wrong with launchers that all have rank 0, perhaps by an option, and the fix."""
+    option = PROGRAMS[name].role("RANK")
+    if name.startswith("accelerate"):  # of which older releases know the option by its underscore alone
+        option = option.replace("-", "_")
+    fix = f"srun bash -c '{name} ... --{option}=$SLURM_NODEID ...', in single quotes"
+    if name.startswith("accelerate"):
+        what = f"without --{option} accelerate takes the rank of its own settings on all {nodes} nodes, or "
+        what += "ends with a TypeError"
+    else:
+        what = f"without --{option} each of the {nodes} nodes has rank 0"
+        fix = f"{MEETING} in place of --master-addr and --master-port, or {fix}"
+    if given:
+        what = f"--{given}=0 makes each of the {nodes} nodes the first"
+    return f"{what}: they wait for the others until the time limit", fix
+
+
+def is_joined(launcher: Tool) -> bool:
+    """Whether the options of a launcher say where its nodes meet."""
+    return any(map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ())))
+
+
+def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
+    """Return the edits by which a static torchrun meets the others; none if they are not safe."""
+    host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
+    if launcher.name not in OF_TORCH or not host or launcher.body.source is not script.body.source:
+        return ()
+    named = (
+        launcher.option(name)
+        for name in ("node-rank", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
+    )
+    options = sorted((each for each in named if each), key=lambda each: each.word.at)
+    if not all(_is_plain(script, option) for option in options):
+        return ()
+    port = launcher.option("master-port") if host.name == "master-addr" else None
+    address = _written(host)
+    if host.name == "master-addr":
+        address += f":{_written(port) if port else _OWN_PORT}"
+    first, *others = options
+    return (
+        _replaced(script, first, f"--rdzv-backend=c10d --rdzv-endpoint={address}"),
+        *(_replaced(script, option, "") for option in others),
+    )
+
+
+def _is_plain(script: JobScript, option: ToolOption) -> bool:
+    """Whether an option is written in a line of the script, where it can be replaced."""
+    words = [option.word, option.value_word or option.word]
+    is_here = all(word.source is script.body.source and word.text.strip() for word in words)
+    return (
+        is_here
+        and words[0].text.startswith("--")
+        and len({line for word in words for line in (word.line, word.end_line)}) == 1
+    )
+
+
+def _written(option: ToolOption) -> str:
+    """The value of an option as the script has it, with its quotes."""
+    word = option.value_word
+    return word.text if word and word is not option.word else option.word.text.partition("=")[2]
+
+
+def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
+    """The edit that puts a text in place of an option with its value; no text also removes a blank."""
+    start, end = option.word.column, (option.value_word or option.word).end_column
+    line = script.lines[option.word.line - 1]
+    if not text and line[start - 2 : start - 1] == " ":
+        start -= 1
+    return Edit(option.word.line, start, end, text)
+
+
+def _may_hold_rank(launch: Launch) -> bool:
+    """Whether words or variables that the text does not show may number the nodes of a launcher."""
+    program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
+    is_words = program.startswith("$") and "/" not in program
+    return is_words or "PET_" in text
 
 
 def _lacks_address(launch: Launch, launcher: Tool) -> bool:
@@ -191,16 +310,17 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
                 yield script.at_option_of(option), "MASTER_PORT", port
 
 
-def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Yield addresses that are a certain node, which --nodelist does not ask for."""
+def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Yield addresses that are a certain node, which --nodelist does not ask for, each with its variable."""
     named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
-    given = [(script.at_start(made), made.value or "") for made in named]
+    given = [(script.at_start(made), made.name, made.value or "") for made in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
         options = map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))
-        given += [(script.at_option_of(option), launcher.text_of(option)) for option in options if option]
-    for place, value in given if script.trainings and "nodelist" not in script.options else ():
+        given += [(script.at_option_of(option), "", launcher.text_of(option)) for option in options if option]
+    for place, variable, value in given if script.trainings and "nodelist" not in script.options else ():
         if name := named_node(value):
-            yield place, f"the script names {name} as the place to meet: the job may run on other nodes"
+            what = f"the script names {name} as the place to meet: the job may run on other nodes"
+            yield place, variable, what
 
 
 def named_node(address: str) -> str:
@@ -216,13 +336,14 @@ def _addresses(script: JobScript) -> list[Assignment]:
     return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
 
 
-def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Yield commands in an assignment of an address that give what other nodes can't use."""
+def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Yield commands in an assignment of an address that other nodes can't use, with its variable."""
     addresses = _addresses(script)
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
         is_substituted = command.context.substitution and not command.context.trap
-        if not is_substituted or not any(address.at <= command.at < address.end for address in addresses):
+        inside = [address.name for address in addresses if address.at <= command.at < address.end]
+        if not is_substituted or not inside:
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""
@@ -230,10 +351,10 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
         if name == "echo" and values and LOOPBACK.match(values[0]):
             what = f"where the first node is not found, {values[0]} takes its place: every node then trains "
             what += "alone, without an error"
-            yield script.at_word(words[0]), what
+            yield script.at_word(words[0]), inside[0], what
         elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
             if command.pipe:
                 continue  # which takes one of them
             what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
             what += "nodes never find each other"
-            yield script.at_word(words[0]), what
+            yield script.at_word(words[0]), inside[0], what

@@ -13,7 +13,7 @@ from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Severity
 from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.meetings import may_follow, meetings
+from sbatchgen.plan.meetings import at_once, may_follow, meetings
 from sbatchgen.plan.started import StartedLauncher, StartedProcess, Step, launchers_of
 from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
@@ -86,19 +86,32 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
 @RULES.again(processes.RULES, "SB303", "warning")
 def _absent(done: DryRun) -> Iterator[Hit]:
     """Launchers that wait for more nodes than start one."""
-    groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
-    for step, launchers in () if done.ended.limit else _launchers(done):
-        for launcher in launchers:
+    for started in () if done.ended.limit else _together(done):
+        groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
+        for step, launcher in started:
             if launcher.nodes > 1 and launcher.name != "deepspeed":
                 key = (launcher.name, launcher.nodes, launcher.of_role("HOST")[1])
                 groups.setdefault(key, []).append((step.line, launcher))
-    count = sum(map(len, groups.values()))
-    for (name, nodes, _), members in groups.items():
-        if len(members) < nodes and count < nodes:
-            option = PROGRAMS[name].role("NODES")
-            what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
-            fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
-            yield Hit(done.at(members[0][0]), what, fix)
+        count = sum(map(len, groups.values()))
+        for (name, nodes, _), members in groups.items():
+            if len(members) < nodes and count < nodes:
+                option = PROGRAMS[name].role("NODES")
+                what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
+                fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
+                if nodes > len(done.grant.nodes):
+                    what += f": the job has {counted(len(done.grant.nodes), 'node')}"
+                    fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={nodes}"
+                yield Hit(done.at(members[0][0]), what, fix)
+
+
+def _together(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
+    """Yield the launchers that run at the same time: of a step, and of steps in the background beside it."""
+    left = [(step, launchers) for step, launchers in _launchers(done) if launchers]
+    while left:
+        first = left[0][0]
+        beside = [item for item in left if item[0] is first or at_once(first, item[0])]
+        left = [item for item in left if item not in beside]
+        yield [(step, launcher) for step, launchers in beside for launcher in launchers]
 
 
 @RULES.again(processes.RULES, "SB304")
@@ -106,7 +119,7 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers(done):
         if greedy := _greedy(launchers):
             option, has = PROGRAMS[greedy.name].role("PROCESSES"), len(greedy.process.gpus)
-            total = has * greedy.nodes if greedy.name == "accelerate launch" else has
+            total = has * greedy.nodes if greedy.name.startswith("accelerate") else has
             what = f"--{option} {greedy.options[option]}, but a process has {counted(has, 'GPU')}"
             fix = f"--{option}={total}, or ask for {greedy.workers} GPUs on a node"
             yield Hit(done.at(step.line), what, fix)
@@ -172,10 +185,9 @@ def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], var
 
 @RULES.again(steps.RULES, "SB308")
 def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
-    for step, launchers in _groups(done):
+    for step, launchers in _without_own_rank(done):
         option, rank = launchers[0].of_role("RANK")
-        is_static = launchers[0].options.get("rdzv-backend", "static") == "static"
-        if rank and is_static and {launcher.options.get(option) for launcher in launchers} == {rank}:
+        if option and _is_expanded(done, option):
             what = f"all {len(launchers)} nodes get --{option} {rank}: "
             what += "the batch script expands it, not the tasks"
             fix = f"srun bash -c '... --{option} $SLURM_NODEID ...', in single quotes"
@@ -188,6 +200,48 @@ def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, "srun bash -c 'RANK=$SLURM_PROCID ...', in single quotes")
 
 
+@RULES.again(rendezvous.RULES, "SB355", "warning")
+def _all_first(done: DryRun) -> Iterator[Hit]:
+    """Launchers of several nodes that are all the first, or know no other node."""
+    for step, launchers in _without_own_rank(done):
+        first = launchers[0]
+        option, rank = first.of_role("RANK")
+        has_place = first.of_role("HOST")[0] or first.name != "torchrun"  # else SB307
+        if has_place and (rank or "0") == "0" and not _is_expanded(done, option):
+            what, fix = rendezvous.of_first_node(first.name, len(_nodes(launchers)), option)
+            yield Hit(done.at(step.line), what, fix)
+    for step, launchers in _launchers(done):
+        alone = [launcher for launcher in launchers if not launcher.knows_others]
+        if step.is_srun and len(_nodes(alone)) > 1:
+            what = rendezvous.without_hosts(len(_nodes(alone)))
+            yield Hit(done.at(step.line), what, rendezvous.INSTEAD_OF_DEEPSPEED)
+
+
+def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
+    """Yield launchers that number their nodes by an option, and all have the same number.
+
+    They are those of a step, or of steps that run at once, as of a loop over the nodes.
+    """
+    teams: dict[tuple[str, int, str], list[tuple[Step, StartedLauncher]]] = {}
+    for step, launchers in _launchers(done):
+        for launcher in launchers:
+            if launcher.nodes > 1 and launcher.is_static:
+                host = launcher.of_role("HOST")[1]
+                teams.setdefault((launcher.name, launcher.nodes, host), []).append((step, launcher))
+    for members in teams.values():
+        step = members[0][0]
+        team = [each for other, each in members if other is step or at_once(step, other)]
+        ranks = {each.of_role("RANK")[1] or each.process.env.get("PET_NODE_RANK") or "" for each in team}
+        if len(_nodes(team)) > 1 and len(ranks) == 1:
+            yield step, team
+
+
+def _is_expanded(done: DryRun, option: str) -> bool:
+    """Whether the script has a variable as the value of an option, and not a number."""
+    name = re.escape(option).replace("\\-", "[-_]")
+    return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
+
+
 @RULES.again(names.RULES, "SB425")
 def _world_size(done: DryRun) -> Iterator[Hit]:
     for step, ranks in _ranks(done):
@@ -196,7 +250,9 @@ def _world_size(done: DryRun) -> Iterator[Hit]:
         if size not in (0, step.tasks) and (each_is_rank or size < step.tasks):
             what = f"WORLD_SIZE is {ranks[0].env['WORLD_SIZE']}, "
             what += f"and this step starts {counted(step.tasks, 'process')}"
-            yield Hit(done.at(step.line), what, "export WORLD_SIZE=$SLURM_NTASKS")
+            is_of_job = done.batch.get("SLURM_NTASKS") == str(step.tasks)
+            fix = f"export WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else step.tasks}, before this step"
+            yield Hit(done.at(step.line), what, fix)
 
 
 @RULES.add("SB341", "warning", "a launcher without a program", source="torch/distributed/run.py")

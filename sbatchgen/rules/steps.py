@@ -118,7 +118,8 @@ QUICK = programs("quick")
 
 @RULES.add("SB310", "warning", "job steps that block each other")
 def _steps_share(script: JobScript) -> Iterator[Hit]:
-    waiting = [launch for launch in script.steps if launch.command.background and _takes_all(launch, script)]
+    behind = [launch for launch in script.steps if launch.command.background]
+    waiting = [launch for launch in behind if _takes_all(launch, script) or _takes_gpus(launch, script)]
     text = script.body.source.text
     alone = [launch for launch in waiting if _IS_AWAITED.match(text, launch.command.end)]
     count = sum(2 if launch.command.context.loop and launch not in alone else 1 for launch in waiting)
@@ -127,7 +128,8 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
     if count < 2:
         return
     if step := waiting[0].step:
-        what = "each srun takes all CPUs of its nodes: the steps run one after another"
+        takes = "CPUs" if any(_takes_all(launch, script) for launch in waiting) else "GPUs"
+        what = f"each srun takes all {takes} of its nodes: the steps run one after another"
         fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
         if option := script.resources.gpu_option:  # with another, Slurm 22.05 gives the step all GPUs
             fix += f" --{option}={'gpu:' * (option == 'gres')}N"
@@ -442,6 +444,15 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
         return False
     nodes = launch.nodes
     return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
+
+
+def _takes_gpus(launch: Launch, script: JobScript) -> bool:
+    """Whether a step with its own CPUs takes all GPUs of the job's nodes, as no option says how many."""
+    step, job = launch.step, script.resources
+    if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
+        return False
+    others = (OF_ITS_OWN - {"exact", "cpus-per-task"}) | {name.replace("_", "-") for name in GPU_OPTIONS}
+    return not others & step.options.keys() and (launch.nodes is None or launch.nodes >= job.nodes)
 
 
 def _is_exact(launch: Launch, script: JobScript) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -141,7 +141,17 @@ _TASKS = (
         good="",
         others=(("--ntasks-per-node=1 ", "--ntasks-per-node=4 "),),
     ),
-    Proof(rule="SB303", bad="accelerate 1", mended="accelerate 1+1+1+1", examples=(1, 0), good=""),
+    Proof(
+        rule="SB303",
+        bad="accelerate 1",
+        mended="accelerate 1+1+1+1",
+        examples=(1, 0),
+        good="",
+        fix=(
+            ("accelerate launch", f"{_ONE_EACH} bash -c 'accelerate launch"),
+            (" train.py", " --machine_rank=$SLURM_NODEID train.py'"),
+        ),
+    ),
     Proof(
         rule="SB303",
         bad="torchrun 1 worker 4",
@@ -251,6 +261,17 @@ _GETS = (
         bad="python 2 1 at once",
         mended="python 2 2 at once",
         fix=(("srun", "srun --exact --cpus-per-task=1 --gpus-per-node=1 --mem=1000M"),),
+        others=(("--mem=4G", "--mem=1000M"),),
+        at_once=True,
+        seconds=(1, LONG_S),
+    ),
+    Proof(
+        rule="SB310",
+        bad="python 2 1 at once",
+        mended="python 2 2 at once",
+        examples=(2, 0),
+        good="",
+        fix=(("--exact", "--exact --gpus-per-node=1"),),
         others=(("--mem=4G", "--mem=1000M"),),
         at_once=True,
         seconds=(1, LONG_S),
@@ -687,7 +708,18 @@ _TORCHRUN = Proof(
     see="WORLD_SIZE",
     files={"train.py": "import os\nos.execv('../bin/worker', ['worker'])\n"},
 )
-PROOFS = (*_TASKS, *_GETS, *_ENDS, *_READ, *_MORE_STARTS, *[_TORCHRUN] * bool(find_spec("torch")))
+# The static one hangs until its limit, so it does not run.
+_STATIC = replace(_TORCHRUN, rule="SB355", bad="", good=None, fix=(), others=_TORCHRUN.others[:1])
+_STATIC = replace(_STATIC, first=f"rm ../bin/torchrun ../bin/python; PATH+=:{Path(sys.prefix) / 'bin'}")
+_TO_ALL = replace(_STATIC, rule="SB303", bad="", good="", examples=(3, 0))
+PROOFS = (
+    *_TASKS,
+    *_GETS,
+    *_ENDS,
+    *_READ,
+    *_MORE_STARTS,
+    *[_TORCHRUN, _STATIC, _TO_ALL] * bool(find_spec("torch")),
+)
 _TWO_CPUS = (("=8", "=2"), ("-c 32", "-c 2"), ("=32", "=2"))
 _BOUND = "export SLURM_CPU_BIND=cores"  # else a task alone on a socket gets all CPUs of it
 BINDINGS = (
