@@ -71,6 +71,9 @@ class FitError(SbatchgenError):
     exit_status = 4
 
 
+LIMIT_STATUS = 6  # exit status of a plan that does not show all
+
+
 class SlurmError(SbatchgenError):
     """Slurm refused, or cannot be reached."""
 

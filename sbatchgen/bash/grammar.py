@@ -16,8 +16,10 @@ SIZE_MAX = 4 << 20  # Slurm's own limit, max_script_size of SchedulerParameters 
 # What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
 SECONDS_MAX = 1.0
 _seconds = getattr(time, "thread_time", time.perf_counter)  # a browser counts no time of a thread
-# Of an unfinished pipeline the parser makes what it can without a look at the time: 16,000 of these take 7 s.
-PIPES_MAX = 4_000
+# Of an unfinished pipeline the parser makes what it can without a look at the time: 16,000 programs take 7 s.
+# A longer pipeline than this, which no script has, is not read.
+PIPES_MAX = 500
+_PART = 8  # of a text that takes too much time, this part is read
 
 
 def names(text: str) -> frozenset[str]:
@@ -47,12 +49,38 @@ class Tree(NamedTuple):
 
     nodes: list[Node]  # each node before its children; the first is the whole text
     faults: list[tuple[str, int]]  # what is not bash, and where it starts
+    end: int = -1  # where the part ends that was read, in characters from 0; -1 if it is the whole text
 
 
-def parse(text: str) -> Tree | None:
-    """Return the syntax tree; None if the text is too long or takes too much time."""
-    if len(text) > SIZE_MAX or text.count("|") > PIPES_MAX:
-        return None
+def parse(text: str) -> Tree:
+    """Return the syntax tree, of as much of the text as is not too long and takes not too much time."""
+    size = min(len(text), SIZE_MAX)
+    if text.count("|") > PIPES_MAX:
+        size = min(size, _long_pipeline(text))
+    for end in dict.fromkeys((size, size // _PART)):
+        part = text if end == len(text) else text[: text.rfind("\n", 0, end) + 1]
+        if (part or part is text) and (tree := _parsed(part)):
+            return tree if part is text else tree._replace(end=len(part))
+    return Tree([Node("program", 0, len(text))], [], 0)
+
+
+def _long_pipeline(text: str) -> int:
+    """Return where the first pipeline with too many programs starts; the end of the text without one."""
+    at = start = count = 0
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("|"):  # a row of a table, after another one
+            start, count = at, 0
+        count += line.replace("||", "").count("|")
+        if count > PIPES_MAX:
+            return start
+        at += len(line)
+        if not line.rstrip().endswith(("|", "\\")):
+            start, count = at, 0
+    return at
+
+
+def _parsed(text: str) -> Tree | None:
+    """Return the syntax tree of a whole text; None if it takes too much time."""
     end = _seconds() + SECONDS_MAX
     data, parser = _prepared(text), _parser()
     try:

@@ -41,12 +41,10 @@ class ShellText:
         return line + line0 - 1, column + (column0 if line == 1 else 1)
 
     @cached_property
-    def _parsed(self) -> tuple[list[Node], tuple[Fault, ...]]:
+    def _parsed(self) -> tuple[list[Node], tuple[Fault, ...], int]:
         tree = parse(self.text)
-        if tree is None:
-            root = Node("program", 0, len(self.text))
-            return [root], (Fault("the script is too long or too tangled to be read", 1),)
-        return tree.nodes, tuple(Fault(what, self.position(at)[0]) for what, at in tree.faults)
+        unread = self.position(tree.end)[0] if tree.end >= 0 else 0
+        return tree.nodes, tuple(Fault(what, self.position(at)[0]) for what, at in tree.faults), unread
 
     @property
     def nodes(self) -> list[Node]:
@@ -57,6 +55,11 @@ class ShellText:
     def faults(self) -> tuple[Fault, ...]:
         """What the grammar does not understand as bash."""
         return self._parsed[1]
+
+    @property
+    def unread(self) -> int:
+        """The line from which on the text is too long or too tangled to be read; 0 if all of it is read."""
+        return self._parsed[2]
 
     @cached_property
     def spans(self) -> dict[int, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.output import FORMAT, SEE, failure_of, here, note, put, put_json, report, show_review
-from sbatchgen.errors import CommandLineError, SlurmError
+from sbatchgen.errors import LIMIT_STATUS, CommandLineError, SlurmError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
@@ -244,7 +244,8 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
 
     JOB may also be any script. It runs on nodes that do not exist, and stand-ins take the place of srun,
     python, modules and containers. It changes no file, reaches no network, and sees no variable of your
-    shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, else 0.
+    shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, 6 if the plan
+    reached a limit before the script ended, else 0.
     """
     from sbatchgen.lint.linter import lint_started
     from sbatchgen.plan import listing
@@ -277,9 +278,11 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
 
         put_json(plan_output(done, findings, refused))
         failure = failure_of(findings)
-        sys.exit(failure.exit_status if failure else 0)
+        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(done.ended.limit))
     put(visible(listing.as_text(done, refused, process=how["process"])))
     report(findings)
+    if done.ended.limit:  # the script may do more than is shown
+        sys.exit(LIMIT_STATUS)
 
 
 def _script_of(

@@ -127,6 +127,31 @@ def _fault(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, f"{what}: sbatch refuses the script", fix)
 
 
+@RULES.add("SB146", "warning", "a # that ends the value of an option", source="sbatch(1)")
+def _cut(script: JobScript) -> Iterator[Hit]:
+    """Sbatch takes a # within a word for the start of a comment, as in nvcr.io#nvidia/pytorch."""
+    for directive in script.sbatch.directives:
+        word = directive.words[-1] if directive.kind in READ and directive.words else None
+        rest = directive.text[word.end - 1 :] if word else ""
+        if word and rest.startswith("#") and (whole := re.match(r"#\S+", rest)):
+            name, equals, value = word.text.partition("=")
+            what = f"sbatch reads {word.text} only: a # without a blank before it starts a comment too"
+            written = f'{name}{equals}"{value}{whole[0]}"' if equals else f'"{name}{whole[0]}"'
+            edits: tuple[Edit, ...] = ()
+            if word.end - word.column == len(word.text) and "$" not in written:
+                edits = (Edit(directive.line, word.column, word.end + len(whole[0]), written),)
+            at = script.at(directive.line, word.column, word.end + len(whole[0]))
+            yield Hit(at, what, f"quote it: {written}", edits=edits)
+
+
+@RULES.add("SB147", "info", "a heterogeneous job", source="https://slurm.schedmd.com/heterogeneous_jobs.html")
+def _heterogeneous(script: JobScript) -> Iterator[Hit]:
+    separator = next((each for each in script.sbatch.directives if each.kind is Kind.SEPARATOR), None)
+    if separator:
+        what = "of a heterogeneous job the first component is checked and planned, the others are not"
+        yield Hit(script.at(separator.line), what, "check each component as a script of its own")
+
+
 @RULES.add("SB125", "warning", "a typographic character in a directive")
 def _typographic(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:

@@ -17,9 +17,10 @@ from sbatchgen.plan.meetings import may_follow
 from sbatchgen.plan.missing import functions_of, last_line
 from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
-from sbatchgen.rules import environment, safety, steps, syntax
+from sbatchgen.rules import directives, environment, safety, steps, syntax
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sandbox.box import BoxLimits
+from sbatchgen.sbatch.header import Kind
 
 RULES: Rules[DryRun] = Rules()
 
@@ -64,8 +65,10 @@ def _stderr(done: DryRun) -> str:
 def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
     if limit == "time" and count >= MANY:
-        what = f"the plan ends at its time limit: the script may start more than these {MANY} steps"
-        yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds")
+        what = (
+            f"the plan shows the first {MANY} steps and ends at its time limit: the others were not checked"
+        )
+        yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
     elif limit == "time":
         what = "the script was still running after some seconds, although programs end at once in a dry run"
         fix = "see the loop there: it waits for something that did not happen"
@@ -74,6 +77,15 @@ def _limited(done: DryRun) -> Iterator[Hit]:
         after = f"after {counted(count, 'step')}" if count else "before any program"
         what = f"the plan ends early, {after}: the script {_AT_LIMITS.get(limit, _AT_DAMAGE)}"
         yield Hit(done.at(_line(done)), what, "see the loop there", None if count else "warning")
+
+
+@RULES.again(directives.RULES, "SB147")
+def _heterogeneous(done: DryRun) -> Iterator[Hit]:
+    """A job of several components, or a step of several programs, of which the first is shown."""
+    separators = [each.line for each in done.script.sbatch.directives if each.kind is Kind.SEPARATOR]
+    if separators:
+        what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
+        yield Hit(done.at(separators[0]), what, "plan each component as a script of its own")
 
 
 def _loop_line(done: DryRun) -> int:

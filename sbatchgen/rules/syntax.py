@@ -18,7 +18,7 @@ from sbatchgen.rules.rule import Applies, Hit, Rules
 RULES: Rules[JobScript] = Rules()
 
 SECONDS_MAX = 10.0
-BYTES_MAX = 1 << 20
+BYTES_MAX = 4 << 20  # no larger script is read at all
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"#(?<!\S#).*")  # the # first, which is looked for fast
@@ -39,6 +39,14 @@ def _syntax(script: JobScript) -> Iterator[Hit]:
         if "here-document" not in message and not unfilled_commands(script):  # SB812
             what = f"bash can't parse this, and runs nothing from here on: {message}"
             yield Hit(script.at(line), what, _mend(message))
+
+
+@RULES.add("SB820", "error", "a body that is not checked", applies=Applies.AS_TEXT, source="slurm.conf(5)")
+def _unread(script: JobScript) -> Iterator[Hit]:
+    if line := script.body.source.unread:
+        what = f"the body was not checked from line {line} on: it is too long, or one pipeline has too many "
+        what += "programs"
+        yield Hit(script.at(line), what, "move what is generated into a file, and read it in a loop")
 
 
 def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
