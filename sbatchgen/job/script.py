@@ -139,7 +139,7 @@ class JobScript(Job):
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
         if self.profile.plugin_options is not None:
             return False
-        return not (name in RENAMED or is_near(name, self.slurm))
+        return not (name in RENAMED or ":" in name or is_near(name, self.slurm))
 
     @cached_property
     def sbatch(self) -> Script:

@@ -14,6 +14,7 @@ from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.names import VARIABLES
+from sbatchgen.rules.option_values import refuses
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.sbatch.header import READ
@@ -213,6 +214,11 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
     match, others = lines[first], [str(number) for number in lines if number != first]
     fate = ": bash can't parse the line" if of_bash else ""
     fate = ": sbatch refuses the script" if script.refused_unfilled else fate
+    for option in ("array", "dependency") if not fate else ():  # which slurmctld reads
+        line = script.at_option(option).line if option in script.options else 0
+        if line in lines and refuses(option, script.option(option), script):
+            first, match, fate = line, lines[line], ": Slurm refuses the script"
+            others = [str(number) for number in lines if number != first]
     what = f"'{match[0]}' is a placeholder{fate}"
     also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
@@ -295,6 +301,9 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         elif (is_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.test}
             if not _starts_command(script, number - 1, ends):
+                if (not before.strip() or before.lstrip().startswith("#")) and _ALONE.match(line):
+                    what = f"bash takes '{line.split()[0]}' for a command: a command starts with a program"
+                    yield Hit(place, what, "write the program before its options, or remove the line")
                 continue
             if is_comment:
                 fix = "move the comment above the command: a comment ends it, also before a backslash"
@@ -302,6 +311,9 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
                 yield Hit(place, f"{what}{verb} a comment, which does not continue", fix)
             else:
                 yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
+
+
+_ALONE = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an empty line
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
