@@ -546,3 +546,11 @@ def test_hostile_scripts_end(name: str) -> None:
     start = time.process_time()
     assert everything(HOSTILE[name])
     assert time.process_time() - start < 10 * SECONDS_MAX
+
+
+def test_what_is_not_read_of_a_body_is_known() -> None:
+    short = "#!/bin/bash\n" + "mkdir -p runs || exit 1\n" * 4001 + "cat <<'END'\n" + "| a | b |\n" * 900
+    body = read_body(f"{short}END\nsrun python train.py\n")
+    assert (body.commands[-1].name, body.source.unread) == ("srun", 0)
+    long = read_body("#!/bin/bash\necho first\ncat data" + " | cat" * 501 + "\nsrun python train.py\n")
+    assert ([command.name for command in long.commands], long.source.unread) == (["echo"], 3)
