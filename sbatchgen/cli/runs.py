@@ -26,9 +26,11 @@ from sbatchgen.errors import (
     did_you_mean,
 )
 from sbatchgen.quoting import counted, numbers_as_text, visible
+from sbatchgen.quoting import word as quoted
 
 if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
+    from sbatchgen.runs.plain_job import PlainJob
     from sbatchgen.runs.plot import History
     from sbatchgen.runs.status import RunState
     from sbatchgen.slurm.queue import SlurmJob
@@ -63,6 +65,8 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
         if changes is not None and (others := index.beside(runs[0], word, here())):
             _choose(index, word, runs[0], others[0], changes=changes)
         return runs[0]
+    if not runs and (plain := find_plain(index, word)):
+        raise _only_read(plain)
     names = [run.name for run in (runs or index.runs())]
     if runs:
         raise CommandLineError.of(f"'{word}' is ambiguous", fix=f"name one run: {', '.join(names[-20:])}")
@@ -81,6 +85,42 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
         jobs = [job.id for job in index.jobs(named.name) if job.id]
         full = jobs[-1] if named.shared and jobs else str(named.folder)
         raise CommandLineError.of(says, fix=f"name one: {full} or {other.name}")
+
+
+def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
+    """Return the job that a word means if it is of no run: of plain sbatch, or of a colleague; else None.
+
+    Raises CommandLineError for a file that is no log, and for an id that nobody knows; DocumentError and
+    SlurmError for what can't be read.
+    """
+    from sbatchgen.runs.plain_job import find
+
+    base, _, point = word.rpartition("/")
+    if index.find(word, here()) or (base and point.isdecimal() and index.find(base, here())):
+        return None
+    return find(word, here(), os.environ, task if task.isdecimal() else "")
+
+
+def _only_read(job: PlainJob) -> SbatchgenError:
+    """Return why a command that changes a job, or starts it again, can't do that with one of no run."""
+    if job.owner:
+        fix = f"status, logs, diagnose and plot read it; {_continued(job)}"
+        return CommandLineError.of(f"{job.word} belongs to {job.owner}", fix=fix)
+    what = f"{job.word} is a job that was not submitted by sbatchgen"
+    live = job.row is not None and not job.row.state.ended
+    fix = f"scancel {job.id} cancels it; " if live else ""
+    name = Path(job.record.script).name if job.record.script else "FILE"
+    return CommandLineError.of(what, fix=f"{fix}sbatchgen submit {quoted(name)} submits its script as a run")
+
+
+def _continued(job: PlainJob) -> str:
+    """Return how to go on with the training of a colleague's run."""
+    from sbatchgen.inputs.trust import user_name
+
+    newest = job.newest_checkpoint
+    again = f"--resume {quoted(str(newest))}" if newest else "--resume and its checkpoint"
+    own = quoted(f"runs-{user_name(os.geteuid())}/{job.folder.name}")
+    return f"to continue its training, submit your job with {again} --run-dir {own}"
 
 
 def find_point(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str]:
@@ -105,16 +145,21 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
 def point_states_of(
     index: Index, names: Sequence[str], *, changes: bool = False
 ) -> tuple[list[RunState], list[Problem]]:
-    """Return the states of runs, and of points as lr/0, and what Slurm could not say."""
+    """Return the states of runs, of points as lr/0, and of jobs of no run, and what could not be read."""
     from sbatchgen.runs.points import POINTS
-    from sbatchgen.runs.status import point_state, run_states
+    from sbatchgen.runs.status import plain_state, point_state, run_states
 
-    chosen = [find_point(index, name, changes=changes) for name in names]
-    states, problems = run_states(index, os.environ, [run for run, _ in chosen])
+    plain = {at: job for at, name in enumerate(names) if (job := find_plain(index, name))}
+    of_runs = [name for at, name in enumerate(names) if at not in plain]
+    chosen = [find_point(index, name, changes=changes) for name in of_runs]
+    states, problems = run_states(index, os.environ, [run for run, _ in chosen]) if chosen else ([], [])
     for at, (run, point) in enumerate(chosen):
-        if point and (not Path(names[at]).is_file() or (run.folder / POINTS).exists()):
+        if point and (not Path(of_runs[at]).is_file() or (run.folder / POINTS).exists()):
             (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run])[0]
             states[at] = point_state(whole, point)
+    for at, job in plain.items():  # in the order of the names
+        states.insert(at, plain_state(job))
+        problems += [Problem(each) for each in job.problems]
     return states, problems
 
 
@@ -155,7 +200,8 @@ def status(
     if scan is not None:
         _scan(index, Path(scan))
 
-    show = partial(_show_status, index, names, every=every, form=form, sort=sort, reverse=reverse)
+    folder = Path(scan) if scan is not None and not names else None
+    show = partial(_show_status, index, names, folder, every=every, form=form, sort=sort, reverse=reverse)
     output.redraw(show, POLL_S) if watch else show()
 
 
@@ -170,36 +216,54 @@ def _scan(index: Index, folder: Path) -> None:
     note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 
+def _plain_logs(index: Index, folder: Path) -> list[PlainJob]:
+    """Return the jobs of the newest logs with Slurm's own name in a folder that are of no run."""
+    from sbatchgen.runs import plain_job
+
+    logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), here())]
+    jobs = plain_job.of_logs(logs, os.environ)
+    return [replace(job, word=os.path.relpath(job.word, here())) for job in jobs]
+
+
 def _show_status(
-    index: Index, names: Sequence[str], *, every: bool, form: str, sort: str, reverse: bool
+    index: Index,
+    names: Sequence[str],
+    folder: Path | None,
+    *,
+    every: bool,
+    form: str,
+    sort: str,
+    reverse: bool,
 ) -> None:
-    from sbatchgen.runs import job_log, overview, record
-    from sbatchgen.runs.status import problems_of, run_states
+    """Show these runs, or all of them and the logs of other jobs in a folder."""
+    from sbatchgen.runs import job_log, overview
+    from sbatchgen.runs.status import plain_state, problems_of, run_states, submissions
 
     since = 0.0 if every else time.time() - RECENT_S
     if names:
         states, problems = point_states_of(index, names)
     else:
         states, problems = run_states(index, os.environ, index.runs(since=since))
+        states = [*map(plain_state, _plain_logs(index, folder)), *states] if folder else states
     if form == "json":
         from sbatchgen.outputs.runs import status_output
 
         output.put_json(status_output(states, problems))
     elif len(names) == 1:
-        submissions = record.records(states[0].run.folder)
-        last = next((each for each in submissions if states[0].last and each.job == states[0].last.id), None)
+        known = submissions(states[0])
+        last = next((each for each in known if states[0].last and each.job == states[0].last.id), None)
         logs = [str(path) for path in job_log.newest_logs(last, states[0].point)] if last else []
         if sort and not states[0].sweep:
             what = f"run {states[0].run.name} is not a sweep"
             raise CommandLineError.of(what, at="--sort", fix="leave it out")
-        put(overview.page(states[0], submissions, logs, sort=sort, reverse=reverse), nl=False)
+        put(overview.page(states[0], known, logs, sort=sort, reverse=reverse), nl=False)
     elif states:
         put(overview.overview(states), nl=False)
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        what = f"{problem.what}; states are those of {overview.seen(states)}"
-        say(Problem(what, fix=problem.fix), "warning")
+        seen = f"; states are those of {overview.seen(states)}" * any(not state.plain for state in states)
+        say(Problem(f"{problem.what}{seen}", fix=problem.fix), "warning")
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
@@ -270,6 +334,9 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) 
     from sbatchgen.runs.job_log import RunLogs
 
     index = open_index()
+    if plain := find_plain(index, run, task):
+        _plain_log(plain, run, lines, follow=follow)
+        return
     chosen, point = find_point(index, run)
     task = task or point
     if program:
@@ -284,6 +351,34 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) 
     if shown.is_empty:
         why = "Python keeps lines for itself while a program runs: --env PYTHONUNBUFFERED=1"
         note(f"note: the log is empty so far. {why}; sbatchgen diagnose {chosen.name} says how a job ended")
+
+
+def _plain_log(job: PlainJob, word: str, lines: int | None, *, follow: bool) -> None:
+    """Show the log of a job of no run, with `follow` until that has ended."""
+    from sbatchgen.runs import overview
+    from sbatchgen.runs.job_log import RunLogs
+    from sbatchgen.runs.plain_job import find
+    from sbatchgen.runs.status import plain_state
+
+    if job.problems:
+        raise DocumentError(map(Problem, job.problems))
+    lines = 20 if lines is None and follow else lines
+    shown = RunLogs(job.folder, lines, "", plain=job.record)
+    others = [row.task for row in job.rows if row.task and row.id != job.id]
+    if others:
+        note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
+    is_there = shown.show(output.put_log)
+    asked = time.monotonic()
+    while follow and job.row and not job.row.state.ended:
+        time.sleep(LOG_POLL_S)
+        if time.monotonic() - asked >= POLL_S:
+            job, asked = find(job.id, here(), os.environ) or job, time.monotonic()
+        is_there = shown.show(output.put_log)
+    if follow:
+        note(f"note: {overview.headline(plain_state(job))}")
+    elif not is_there:
+        log = job.record.log.replace("%%", "%")
+        raise DocumentError.of(f"there is no log {log}", fix=f"sbatchgen status {quoted(word)}")
 
 
 def follow_run(
@@ -303,7 +398,7 @@ def follow_run(
     from sbatchgen.runs.job_log import RunLogs
 
     run = find_run(index, name, changes=None)
-    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since, program), "", 0.0, False
+    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since=since, program=program), "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
@@ -383,11 +478,14 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     also be a log or a script of the run.
     """
     from sbatchgen.runs import diagnosis
-    from sbatchgen.runs.status import run_states
+    from sbatchgen.runs.status import plain_state, run_states
 
     index = open_index()
-    chosen, point = find_point(index, f"{run}/{task}" if task.isdecimal() else run)
-    (state,), problems = run_states(index, os.environ, [chosen])
+    if plain := find_plain(index, run, task):
+        state, problems, point = plain_state(plain), list[Problem](), ""
+    else:
+        chosen, point = find_point(index, f"{run}/{task}" if task.isdecimal() else run)
+        (state,), problems = run_states(index, os.environ, [chosen])
     made = diagnosis.diagnose(state, os.environ, task or point)
     put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):
@@ -557,9 +655,14 @@ def _histories(name: str, pattern: str) -> list[History]:
     from sbatchgen.runs.points import read_sweep
 
     folder, index = Path(name), open_index()
-    if not folder.is_dir() or any(run.name == name for run in index.find(name, here())):
-        run, point = find_point(index, name)
-        folder = run.folder / point
+    is_named = any(run.name == name for run in index.find(name, here()))
+    is_others = folder.is_dir() and folder.stat().st_uid != os.geteuid()
+    if is_named or is_others or not folder.is_dir():
+        if plain := find_plain(index, name):
+            return [replace(read_history(plain.folder, pattern, [plain.record]), folder=Path(name))]
+        if is_named or not is_others:
+            run, point = find_point(index, name)
+            folder = run.folder / point
     sweep = read_sweep(folder)
     if sweep is None:
         return [read_history(folder, pattern)]

@@ -62,7 +62,7 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
     runs: list[_Run] = [
         {
             "name": state.run.name,
-            "folder": str(state.run.folder),
+            "folder": state.folder if state.plain else str(state.run.folder),
             "jobs": state.jobs,
             "queue": [_queued(row) for row in state.now],
             "training": state.progress,

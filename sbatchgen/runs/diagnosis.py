@@ -27,14 +27,15 @@ from sbatchgen.runs.failure import (
     unexplained,
     until_slurm,
 )
-from sbatchgen.runs.index import LOST, Run, RunJob
+from sbatchgen.runs.index import LOST, RunJob
 from sbatchgen.runs.job_log import last_start, newest_logs
 from sbatchgen.runs.overview import headline
+from sbatchgen.runs.plain_job import PlainJob, again
 from sbatchgen.runs.points import FAILED
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Record, point_numbers, read_record, records
-from sbatchgen.runs.status import ERRORS, RunState, before, is_local
+from sbatchgen.runs.record import Record, point_numbers, records
+from sbatchgen.runs.status import ERRORS, RunState, before, is_local, submission
 from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, key_of, queue
@@ -51,6 +52,12 @@ _STILL = (
     "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
     "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 )
+_STILL_PLAIN = (
+    "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
+    "if it does not continue: scancel {id}"
+)
+_MAY_CONTINUE = "starts it again, which continues if it loads its checkpoint"
+_AGAIN = re.compile(r"sbatchgen resume \S+((?: --[\w-]+ [^\s,;]+)*)")
 _SILENT = "let the script show each command: set -x after its directives"
 _PRINTS_NOTHING = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
@@ -98,24 +105,21 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     job, record = _job_of(state, task)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
-    rows, problems = _rows(job, environment)
+    rows, problems = _rows_of(state, job, environment)
     in_turn = bool(record and record.one_training)
     row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
+    row = state.plain.row if state.plain else row
     task = task or (row.task if row else "")
     logs = _logs(state, record, task)
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
-    training = read_progress(folder)
+    training = state.progress if state.plain else read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     failed = ended and _failed(name, job, training)
     hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        causes = _causes(state.run, job, row, record, folder=folder, training=training, logs=logs)
-        if record:
-            causes = _stood_still(causes, record, row, folder, task)
-        causes = [*_of_program(state.failed_program, causes, logs, run)]
-        causes = _hung(causes, row, folder)
-        causes = [_to_type(cause, record, state.run.folder, row) for cause in causes] if record else causes
+        found = _causes(state, job, row, record, folder=folder, training=training, logs=logs)
+        causes = [*_in_turn(found, state, record, row, logs=logs, folder=folder, task=task)]
         failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -130,7 +134,8 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     fix = reason(waits[0].reason, waits[0].id).fix if waits else ""
     if state.quiet:
         both = sorted((says, state.quiet), key=lambda text: not text.startswith(life.HANGS))
-        says, fix = "; ".join(both), _STILL.format(run=run)
+        still = _STILL_PLAIN.format(id=state.plain.id, run=run) if state.plain else _STILL.format(run=run)
+        says, fix = "; ".join(both), still
     bad_lines = look_bad(logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
@@ -142,6 +147,27 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         lines=[LogLine(line=number, says=text) for number, text in bad_lines],
         problems=problems,
     )
+
+
+def _in_turn(
+    causes: Sequence[Failure],
+    state: RunState,
+    record: Record | None,
+    row: SlurmJob | None,
+    *,
+    logs: Mapping[str, Sequence[tuple[int, str]]],
+    folder: Path,
+    task: str,
+) -> Iterator[Failure]:
+    """Yield causes, the likeliest first, with fixes as they are typed for this run."""
+    if record:
+        causes = _stood_still(causes, record, row, folder, task)
+    causes = [*_of_program(state.failed_program, causes, logs, state.run.name)]
+    for cause in _hung(causes, row, folder):
+        if state.plain:
+            yield _to_type_plain(cause, state.plain)
+        else:
+            yield _to_type(cause, record, state.run.folder, row) if record else cause
 
 
 def _of_silence(record: Record | None, logs: Mapping[str, Any], causes: Sequence[Failure]) -> str:
@@ -158,7 +184,7 @@ def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
         for record in reversed(records(state.run.folder)):
             if record.job in jobs and int(task) in point_numbers(record, record.array):
                 return jobs[record.job], record
-    return state.last, read_record(state.run.folder, state.last.id) if state.last else None
+    return state.last, submission(state, state.last.id) if state.last else None
 
 
 def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
@@ -181,7 +207,7 @@ def _says_failed(training: Progress | None, job: RunJob) -> bool:
 
 
 def _causes(
-    run: Run,
+    state: RunState,
     job: RunJob,
     row: SlurmJob | None,
     record: Record | None,
@@ -190,17 +216,18 @@ def _causes(
     training: Progress | None,
     logs: Mapping[str, Sequence[tuple[int, str]]],
 ) -> Sequence[Failure]:
+    run = state.run
     if row:
         how = f"{row.state.name} {row.exit_code}:{row.signal}"
     else:
         status = process.exit_status(run.folder, job.id) if is_local(job) else None
         how = f"{job.state} {status or 0}:0" if job.state else ""
-    script = parsed(run.folder, job.id)
+    script = state.plain.script if state.plain else parsed(run.folder, job.id)
     asked = script.resources if script else None
     if asked and "exclusive" in asked:  # whole nodes come with their GPUs
         asked = None
     has_gpus = bool(asked.gpu_count or asked.shards) if asked else None
-    asks = Asks(has_gpus=has_gpus, is_script=bool(record and record.script))
+    asks = Asks(has_gpus=has_gpus, is_script=bool(record and (record.script or not job.key)))
     by_slurm = bool(how) and not how.startswith("FAILED")
     each = [
         [*_placed(failures(how, lines, run.name, asks), lines, path, by_slurm=by_slurm)]
@@ -293,6 +320,27 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
     return replace(cause, fix=f"{fix}; {says}" if says else fix)
 
 
+def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
+    """Return a cause with its fix as a job of plain sbatch takes it: another sbatch, or a line."""
+    record, row = job.record, job.row
+    fix = _with_more(cause.fix, job.script) if job.script else cause.fix
+    if row and row.nodes == 1 and row.node_list:
+        fix = fix.replace(" NODE", f" {row.node_list}")
+    if record.job:
+        fix = fix.replace(" -j JOB", f" -j {record.job}")
+    fix = _EXPORTS.sub(rf"export \1 in {Path(record.script).name or 'its script'}, and submit it again", fix)
+
+    def command(match: re.Match[str]) -> str:
+        words = match[1].split()
+        options = [f"{name}={value}" for name, value in zip(words[::2], words[1::2], strict=True)]
+        typed = again(job, options, Path.cwd()) if not job.owner else ""
+        return typed or " ".join(["submit it again", *(["with", *options] if options else ())])
+
+    fix = _AGAIN.sub(command, fix)
+    means = cause.means.replace(f"({record.folder}/", "(", 1)
+    return replace(cause, means=means, fix=fix.replace("continues from the last checkpoint", _MAY_CONTINUE))
+
+
 def _with_more(fix: str, script: JobScript) -> str:
     """Return a fix with twice the memory and the time that a job had, in place of an example's."""
     mib, limit = mebibytes(script.option("mem")), seconds(script.option("time"))
@@ -362,6 +410,14 @@ def _in_setup(script: JobScript) -> list[Failure]:
         and script.body.option_at("errexit", number)
         and "error" not in script.resources  # else stdout is elsewhere, and may not be empty
     ]
+
+
+def _rows_of(
+    state: RunState, job: RunJob, environment: Mapping[str, str]
+) -> tuple[list[SlurmJob], list[Problem]]:
+    if state.plain:
+        return [*state.plain.rows], [Problem(each) for each in state.plain.problems]
+    return _rows(job, environment)
 
 
 def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:

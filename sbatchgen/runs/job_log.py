@@ -146,10 +146,21 @@ class RunLogs:
     """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
 
     def __init__(
-        self, folder: Path, lines: int | None, task: str, since: float = 0.0, program: str = ""
+        self,
+        folder: Path,
+        lines: int | None,
+        task: str,
+        *,
+        since: float = 0.0,
+        program: str = "",
+        plain: Record | None = None,
     ) -> None:
-        """Read the logs of jobs that were submitted since a time; or those of one program of several."""
+        """Read the logs of jobs that were submitted since a time; or those of one program of several.
+
+        `plain` is what is known of a job that has no records in the folder.
+        """
         self._folder, self._task, self._since, self._program = folder, task, since, program
+        self._plain = plain
         self.refresh()
         paths = self._paths()  # before the newest: a log that appears now is new, and shown whole
         # Of the newest job that has any; that of its stderr comes last
@@ -167,7 +178,8 @@ class RunLogs:
 
     def refresh(self) -> None:
         """Read which jobs the run has now."""
-        self._records = [record for record in records(self._folder) if record.submitted >= self._since]
+        known = [self._plain] if self._plain else records(self._folder)
+        self._records = [record for record in known if record.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
         if self._program:

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -43,15 +44,23 @@ _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
 _AFTER = ",;:%)]}'\""  # what may follow a number
 
 
-def read_events(folder: Path, pattern: str = "") -> Iterator[dict[str, Any]]:
+def read_events(
+    folder: Path, pattern: str = "", submissions: Sequence[Record] | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the events of a run, of its file or else its logs; DocumentError without a folder or an event.
 
-    With a pattern, which takes the place of the job's key `metrics`, those of its logs.
+    With a pattern, which takes the place of the job's key `metrics`, those of its logs. `submissions` are
+    given for a job that has no records in the folder.
     """
-    printed = [] if (folder / EVENTS).exists() and not pattern else log_events(folder, pattern=pattern)
+    printed: list[dict[str, Any]] = []
+    if pattern or not os.path.lexists(folder / EVENTS):
+        printed = log_events(folder, submissions, pattern=pattern)
     if pattern and not printed:
         what = f"no line in the log of {folder} matches '{pattern}'"
         raise DocumentError.of(what, at="--metrics", fix="sbatchgen logs shows the lines")
+    if submissions and not printed and not folder.is_dir():
+        what = "its log has no lines with a loss or an accuracy that are understood"
+        raise DocumentError.of(what, at=str(folder), fix="--metrics REGEX says where the numbers are")
     yield from printed or events(folder)
 
 

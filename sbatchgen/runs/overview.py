@@ -17,6 +17,7 @@ from sbatchgen.text_table import table
 from sbatchgen.units import elapsed
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
+LOG_ONLY = "its job is not known, so only its log was read"
 MOST_POINTS = 20  # of a sweep, on the page of its run
 RECORD = "preflight.json"  # by training/preflight.py
 LONGEST = 600  # characters of what it says
@@ -68,6 +69,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
 def headline(state: RunState) -> str:
     """Return what its last job does, in a line."""
     job = state.last
+    if job and not job.id and state.plain:
+        return LOG_ONLY
     return one_line(f"job {job.id} {_last(state)}") if job else "no job yet"
 
 
@@ -78,10 +81,16 @@ def page(
     progress = state.progress
     hangs = state.quiet.startswith(life.HANGS)
     facts = [("hangs", state.quiet.removeprefix(life.HANGS))] if hangs else []
-    facts.append(("folder", str(state.run.folder / state.point)))
+    plain = state.plain
+    facts.append(("folder", state.folder))
     for job in state.jobs:
         says = _last(state) if job is state.last else _state(job, ())
-        facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
+        when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
+        facts.append((f"job {job.id or '?'}", f"{says}{when}"))
+    facts += [(f"task {row.task}", row.state.words) for row in (plain.rows if plain else ()) if row.task][
+        :MOST_POINTS
+    ]
+    facts += [("owner", plain.owner)] if plain and plain.owner else []
     facts += [(f"program {name}", says) for name, says in _programs(state)]
     if progress and not state.sweep:  # whose points are in the table
         facts.append(("training", progress.says or progress.state or "no loss so far"))

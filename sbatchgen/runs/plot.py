@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from sbatchgen.machine.search_path import libraries
 from sbatchgen.quoting import visible
 from sbatchgen.runs.events import CONFIG, EVENTS, OF_OWN, STATUS, count, number, read_object
 from sbatchgen.runs.metrics import read_events
+from sbatchgen.runs.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,13 +62,13 @@ class History:
     point: Mapping[str, str] = field(default_factory=dict)  # the parameters of a point of a sweep
 
 
-def read_history(folder: Path, pattern: str = "") -> History:
+def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] | None = None) -> History:
     """Return the history of the run in a folder; raise DocumentError if nothing was measured there.
 
-    `pattern` finds the numbers in the lines of its logs.
+    `pattern` finds the numbers in the lines of its logs; for `submissions` see `read_events`.
     """
     history = History(folder=folder, config=read_object(folder / CONFIG))
-    for event in read_events(folder, pattern):
+    for event in read_events(folder, pattern, submissions):
         _add(history, event)
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
@@ -113,11 +115,12 @@ def can_draw() -> bool:
 def plot(histories: Sequence[History], output: Path | None) -> Path:
     """Plot these runs; return the path of the picture.
 
-    Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, in the current
-    folder. Raises CommandLineError: the file has another suffix; DocumentError: matplotlib is missing, or the
-    file can't be written.
+    Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, a log and a
+    colleague's run, in the current folder. Raises CommandLineError: the file has another suffix;
+    DocumentError: matplotlib is missing, or the file can't be written.
     """
-    path = output or (histories[0].folder / DEFAULT if len(histories) == 1 else Path(DEFAULT))
+    alone = histories[0].folder if len(histories) == 1 else Path("none")
+    path = output or (alone / DEFAULT if os.access(alone, os.W_OK | os.X_OK) else Path(DEFAULT))
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise CommandLineError.of(f"can't draw a '{path.suffix}'", at="--output", fix="name a .png or a .svg")

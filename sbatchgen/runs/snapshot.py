@@ -18,7 +18,7 @@ from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
-from sbatchgen.git import git
+from sbatchgen.git import git, refusal
 from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.quoting import word
 from sbatchgen.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
@@ -99,6 +99,9 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     inside = git(folder, "rev-parse", "--show-prefix")
     listed = git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
     if not top or inside is None or listed is None:
+        if ignored := refusal(folder):
+            what = f"--snapshot copies what git knows, and git is not asked: {ignored.what}"
+            raise DocumentError.of(what, at=ignored.at, fix=ignored.fix)
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
     root, sources = Path(top), {}

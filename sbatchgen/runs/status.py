@@ -14,6 +14,7 @@ from sbatchgen.runs import life, points, process, record
 from sbatchgen.runs.failure import Failure, crash, failures
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.job_log import last_start, last_starts, newest_logs
+from sbatchgen.runs.plain_job import NOWHERE, PlainJob
 from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.program_states import ProgramState, failed, read_programs
 from sbatchgen.runs.progress import Progress, read_progress
@@ -25,6 +26,7 @@ from sbatchgen.slurm.state import State, reason, state
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
+FORGOTTEN = "Slurm does not know it any more, so only its log was read"
 _NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
 NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
@@ -49,6 +51,13 @@ class RunState:
     restarted: str = ""  # how the start before its newest one ended, where only this run was asked for
     programs: Sequence[ProgramState] = ()  # of a job with several: those of its last start
     point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
+    plain: PlainJob | None = None  # a job that was not submitted by this user with sbatchgen; None of a run
+
+    @property
+    def folder(self) -> str:
+        """Its run folder; of a job without one, the folder in which it runs."""
+        is_nowhere = self.plain and self.run.folder.name == NOWHERE
+        return self.plain.record.folder if self.plain and is_nowhere else str(self.run.folder / self.point)
 
     @property
     def last(self) -> RunJob | None:
@@ -100,6 +109,32 @@ def run_states(
     return states, problems
 
 
+def plain_state(job: PlainJob) -> RunState:
+    """Return the state of a job that was not submitted by this user with sbatchgen."""
+    about, name = job.record, job.word
+    its = RunJob("", name, about.job, "", about.submitted, ended=True, says=FORGOTTEN, seen=time.time())
+    if job.rows:
+        chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
+        its = _of_rows(its._replace(says=""), [row for row in chosen if row], job.folder)
+    if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(about)):
+        its = its._replace(says=ERRORS)
+    live = [row for row in job.rows if not row.state.ended]
+    run = Run(name=name, folder=job.folder, shared=True, created=about.submitted)
+    progress = read_progress(job.folder, [about])
+    state = RunState(run=run, jobs=[its], now=live[:1], progress=progress, plain=job)
+    return replace(state, quiet=_quiet(state))
+
+
+def submissions(state: RunState) -> list[record.Record]:
+    """Return what is known of the submissions of a run, the oldest first."""
+    return [state.plain.record] if state.plain else record.records(state.run.folder)
+
+
+def submission(state: RunState, job: str) -> record.Record | None:
+    """Return what is known of the submission of a job of a run; None if nothing is."""
+    return state.plain.record if state.plain else record.read_record(state.run.folder, job)
+
+
 def point_state(state: RunState, point: str) -> RunState:
     """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
     name, folder = state.run.name, state.run.folder
@@ -123,14 +158,14 @@ def _quiet(state: RunState) -> str:
     """Say which rank of a run hangs, or for how long it has stood still; "" of one with several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
-    submission = record.read_record(state.run.folder, job.id) if job and not job.ended else None
-    if submission is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
+    its = submission(state, job.id) if job and not job.ended else None
+    if its is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
         return ""
     clock = time.time()
     started = clock - rows[0].used_s if rows else job.submitted
     if says := life.hang(state.run.folder, started):
         return says
-    quiet = life.quiet_now(submission, state.run.folder, started, clock)
+    quiet = life.quiet_now(its, state.run.folder, started, clock)
     return quiet.says if quiet else ""
 
 

@@ -16,8 +16,8 @@ from sbatchgen.runs import job_log, process, submitted_scripts
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.runs.job_log import newest_logs
-from sbatchgen.runs.record import read_record, records
-from sbatchgen.runs.status import RunState, before, is_local
+from sbatchgen.runs.record import records
+from sbatchgen.runs.status import RunState, before, is_local, submission
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
 
@@ -75,6 +75,7 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
     asked, had = None, JobUsage()
     for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
         script = None if is_local(job) else submitted_scripts.parsed(state.run.folder, job.id)
+        script = state.plain.script if state.plain else script
         asked = script.resources if script else None
         had, before = _had(asked), len(starts)
         begun = _begun(state, job)
@@ -123,8 +124,11 @@ def _accounted(state: RunState, environment: Mapping[str, str]) -> dict[tuple[st
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
         there = [job for job in of_slurm if job.cluster == cluster]
         keys = {job.id: job.key for job in there}
+        plain = state.plain.row if state.plain else None
         for start in accounting.usage(keys, before(there), environment, cluster=cluster) or ():
-            if not state.point or start.task == str(int(state.point) - first.get(start.job, 0)):
+            if plain and start.task == plain.task:
+                known.setdefault((cluster, plain.id), []).append(start)
+            elif not state.point or start.task == str(int(state.point) - first.get(start.job, 0)):
                 known.setdefault((cluster, start.job), []).append(start)
     return known
 
@@ -132,7 +136,7 @@ def _accounted(state: RunState, environment: Mapping[str, str]) -> dict[tuple[st
 def _begun(state: RunState, job: RunJob) -> int:
     """Return how often a job has begun, as squeue or its log says; 0 if neither does."""
     row = state.now[0] if job is state.last and len(state.now) == 1 else None
-    record = read_record(state.run.folder, job.id)
+    record = submission(state, job.id)
     logs = newest_logs(record, state.point) if record and (state.point or not record.array) else []
     queued = row.restarts + bool(row.node_list or row.used_s) if row else 0
     return max([queued, *map(job_log.starts, logs)])

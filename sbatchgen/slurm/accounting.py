@@ -6,7 +6,7 @@ Not every site has one, and the controller knows more of a job that has not ende
 import os
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 
 from sbatchgen.frozen import frozen
 from sbatchgen.slurm.client import of_cluster, query
@@ -34,6 +34,8 @@ _FIELDS = _ALWAYS | {
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
 REQUEUED = "put back into the queue"  # by scontrol, or the job's own script
+_ANY_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
+_SAME = ("user", "name", "folder", "submitted")  # after a requeue too
 _LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
@@ -72,6 +74,27 @@ def accounting(
         if row["state"] != "RESIZING":  # the same start, with other nodes
             starts.setdefault(row["id"], []).append(row)
     return [_job(*several) for several in starts.values()]
+
+
+def any_accounting(
+    ids: Sequence[str], environment: Mapping[str, str]
+) -> list[tuple[SlurmJob, Mapping[str, str]]] | None:
+    """Return the newest jobs with these ids, of any user and program, and more fields of each: `_ANY_FIELDS`.
+
+    None without a database that answers; raises SlurmError if sacct fails.
+    """
+    epoch = datetime.fromtimestamp(86400, timezone.utc)
+    more = ["--allocations", "--duplicates"]
+    printed = _rows(dict.fromkeys(ids, ""), epoch, environment, _ANY_FIELDS, more)
+    if printed is None:
+        return None
+    starts: dict[str, list[dict[str, str]]] = {}
+    for row in printed:
+        several = starts.setdefault(row["id"], [])
+        if several and any(several[-1].get(name) != row.get(name) for name in _SAME):
+            several.clear()  # of an earlier job with this id
+        several.append(row)
+    return [(_job(*several), several[-1]) for several in starts.values()]
 
 
 def _job(*starts: Mapping[str, str]) -> SlurmJob:
@@ -119,7 +142,8 @@ def _rows(
     if not jobs:
         return []
     between = separator()
-    arguments = [f"--jobs={','.join(jobs)}", f"--user={os.geteuid()}", *more]
+    whose = [f"--user={os.geteuid()}"] if all(jobs.values()) else []  # "" is the key of any job
+    arguments = [f"--jobs={','.join(jobs)}", *whose, *more]
     arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", "--noheader", "--parsable"]
     arguments += [f"--delimiter={between}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
@@ -133,8 +157,10 @@ def _rows(
     ours, chosen = False, []
     for row in rows(answer.out, between, [*fields]):
         if "." not in row["id"]:  # its steps follow it
-            key, submitted = jobs.get(re.split(r"[_+]", row["id"])[0]), row.get("submitted", "")
-            ours = not submitted or (key is not None and folder_name(key) in submitted)
+            id_, submitted = row["id"], row.get("submitted", "")
+            key = jobs.get(id_, jobs.get(re.split(r"[_+]", id_)[0]))
+            is_its = key is not None and (not key or folder_name(key) in submitted)
+            ours = not submitted or is_its
         chosen += [row] if ours else []
     return chosen
 

@@ -335,7 +335,7 @@ def test_a_log_and_a_script_stand_for_their_run(folder: Path, programs: Path, co
     for name in ("ddp-4711.out", "job.slurm", "job-4711.slurm"):
         assert command("diagnose", f"runs/ddp/{name}").out == said
         assert command("logs", f"{folder}/runs/ddp/{name}").out == command("logs", "ddp").out
-    assert "there is no run 'other.sh'" in command("diagnose", "other.sh").err
+    assert "Slurm knows no job of other.sh" in command("diagnose", "other.sh").err
 
 
 def test_a_finished_script_stands_for_its_newest_run(folder: Path, programs: Path, command: Command) -> None:
