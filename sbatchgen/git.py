@@ -9,11 +9,13 @@ import os
 import re
 from pathlib import Path
 
+from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import Places
 from sbatchgen.machine import child
 
 TIMEOUT_S = 20.0
 _SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
+_LIST = ("config", "--list", "--show-origin", "--name-only", "-z")
 _WITHOUT_FILTER = ("clean=", "smudge=", "process=", "required=false")
 _FILTER = re.compile(r"filter\.(.+)\.[^.]+", re.DOTALL)
 _ENVIRONMENT = {
@@ -31,25 +33,50 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     is reported like other files that are left out. The folder is in a working tree; with `bare` it is a
     repository itself.
     """
-    place = folder.resolve()
-    above = (each for each in (place, *place.parents) if os.path.lexists(each / ".git"))
-    # git itself would also take a folder that only looks like a repository: a clone may hold it
-    root = place if bare else next(above, None)
+    root = folder.resolve() if bare else _root(folder)
     if root is None:
         return None
     place = root if bare else root / ".git"
     at = ["-C", str(folder), f"--git-dir={place}", *([] if bare else [f"--work-tree={root}"])]
-    listed = _printed(*at, "config", "--list", "--show-origin", "--name-only", "-z")
+    listed = _printed(*at, *_LIST)
     if listed is None:
         return None
-    fields = listed.split("\0")
-    origins = dict.fromkeys(name.removeprefix("file:") for name in fields[::2] if name.startswith("file:"))
-    parts = [("its folder", root), ("it", place), *((name, folder / name) for name in origins)]
-    filters = dict.fromkeys(match[1] for name in fields[1::2] if (match := _FILTER.fullmatch(name)))
-    if any("=" in name for name in filters) or not Places(root, os.environ).is_safe(place, root, parts):
+    filters = dict.fromkeys(
+        match[1] for name in listed.split("\0")[1::2] if (match := _FILTER.fullmatch(name))
+    )
+    is_safe = Places(root, os.environ).is_safe(place, root, _parts(folder, root, place, listed))
+    if any("=" in name for name in filters) or not is_safe:
         return None  # -c ends a name at its first "="
     settings = [f"filter.{name}.{setting}" for name in filters for setting in _WITHOUT_FILTER]
     return _printed(*at, *(word for setting in settings for word in ("-c", setting)), *arguments)
+
+
+def refusal(folder: Path) -> Problem | None:
+    """Return why the repository of a folder is left out: others can write it; None if that is not so."""
+    root = _root(folder)
+    if root is None:
+        return None
+    place = root / ".git"
+    listed = _printed("-C", str(folder), f"--git-dir={place}", f"--work-tree={root}", *_LIST)
+    parts = _parts(folder, root, place, listed or "")
+    return Places(root, os.environ).refusal(place, root, parts)
+
+
+def _root(folder: Path) -> Path | None:
+    """Return the nearest folder above with a .git.
+
+    git itself would also take a folder that only looks like a repository: a clone may hold such a folder.
+    """
+    place = folder.resolve()
+    above = (each for each in (place, *place.parents) if os.path.lexists(each / ".git"))
+    return next(above, None)
+
+
+def _parts(folder: Path, root: Path, place: Path, listed: str) -> list[tuple[str, Path]]:
+    """Return what must be the user's own, with what to call each: the files of the configuration too."""
+    names = (name.removeprefix("file:") for name in listed.split("\0")[::2] if name.startswith("file:"))
+    files = ((name, folder / name) for name in dict.fromkeys(names))
+    return [("its folder", root), ("it", place), *files]
 
 
 def _printed(*arguments: str) -> str | None:

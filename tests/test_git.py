@@ -172,9 +172,10 @@ def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: 
     assert describe(repository).commit
     (repository / part).chmod(0o777)
     assert describe(repository).commit == ""
-    with pytest.raises(DocumentError, match="git does not know"):
+    with pytest.raises(DocumentError, match="git is not asked: ignored") as refused:
         find_code(repository, repository.parent / "run/code-1", (), None)
     (problem,) = left_out()
+    assert refused.value.problems[0].fix == problem.fix
     assert problem.what.startswith("ignored .git: ")
     assert problem.what.endswith("can be written by everybody")
     assert problem.fix.startswith("chmod go-w ")

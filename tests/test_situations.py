@@ -60,6 +60,7 @@ COMMANDS = {
     "data": ("data", "mnist", "--to", "data", "--synthetic", "--train", "5", "--test", "5"),
     "image": ("image", "pull", "docker://x.org/y", "--to", "image.sif"),
     "plot": ("plot", "runs/drawn"),
+    "trust": ("trust", "."),
 }
 
 

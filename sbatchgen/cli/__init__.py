@@ -33,8 +33,8 @@ GROUPS = {
         "gpus": "gpus",
     },
     "Set up": {
-        "profile": "profiles", "page": "prepare", "data": "prepare", "image": "prepare", "schema": "profiles",
-        "completion": "", "help": "",
+        "profile": "profiles", "trust": "groups", "page": "prepare", "data": "prepare", "image": "prepare",
+        "schema": "profiles", "completion": "", "help": "",
     },
 }  # fmt: skip
 MODULES = {name: module for commands in GROUPS.values() for name, module in commands.items() if module}

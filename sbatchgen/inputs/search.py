@@ -2,13 +2,14 @@
 
 Templates and the `setup` of profiles and of sbatchgen.yaml become part of a script that the user runs. So a
 file found by searching is used only if no one but the user and root can write it, or if the user trusts its
-folder (SBATCHGEN_TRUST). A file that the user names is always used.
+folder (`sbatchgen trust`, SBATCHGEN_TRUST). A file that the user names is always used.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import isdir, isfile  # they take any name, and folders that this user can't see
@@ -47,9 +48,14 @@ def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None =
     return "*" in entries or any(os.path.realpath((here or Path()) / entry) == real for entry in entries)
 
 
-def how_to_trust(folder: Path, environment: Mapping[str, str]) -> str:
-    """Return the fix that trusts a folder, beside those that are trusted."""
-    before = f"${TRUST}:" if environment.get(TRUST) or _left_out else ""
+def how_to_trust(folder: Path, environment: Mapping[str, str], place: Path | None = None) -> str:
+    """Return the fix that trusts a folder, beside those that are trusted.
+
+    `place` is what others can write: what everybody can write, `sbatchgen trust` does not cover.
+    """
+    if place and not place.stat().st_mode & stat.S_IWOTH:
+        return f"to trust it: sbatchgen trust {word(str(folder.absolute()))}"
+    before = f"${TRUST}:" if environment.get(TRUST) or _left_out.keys() - {place} else ""
     return f"to trust it, export {TRUST}={before}{word(str(folder.absolute()))}"
 
 
@@ -166,20 +172,39 @@ class Places:
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
+        if refused := self._refused(file, trust, parts):
+            _left_out.setdefault(*refused)
+        return refused is None
+
+    def refusal(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> Problem | None:
+        """Return why a file may not be used; None if it may."""
+        refused = self._refused(file, trust, parts)
+        return refused[1] if refused else None
+
+    def _refused(
+        self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]
+    ) -> tuple[Path, Problem] | None:
         from sbatchgen.inputs.trust import doubt  # most people have no files of their own
 
         start = self._starts.get(trust)
         for subject, part in parts:
             if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
                 if is_trusted(trust, self.environment, self.folder):
-                    return True
+                    return None
+                if self._trusts_by_settings(part):
+                    continue
                 fix = f"{reason.fix}, or " if reason.fix else ""
-                fix += how_to_trust(trust, self.environment)
+                fix += how_to_trust(trust, self.environment, reason.place)
                 what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
-                _left_out.setdefault(reason.place, Problem(what, str(file.absolute()), fix))
-                return False
+                return reason.place, Problem(what, str(file.absolute()), fix)
             start = start or part.absolute()
-        return True
+        return None
+
+    def _trusts_by_settings(self, part: Path) -> bool:
+        """Whether the user has trusted a folder, with `sbatchgen trust`, that holds a file or folder."""
+        from sbatchgen.inputs.trusted import covers, trusted
+
+        return covers(trusted(self.environment), self.folder / part)
 
     @functools.cached_property
     def cache(self) -> Path | None:

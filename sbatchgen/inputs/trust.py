@@ -97,7 +97,7 @@ def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: in
     if status.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
     is_shared = status.st_mode & stat.S_IWGRP
-    if is_shared and not _is_private(status.st_gid):
+    if is_shared and not is_private(status.st_gid):
         return f"can be written by the group {_group(status.st_gid)}"
     return "can be written by others in its access list (ACL)" if is_shared and _has_acl(place) else ""
 
@@ -121,7 +121,7 @@ def _fix(place: Path, status: os.stat_result, *, is_last: bool, whose: str) -> s
 
 
 @functools.cache
-def _is_private(group: int) -> bool:
+def is_private(group: int) -> bool:
     """Whether a group has one member, the user or root, as most systems make one for each user."""
     import grp
     import pwd

@@ -17,9 +17,10 @@ from sbatchgen.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.machine.search_path import in_shell
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names
+from sbatchgen.resolved.own_runs import own_runs
 from sbatchgen.resolved.resolve import named_partition, resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.units import JobName, Text, is_utf8
+from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.choice import Check
@@ -81,12 +82,24 @@ def read_request(
     if resolved.trainer and read_trainer and not several and (seen := read_trainer(resolved)):
         resolved = _in_its_partition(profile, [seen, *layers], mode, name_of_job, check)
     return Request(
-        resolved=resolved,
+        resolved=_with_own_runs(resolved, folder),
         places=places.with_templates_of(profile_file),
         profile_file=profile_file,
         profile_by=profile_by,
         rerun=_rerun(job, name, args, given),
     )
+
+
+def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
+    """Return a job with its run folder in one of the user's own, unless somebody has said where it is."""
+    if resolved.origin("run_dir").level > Level.DEFAULT or resolved.profile.paths.runs:
+        return resolved
+    name = str(resolved.options.job_name)
+    runs, why = own_runs(folder, name)
+    if not why:
+        return resolved
+    origins = {**resolved.origins, "run_dir": Origin(Level.DEFAULT, why)}
+    return replace(resolved, run_dir=ShellPath(f"{runs}/{name}"), origins=origins)
 
 
 def _in_its_partition(

@@ -77,7 +77,7 @@ def test_a_file_in_a_parent_folder_of_another_user_is_left_out(
     assert result.err == (
         f"warning: ignored sbatchgen.yaml: its folder belongs to another user ({pwd.getpwuid(NOBODY).pw_name})\n"
         f"  at:  {here.parent}/sbatchgen.yaml\n"
-        f"  fix: to trust it, export SBATCHGEN_TRUST={here.parent}\n"
+        f"  fix: to trust it: sbatchgen trust {here.parent}\n"
     )
     assert result.status == 0
 
@@ -155,14 +155,14 @@ def groups(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], prima
     me = pwd.struct_passwd(("alice", "x", os.geteuid(), primary, "", "/", "/bin/sh"))
     monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((name, "x", number, members)))
     monkeypatch.setattr(pwd, "getpwnam", {"alice": me}.__getitem__)
-    trust._is_private.cache_clear()
+    trust.is_private.cache_clear()
 
 
 @pytest.fixture
 def _fresh_groups() -> Iterator[None]:
-    trust._is_private.cache_clear()
+    trust.is_private.cache_clear()
     yield
-    trust._is_private.cache_clear()
+    trust.is_private.cache_clear()
 
 
 @pytest.mark.usefixtures("_fresh_groups")

@@ -103,7 +103,7 @@ def test_a_folder_of_the_group_costs_one_warning_and_each_fix_helps(owner: User)
     )
     named = ("job.yaml", "--profile", "./profiles/public.yaml")
     why = f"its folder is below {owner.project}, which can be written by the group gid {GROUP}\n"
-    fix = f"ask root for chmod +t {owner.project}, or to trust it, export SBATCHGEN_TRUST={mine}\n"
+    fix = f"ask root for chmod +t {owner.project}, or to trust it: sbatchgen trust {mine}\n"
     warning = f"warning: ignored sbatchgen.yaml: {why}  at:  {mine}/sbatchgen.yaml\n  fix: {fix}"
 
     def see(**env: str) -> list[tuple[int, bool, int, int]]:
@@ -123,5 +123,12 @@ def test_a_folder_of_the_group_costs_one_warning_and_each_fix_helps(owner: User)
 
     assert see() == [(0, False, 1, 1)] * 4
     assert see(SBATCHGEN_TRUST=str(mine)) == [(0, True, 0, 0)] * 4
+    for trusted in (mine, owner.project):  # itself, or what is above
+        said = owner.run("sbatchgen", "trust", trusted).stderr
+        assert f"note: {trusted} is trusted" in said
+        assert (f"the group {GROUP}" in said) == (trusted == owner.project)
+        assert see() == [(0, True, 0, 0)] * 4
+        owner.run("sbatchgen", "trust", "--remove", trusted)
+        assert warning in owner.run("sbatchgen", "render", *named, cwd=mine).stderr
     owner.project.chmod(0o3775)
     assert see() == [(0, True, 0, 0)] * 4

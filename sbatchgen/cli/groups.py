@@ -1,0 +1,38 @@
+"""trust: which folders that a group can write count as the user's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from sbatchgen.cli.output import note, put
+from sbatchgen.errors import CommandLineError
+
+
+@click.command()
+@click.argument("folder", metavar="[FOLDER]", required=False, type=click.Path())
+@click.option("--remove", is_flag=True, help="Trust it no longer.")
+def trust(folder: str | None, *, remove: bool) -> None:
+    """Trust a folder that a group can write, once and for all.
+
+    sbatchgen.yaml, .sbatchgen and git's .git in it and below then count as if they were yours. Who can write
+    the folder can so decide what your jobs run. Without FOLDER: the folders that you trust.
+    """
+    from sbatchgen.inputs import trusted
+
+    if folder is None:
+        if remove:
+            raise CommandLineError.of("--remove needs a folder", fix="sbatchgen trust lists what you trust")
+        for each in trusted.trusted(os.environ):
+            put(str(each))
+        return
+    if remove:
+        note(f"note: {trusted.remove(Path(folder), os.environ)} is trusted no longer")
+        return
+    real = trusted.add(Path(folder), os.environ)
+    who = trusted.writers(real) or "only you and root"
+    note(f"note: {real} is trusted: sbatchgen.yaml, .sbatchgen and .git in it and below count as yours")
+    note(f"note: who can write it decides with you what your jobs run: {who}")
+    note(f"note: to take it back: sbatchgen trust --remove {real}")

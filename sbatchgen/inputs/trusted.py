@@ -1,0 +1,118 @@
+"""The folders that the user trusts although others can write them: a file of the user's own settings.
+
+A project's folder that a group writes is the normal place of work. Its members can put files there, which
+become part of the scripts that the user runs. `sbatchgen trust FOLDER` says once that the user wants that.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.inputs.trust import doubt, is_private, make_own, user_name
+from sbatchgen.quoting import word
+
+NAME = "trusted.json"
+MAX_BYTES = 1 << 20
+
+
+def place(environment: Mapping[str, str]) -> Path | None:
+    """Return the file with the folders, in XDG_CONFIG_HOME; None without a home."""
+    root = environment.get("XDG_CONFIG_HOME", "")
+    if not root.startswith("/"):
+        home = environment.get("HOME", "")
+        root = f"{home}/.config" if home.startswith("/") else ""
+    return Path(root, "sbatchgen", NAME) if root else None
+
+
+def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders that the user trusts; none if another user could have written the list."""
+    file = place(environment)
+    if file is None or not os.path.lexists(file) or doubt(file):
+        return ()
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        named = json.loads(files.read_own(file, MAX_BYTES))
+        if isinstance(named, list):
+            return tuple(Path(each) for each in named if isinstance(each, str) and each.startswith("/"))
+    return ()
+
+
+def covers(folders: tuple[Path, ...], part: Path) -> bool:
+    """Whether a file or folder is one of these folders, or below one: what everybody can write is not."""
+    real = Path(os.path.realpath(part))
+    return any(real.is_relative_to(folder) and _not_for_all(folder, real) for folder in folders)
+
+
+def _not_for_all(folder: Path, part: Path) -> bool:
+    """Whether everybody can write nothing from a file or folder up to the trusted folder."""
+    try:
+        between = itertools.takewhile(lambda each: each != folder.parent, (part, *part.parents))
+        return not any(each.lstat().st_mode & stat.S_IWOTH for each in between)
+    except OSError:
+        return False
+
+
+def add(folder: Path, environment: Mapping[str, str]) -> Path:
+    """Enter a folder; return it as it is entered: without links.
+
+    Raises CommandLineError: there is no such folder, or everybody can write it or replace it; DocumentError:
+    the list can't be kept.
+    """
+    real = Path(os.path.realpath(folder))
+    if not real.is_dir():
+        raise CommandLineError.of(f"there is no folder {folder}", fix="name a folder that exists")
+    for each in (real, *real.parents):
+        mode = each.stat().st_mode
+        if mode & stat.S_IWOTH and (each == real or not mode & stat.S_ISVTX):
+            what = f"everybody can write {each}" + (f", and so replace {real}" if each != real else "")
+            raise CommandLineError.of(what, fix=f"its owner can mend that: chmod o-w {word(str(each))}")
+    _keep(sorted({*trusted(environment), real}), environment)
+    return real
+
+
+def remove(folder: Path, environment: Mapping[str, str]) -> Path:
+    """Remove a folder, which may be gone, and return it; raise CommandLineError if it is not in the list."""
+    known = trusted(environment)
+    real = Path(os.path.realpath(folder))
+    if real not in known:
+        fix = f"trusted are: {', '.join(map(str, known))}" if known else "no folder is trusted"
+        raise CommandLineError.of(f"{real} is not trusted", fix=fix)
+    _keep([each for each in known if each != real], environment)
+    return real
+
+
+def _keep(folders: list[Path], environment: Mapping[str, str]) -> None:
+    file = place(environment)
+    if file is None:
+        raise DocumentError.of("there is no home folder to keep it in", fix="export HOME=FOLDER")
+    try:
+        make_own(file.parent)
+        if reason := doubt(file.parent):
+            what = f"the list would not count: {file.parent} {reason.why}"
+            raise DocumentError.of(what, fix=reason.fix or "export XDG_CONFIG_HOME=FOLDER, one of your own")
+        text = json.dumps([str(each) for each in folders], indent=1)
+        files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
+    except OSError as error:
+        raise DocumentError.of(f"can't write {file}: {error.strerror}", fix="is the disk full?") from error
+
+
+def writers(folder: Path) -> str:
+    """Return who else can write a folder, for people: "anna and the group vision"."""
+    import grp
+
+    status = folder.stat()
+    owner = "" if status.st_uid in (0, files.user_id()) else user_name(status.st_uid)
+    group = ""
+    if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
+        try:
+            about = grp.getgrgid(status.st_gid)
+            members = f" ({', '.join(about.gr_mem[:5])})" if 0 < len(about.gr_mem) <= 5 else ""
+            group = f"the group {about.gr_name}{members}"
+        except KeyError:
+            group = f"the group {status.st_gid}"
+    return " and ".join(filter(None, (owner, group)))
