@@ -90,7 +90,7 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
 def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
     """Return the job that a word means if it is of no run: of plain sbatch, or of a colleague; else None.
 
-    Raises CommandLineError for a file that is no log, and for an id that nobody knows; DocumentError and
+    Raises CommandLineError for a file that is not a log, and for an id that is not known; DocumentError and
     SlurmError for what can't be read.
     """
     from sbatchgen.runs.plain_job import find
@@ -114,7 +114,7 @@ def _only_read(job: PlainJob) -> SbatchgenError:
 
 
 def _continued(job: PlainJob) -> str:
-    """Return how to go on with the training of a colleague's run."""
+    """Return how to continue the training of a colleague's run."""
     from sbatchgen.inputs.trust import user_name
 
     newest = job.newest_checkpoint
@@ -152,10 +152,12 @@ def point_states_of(
     plain = {at: job for at, name in enumerate(names) if (job := find_plain(index, name))}
     of_runs = [name for at, name in enumerate(names) if at not in plain]
     chosen = [find_point(index, name, changes=changes) for name in of_runs]
-    states, problems = run_states(index, os.environ, [run for run, _ in chosen]) if chosen else ([], [])
+    alone = chosen[0][1] if len(chosen) == 1 else ""
+    runs = [run for run, _ in chosen]
+    states, problems = run_states(index, os.environ, runs, alone) if chosen else ([], [])
     for at, (run, point) in enumerate(chosen):
         if point and (not Path(of_runs[at]).is_file() or (run.folder / POINTS).exists()):
-            (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run])[0]
+            (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run], point)[0]
             states[at] = point_state(whole, point)
     for at, job in plain.items():  # in the order of the names
         states.insert(at, plain_state(job))

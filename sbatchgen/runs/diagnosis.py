@@ -118,8 +118,8 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        found = _causes(state, job, row, record, folder=folder, training=training, logs=logs)
-        causes = [*_in_turn(found, state, record, row, logs=logs, folder=folder, task=task)]
+        causes = _causes(state, job, row, record, folder=folder, training=training, logs=logs)
+        causes = [*_in_turn(causes, state, record, row, logs=logs, folder=folder, task=task)]
         failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"

@@ -24,6 +24,7 @@ from sbatchgen.runs.record import Record
 
 BUSY_S = 1.0  # how long to wait for another command, to write what can be seen again
 WRITE_S = 10.0  # to write what can't
+SEARCHED = 200  # runs whose records are read to find a file of which neither folder nor name says more
 SEEN_S = 60.0  # a state that has not changed is written as often
 MAX_BYTES = 256 << 20
 SUBMITTING, LOST = "SUBMITTING", "LOST"  # states of a job that has no id yet, or whose id sbatch did not say
@@ -92,7 +93,9 @@ class Index:
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
         """Enter runs that were runs in folders, but for jobs already known; return them as named here."""
         with self._changing():
-            return [self._add(run, jobs) for run, jobs in runs]
+            folders = {run.folder: run for run in reversed(self._runs.values()) if not run.shared}
+            numbers: dict[str, int] = {}
+            return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
 
     def accepted(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id of a submission that was accepted."""
@@ -145,7 +148,7 @@ class Index:
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
         by_job = [self._runs[name] for name in names]
-        by_path = by_job or [run for run in self._runs.values() if run.folder == path]
+        by_path = by_job or self._in_folder(path)
         return by_path or ([*itertools.islice(self._with_file(path), 1)] if path.is_file() else [])
 
     def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
@@ -154,11 +157,24 @@ class Index:
         others = (run for run in self._runs.values() if run.folder == near and run != named)
         return [*others] if named.name == text and named.folder != near else []
 
+    def _in_folder(self, folder: Path) -> list[Run]:
+        where = str(folder)
+        return [run for run in self._runs.values() if str(run.folder) == where]
+
+    def _likely(self, path: Path) -> Iterator[Run]:
+        """Yield the runs that may have a log or a script: by its folder, by an id in its name, the newest."""
+        above = {str(folder) for folder in path.parents}
+        numbers = {*re.findall("[0-9]+", path.name)}
+        of_jobs = {job.run for job in self._jobs.values() if job.id in numbers}
+        newest = sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
+        near = [run for run in newest if str(run.folder) in above or run.name in of_jobs]
+        yield from dict.fromkeys([*near, *newest[:SEARCHED]])
+
     def _with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the newest first."""
         from sbatchgen.runs.job_log import find_logs  # no submission has logs yet
 
-        for run in sorted(self._runs.values(), key=lambda run: run.created, reverse=True):
+        for run in self._likely(path):
             for record in reversed(records.records(run.folder)):
                 theirs = [run.folder / f"job-{record.job}.slurm", Path(record.script)]
                 theirs += find_logs(record, errors=True)
@@ -167,22 +183,34 @@ class Index:
             if path == run.folder / "job.slurm" and not run.shared:
                 yield run
 
-    def _add(self, run: Run, jobs: list[RunJob]) -> Run:
-        there = (known for known in self._runs.values() if known.folder == run.folder and not known.shared)
-        known = None if run.shared else next(there, None)
+    def _add(self, run: Run, jobs: list[RunJob], folders: dict[Path, Run], numbers: dict[str, int]) -> Run:
+        """Enter a run; `folders` are those of the runs that share none, `numbers` the last of each name."""
+        known = None if run.shared else folders.get(run.folder)
         if known is None:
             of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
             known = self._runs.get(next(of_jobs, ""))
         if known is None:
-            names = itertools.chain([run.name], (f"{run.name}-{number}" for number in itertools.count(2)))
-            known = run._replace(name=next(name for name in names if name not in self._runs))
+            known = run._replace(name=self._free(run.name, numbers))
         elif known.folder != run.folder and not known.folder.exists():  # it was moved
             known = known._replace(folder=run.folder)  # where it was, how its jobs ended could not be seen
             forgotten = [job for job in self._of(known.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[known.name] = known
-        self._jobs = {job.key: job._replace(run=known.name) for job in jobs} | self._jobs
+        for job in jobs:
+            self._jobs.setdefault(job.key, job._replace(run=known.name))
+        if not known.shared:
+            folders[known.folder] = known
         return known
+
+    def _free(self, name: str, numbers: dict[str, int]) -> str:
+        """Return a name that no run has: this one, or the name with the next number."""
+        if name not in self._runs:
+            return name
+        free = numbers.get(name, 1) + 1
+        while f"{name}-{free}" in self._runs:
+            free += 1
+        numbers[name] = free
+        return f"{name}-{free}"
 
     def _change(self, key: str, **facts: Any) -> None:
         with self._changing():
@@ -215,7 +243,7 @@ class Index:
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
-            self._add(run, jobs)
+            self._add(run, jobs, {known.folder: known for known in self._runs.values()}, {})
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self._note(f"warning: {what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER")
 

@@ -1,6 +1,7 @@
 """The logs of a job: where they are, and how they grow."""
 
 import contextlib
+import functools
 import glob
 import io
 import itertools
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from sbatchgen import files
 from sbatchgen.inputs.trust import user_name
@@ -18,6 +20,7 @@ from sbatchgen.runs import program_states
 from sbatchgen.runs.record import Record, records
 
 PIECE = 1 << 20  # bytes that are read at a time
+FURTHEST = 32 << 20  # bytes before the end of a log in which its last lines are looked for
 END = 2 << 20  # bytes of a log that are looked at after a failure
 COUNTED = 1 << 30  # of a larger log the lines are not counted
 # What a script of sbatchgen prints at each start of its job; the log is appended.
@@ -89,11 +92,16 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
         return "%"
     if letter in "aj" and record.array and not task:
         return "*"  # of an array each task has an id of its own
-    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": user_name(os.geteuid())}
+    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _me()}
     if letter not in known or (letter == "j" and task):
         return "*"
     value = known[letter]
     return glob.escape(value.zfill(width) if letter in "Aaj" else value)
+
+
+@functools.cache
+def _me() -> str:
+    return user_name(os.geteuid())
 
 
 def last_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -113,6 +121,24 @@ def last_lines(path: Path) -> Iterator[tuple[int, str]]:
             number += bool(number)
 
 
+def _start_of_lines(file: BinaryIO, count: int) -> int:
+    """Return where the last lines of a file begin; of lines longer than FURTHEST the end counts."""
+    at = end = os.fstat(file.fileno()).st_size
+    left, is_last = count, True
+    while left and at > max(0, end - FURTHEST):
+        piece_at = max(0, at - PIECE)
+        file.seek(piece_at)
+        piece = file.read(at - piece_at)
+        cut = len(piece) - (is_last and piece.endswith(b"\n"))  # which ends the last line
+        is_last = False
+        while left and (cut := piece.rfind(b"\n", 0, cut)) >= 0:
+            left -= 1
+            if not left:
+                return piece_at + cut + 1
+        at = piece_at
+    return at if left else end
+
+
 class Tail:
     """A file that grows, read onwards from a place; it may not exist yet."""
 
@@ -124,8 +150,7 @@ class Tail:
         if last is not None:
             with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
                 self._inode = os.fstat(file.fileno()).st_ino
-                lengths = deque(map(len, file), maxlen=last)
-                self._at = file.tell() - sum(lengths)
+                self._at = _start_of_lines(file, last)
 
     def more(self) -> Iterator[bytes]:
         """Yield what was written since; from the start again if the file was replaced or cut."""

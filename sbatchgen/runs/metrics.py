@@ -41,6 +41,8 @@ _NOT_NOW = re.compile(r"(?i)\b(?:best|early|load(?:ed|ing)?|resum\w*|restor\w*|t
 # "Epoch 3/10" as a line of its own, and Keras' "40/100 [===>..] - 1s - loss: 0.5" below it
 _HEADING = re.compile(r"(?i)\s*epoch:?\s*[\[#]?\s*(\d{1,12})\s*(?:/|of)\s*\d{1,12}\]?[\s:.-]*$")
 _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
+# What a line without a pattern of the user's holds, if it counts: most lines of a log hold none of it.
+_MAY_MEASURE = re.compile(rb"(?i)loss|acc|epoch|[{]\"|restart| - ")
 _AFTER = ",;:%)]}'\""  # what may follow a number
 
 
@@ -80,18 +82,20 @@ def log_events(
     for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
         key = pattern or record.value("metrics")
-        lines = chain.from_iterable(_lines(path, from_end=from_end) for path in paths)
+        lines = chain.from_iterable(_lines(path, from_end=from_end, every=bool(key)) for path in paths)
         known = [*_events(lines, re.compile(key) if key else None), *known]
         if from_end and paths:
             break
     return known
 
 
-def _lines(path: Path, *, from_end: bool) -> Iterator[str]:
+def _lines(path: Path, *, from_end: bool, every: bool) -> Iterator[str]:
     """Yield what a log says at each start of its job, and its lines, also those of a progress bar."""
     with contextlib.suppress(OSError):
         data = files.read_of_run(path, END if from_end else MAX_BYTES, from_end=from_end)
         for line in io.BytesIO(data):
+            if not (every or _MAY_MEASURE.search(line)):
+                continue
             for part in line.rstrip().split(b"\r"):
                 yield part[:LONGEST].decode("utf-8", "replace")
 

@@ -48,7 +48,7 @@ class PlainJob:
         SlurmJob, ...
     ] = ()  # what Slurm says of it; of an array, of each task; empty if it knows nothing
     folder: Path  # the run folder of a colleague's run; else a path below which nothing is
-    record: Record  # what a record of its submission would say, as far as that is known
+    record: Record  # what a record of its submission would say, where that is known
     script: JobScript | None = (
         None  # what it runs, with the options of its submission; None if that is not known
     )
@@ -64,15 +64,15 @@ class PlainJob:
     @property
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint in a colleague's run folder that can be read; None without one."""
-        found = [path for path in self.folder.glob("checkpoints/*.pt") if os.access(path, os.R_OK)]
-        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+        matches = [path for path in self.folder.glob("checkpoints/*.pt") if os.access(path, os.R_OK)]
+        return max(matches, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "") -> PlainJob | None:
     """Return the job that a word means: its id, its log, its script, or a colleague's run folder.
 
-    None if the word is none of these. Raises CommandLineError for a file that is neither a log nor a script,
-    and for an id that nobody knows; DocumentError for a file that can't be read.
+    None for any other word. Raises CommandLineError for a file that is neither a log nor a script,
+    and for an id that is not known; DocumentError for a file that can't be read.
     """
     path = Path(os.path.normpath(folder / word_))
     if path.is_dir():
@@ -86,13 +86,13 @@ def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "
 
 def logs_in(folder: Path) -> list[Path]:
     """Return the newest logs with Slurm's own name in a folder, the newest last."""
-    found = []
+    matches = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 if _LOG_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    found.append((entry.stat().st_mtime, Path(entry.path)))
-    return [path for _, path in sorted(found)[-MOST_LOGS:]]
+                    matches.append((entry.stat().st_mtime, Path(entry.path)))
+    return [path for _, path in sorted(matches)[-MOST_LOGS:]]
 
 
 def of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
@@ -160,7 +160,7 @@ def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) 
     if head.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in head or path.suffix in _SCRIPTS:
         return _of_script(word_, path, environment, task)
     if b"\0" in head or path.suffix in _NO_LOGS:
-        kind = "is no text" if b"\0" in head else "is no log"
+        kind = "is not text" if b"\0" in head else "is not a log"
         fix = "name the log of a job, its script, or its id"
         raise CommandLineError.of(f"{word_} {kind}", fix=fix)
     match = _LOG_NAME.fullmatch(path.name)
@@ -181,8 +181,8 @@ def _same_log(job: AnyJob, path: Path) -> bool:
     return any(_same(Path(name), path) for name in names or {str(default)})
 
 
-def _same(one: Path, other: Path) -> bool:
-    return one == other or os.path.realpath(one) == os.path.realpath(other)
+def _same(path: Path, other: Path) -> bool:
+    return path == other or os.path.realpath(path) == os.path.realpath(other)
 
 
 def _of_script(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
@@ -194,9 +194,9 @@ def _of_script(word_: str, path: Path, environment: Mapping[str, str], task: str
         return _made(word_, same, _chosen(same, task, str(newest)), environment)
     output = _options(path).get("output", "")
     pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
-    found = [each for each in path.parent.glob(pattern) if each.is_file()] if "%" in output else []
-    if found:
-        newest_log = max(found, key=lambda each: each.stat().st_mtime)
+    matches = [each for each in path.parent.glob(pattern) if each.is_file()] if "%" in output else []
+    if matches:
+        newest_log = max(matches, key=lambda each: each.stat().st_mtime)
         return _of_log(str(newest_log), newest_log, "")
     what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
     fix = "name the id of the job or its log, as in: sbatchgen diagnose slurm-123.out"

@@ -90,9 +90,16 @@ def read_sweep(run_dir: Path) -> Sweep | None:
 
 
 def sweep_state(
-    sweep: Sweep, run_dir: Path, records: Sequence[Record], rows: Iterable[SlurmJob]
+    sweep: Sweep,
+    run_dir: Path,
+    records: Sequence[Record],
+    rows: Iterable[SlurmJob],
+    only: str = "",
 ) -> SweepState:
-    """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them."""
+    """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them.
+
+    With `only`, the number of a point, the state has that point alone.
+    """
     by_job = {record.job: record for record in records}
     live = {
         number: row
@@ -101,15 +108,22 @@ def sweep_state(
         for number in point_numbers(by_job[str(row.job)], row.task)
     }
     most = len(sweep.points)
-    submitted = {number for record in records for number in point_numbers(record, record.array, most)}
+    of_point: dict[int, list[Record]] = {}
+    for record in records:
+        for number in point_numbers(record, record.array, most):
+            of_point.setdefault(number, []).append(record)
     points = []
     for number, values in enumerate(sweep.points):
+        if only and str(number) != only:
+            continue
         folder = run_dir / str(number)
         row = live.get(number)
         state, says = row.state.words if row else NEW, ""
-        if number in submitted and not row:
+        if number in of_point and not row:
             state, says = _ended(folder)
-        progress = read_progress(folder, records, str(number))
+        its = of_point.get(number, ())
+        has_begun = bool(its) or folder.is_dir()
+        progress = read_progress(folder, its, str(number)) if has_begun else None
         points.append(Point(number, values, state, says, row, progress))
     return SweepState(sweep.names, tuple(points))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.runs import life, points, process, record
+from sbatchgen.runs.ended import KeptProgress
 from sbatchgen.runs.failure import Failure, crash, failures
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.job_log import last_start, last_starts, newest_logs
@@ -74,11 +75,12 @@ class RunState:
 
 
 def run_states(
-    index: Index, environment: Mapping[str, str], runs: Sequence[Run]
+    index: Index, environment: Mapping[str, str], runs: Sequence[Run], point: str = ""
 ) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and why they may be out of date; the index keeps what was seen.
 
-    squeue is asked once, whatever the number of runs, and not at all where all jobs have ended.
+    squeue is asked once, whatever the number of runs, and not at all where all jobs have ended. Of the sweep
+    of a single run a `point` alone may be read.
     """
     jobs: dict[str, list[RunJob]] = {run.name: [] for run in runs}
     for job in index.jobs(runs[0].name if len(runs) == 1 else None):
@@ -89,13 +91,22 @@ def run_states(
     with contextlib.suppress(DocumentError):  # as on a full disk: it is seen again the next time
         index.seen(seen.values())
     states = []
+    ended = KeptProgress(index.file) if len(runs) > 1 else None
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
+        is_known, progress = ended.progress(run, of_run) if ended else (False, None)
+        if is_known:
+            states.append(RunState(run=run, jobs=of_run, progress=progress))
+            continue
         state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
         state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
         since = state.last.submitted - life.CLOCKS_S if state.last else 0.0
         programs = read_programs(run.folder, since)
         states.append(replace(state, quiet=_quiet(state), programs=programs))
+        if ended and not programs:
+            ended.keep(run, of_run, state.progress)
+    if ended:
+        ended.save()
     if len(states) == 1:
         states = [replace(states[0], restarted=_restarted(states[0], environment))]
     try:
@@ -104,7 +115,7 @@ def run_states(
         return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
-        points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
+        points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued, point)
         states = [replace(states[0], sweep=points_now)]
     return states, problems
 

@@ -23,7 +23,7 @@ JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
 
 @frozen(kw_only=True)
 class AnyJob:
-    """A job or a task of an array, with its files as far as Slurm knows them; "" for what is not known."""
+    """A job or a task of an array, with its files, where Slurm knows them; "" for what is not known."""
 
     row: SlurmJob
     user: str = ""  # its owner
@@ -68,8 +68,8 @@ def _files(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict
     """Return what scontrol says of jobs, by the ids that squeue prints."""
     if not ids:
         return {}
-    one = [ids[0]] if len(ids) == 1 else []  # it takes one id, or shows all
-    done = query(["scontrol", "--all", "show", "job", *one], environment)
+    single = [ids[0]] if len(ids) == 1 else []  # it takes one id, or shows all
+    done = query(["scontrol", "--all", "show", "job", *single], environment)
     return dict(_blocks(done.out))
 
 
@@ -136,9 +136,9 @@ def _cancelled(known: Sequence[AnyJob], environment: Mapping[str, str]) -> Itera
     """Yield the jobs, with who has cancelled them, which the database alone knows."""
     ids = [str(job.row.job) for job in known if job.row.state.name == "CANCELLED"]
     try:
-        told = any_accounting([*dict.fromkeys(ids)], environment) or ()
+        answers = any_accounting([*dict.fromkeys(ids)], environment) or ()
     except SlurmError:
-        told = ()
-    by = {row.id: row.cancelled_by for row, _ in told}
+        answers = ()
+    by = {row.id: row.cancelled_by for row, _ in answers}
     for job in known:
         yield replace(job, row=replace(job.row, cancelled_by=by.get(job.row.id, job.row.cancelled_by)))

@@ -105,3 +105,23 @@ def test_a_log_that_appears_while_the_logs_are_looked_up_is_shown_whole(
     shown: list[bytes] = []
     job_log.RunLogs(tmp_path, None, "").show(shown.append)
     assert sorted(shown) == [b"of stderr\n", b"of stdout\n"]
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1 << 20])
+@pytest.mark.parametrize("text", ["", "a", "a\n", "a\nbb\nccc\n", "a\nbb\nccc", "\n\n\n", "x" * 50 + "\ny\n"])
+def test_the_last_lines_of_a_log_are_found_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, text: str
+) -> None:
+    monkeypatch.setattr(job_log, "PIECE", piece)
+    (tmp_path / "log").write_text(text)
+    lines = text.splitlines(keepends=True)
+    for count in range(5):
+        shown = b"".join(job_log.Tail(tmp_path / "log", last=count).more()).decode()
+        assert shown == "".join(lines[len(lines) - count :] if count < len(lines) else lines if count else [])
+
+
+def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "FURTHEST", 100)
+    monkeypatch.setattr(job_log, "PIECE", 10)
+    (tmp_path / "log").write_text("x" * 1000 + "end")
+    assert b"".join(job_log.Tail(tmp_path / "log", last=20).more()) == b"x" * 97 + b"end"

@@ -202,7 +202,7 @@ def test_what_slurm_has_forgotten_is_read_from_its_log(plain: Plain) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_no_log_is_said_to_be_none(plain: Plain) -> None:
+def test_what_is_no_log_is_refused(plain: Plain) -> None:
     os.mkfifo(plain.work / "pipe.out")
     plain.cluster.put("work/data.bin", "\0\1\2" * 100)
     plain.cluster.put("work/secret.out", "x\n")
@@ -210,8 +210,8 @@ def test_what_is_no_log_is_said_to_be_none(plain: Plain) -> None:
     (plain.work / "secret.out").chmod(0o600)
     for word, says in {
         "pipe.out": "not a regular file",
-        "data.bin": "data.bin is no text",
-        "ddp.py": "ddp.py is no log",
+        "data.bin": "data.bin is not text",
+        "ddp.py": "ddp.py is not a log",
         "secret.out": "Permission denied; it belongs to root",
         "nothing.out": "there is no run 'nothing.out'",
         ".": "there is no run '.'",
