@@ -203,7 +203,8 @@ class Period(int):
 class ProgramName(str):
     """The name of a program of a job, of which variables and files are made."""
 
-    TAKEN = frozenset(("master", "slurm", "sbatch", "srun", "nccl", "state", "job"))
+    TAKEN = frozenset(("state", "job"))  # by the file of the states, and by what it says of the job
+    PREFIX = "SBATCHGEN_"  # a variable as VLLM_PORT may mean another thing to a program
 
     @classmethod
     def parse(cls, text: str) -> ProgramName:
@@ -211,12 +212,17 @@ class ProgramName(str):
         if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None or len(text) > 30:
             raise ValueError(f"'{text}' can't name a program: use lower-case letters, digits and dashes")
         if text in cls.TAKEN:
-            raise ValueError(f"'{text}' can't name a program: {text.upper()}_PORT and its like are taken")
+            raise ValueError(f"'{text}' can't name a program: the record of the programs has this word")
         return cls(text)
 
     @property
     def variable(self) -> str:
-        """How its variables begin: SERVER of SERVER_HOST."""
+        """How its variables begin, before the _HOST of SBATCHGEN_SERVER_HOST."""
+        return f"{self.PREFIX}{self.bare}"
+
+    @property
+    def bare(self) -> str:
+        """Its name as part of a variable: SERVER."""
         return self.upper().replace("-", "_")
 
 

@@ -205,6 +205,8 @@ def _other_place(key: str, value: Node, kind: Any) -> str:
         return f"write {name}:"
     if meant := getattr(kind, "OTHER_WORDS", {}).get(name):
         return f"write {meant.replace('VALUE', text).replace('KEY', name.replace('_', '-'))}"
+    if why := getattr(kind, "NOT_HERE", {}).get(name):
+        return str(why)
     for holder, field in known.items():
         inner = without_none(field.type)
         if is_dataclass(inner) and name in keys_of(inner):

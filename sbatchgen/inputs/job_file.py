@@ -116,10 +116,15 @@ class Ready:
     """What shows that a program is ready, one of four; a program without is ready once it runs."""
 
     url: Argument | None = described("An address that answers, as http://{host}:{port}/health.")
-    port: Argument | None = described("A port that is open on its first node, as {port}.")
+    port: Argument | None = described("A port that is open on its nodes, as {port}.")
     file: Argument | None = described("A file that it writes after its start.")
     log: Text | None = described("A line that it prints: an extended regular expression, as of grep -E.")
-    within: Period = described("How long that may take before the job fails.", make=lambda: Period(600))
+    within: Period = described(
+        "How long that may take from its start on, before the job fails.", make=lambda: Period(600)
+    )
+    hosts: Literal["all", "first"] = described(
+        "Which of its nodes are asked: all, or the first, where only that one answers.", "all"
+    )
 
     @property
     def signs(self) -> list[str]:
@@ -130,12 +135,37 @@ class Ready:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
         if len(self.signs) != 1:
             yield "within", "a program is ready by one of url, port, file and log", "keep one of them"
+        if self.file and self.hosts == "first":
+            yield "hosts", "a file is the same one for all nodes", "remove hosts"
+
+
+_NOT_MAIN = {
+    "once": "the main program ends the job",
+    "optional": "the main program ends the job",
+    "replicas": "the job ends with one program",
+    "beside": "the nodes of the main program are its own",
+}
+_ONE_PARTITION = (
+    "the programs share the job's partition and options, as there are no heterogeneous jobs here: give it "
+    "cpus without nodes, beside the others, or submit it as a job of its own"
+)
 
 
 @record
 class _ProgramKeys:
     """What a program has beside the keys that a job has too."""
 
+    OTHER_WORDS = {  # noqa: RUF012 - of programs, not a key
+        **dict.fromkeys(("gpus_per_node", "gpu", "gres"), "gpus: N"),
+        **dict.fromkeys(("cpus_per_task", "cpu", "cores"), "cpus: N"),
+        **dict.fromkeys(("count", "copies", "instances", "num_replicas"), "replicas: N"),
+        **dict.fromkeys(("depends_on", "after", "requires"), "needs: [NAME]"),
+        **dict.fromkeys(("with", "alongside", "per_node"), "beside: NAME"),
+    }
+    NOT_HERE = dict.fromkeys(
+        ("options", "extra_options", "partition", "constraint", "qos", "account", "mem", "het"),
+        _ONE_PARTITION,
+    )
     command: tuple[Argument, ...] | None = described("The program and its arguments, if not a trainer.")
     preset: Literal["ray"] | None = described(
         "Ray on each of its nodes; the command runs on the first, once all nodes have joined."
@@ -143,17 +173,28 @@ class _ProgramKeys:
     nodes: Count | None = described(
         "Nodes of its own; without, it shares the first node of the main program."
     )
+    beside: ProgramName | None = described(
+        "A program on each of whose nodes it runs too, with the same GPUs, as an exporter does."
+    )
+    replicas: Count | None = described(
+        "How often it runs side by side, each with a port, GPUs and CPUs of its own, spread over its nodes."
+    )
     gpus: int | None = described("GPUs that it uses on each of its nodes. [default: all of nodes of its own]")
     cpus: Count | None = described("CPUs that it uses on each of its nodes.")
     ready: Ready = described("What shows that it is ready.", make=Ready)
     needs: tuple[ProgramName, ...] = described("Programs that must be ready before it starts.", ())
     main: bool = described("Whether the job ends when it does, with its exit status.", False)
     once: bool = described("Whether it may end with 0 before the others.", False)
+    optional: bool = described("Whether its end is only reported, with any status: the job continues.", False)
     restarts: int = described("How often it is started again after it has ended.", 0)
     grace: Period = described("Time to finish after TERM, before KILL.", make=lambda: Period(60))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from self._faults_of_start()
+        yield from self._faults_of_place()
+
+    def _faults_of_start(self) -> Iterator[tuple[str, str, str]]:
         given = vars(self)
         starts = [name for name in ("command", "trainer", "mode") if given[name]]
         if "command" in starts and len(starts) > 1:
@@ -164,8 +205,19 @@ class _ProgramKeys:
             yield "preset", f"there is nothing to run on {self.preset}", "add command: [python3, driver.py]"
         if self.command and given["args"]:
             yield "args", "a command has its arguments in it", "move them into command: [...]"
-        if self.once and self.main:
-            yield "once", "the main program ends the job", "remove once or main"
+
+    def _faults_of_place(self) -> Iterator[tuple[str, str, str]]:
+        given = vars(self)
+        for key in [key for key in _NOT_MAIN if self.main and given[key]]:
+            yield key, _NOT_MAIN[key], f"remove {key} or main"
+        for key in [key for key in ("nodes", "replicas", "preset") if self.beside and given[key]]:
+            what = f"a program beside {self.beside} has one task on each of its nodes"
+            yield key, what, f"remove {key} or beside"
+        if self.replicas and self.preset:
+            yield "replicas", f"{self.preset} is one cluster", "name two programs, or remove replicas"
+        if self.main and self.ready.log:
+            what = "the main program has the job's log, which holds lines of others too"
+            yield "ready", what, "use url, port or file"
 
 
 class _OfJob:

@@ -72,7 +72,7 @@ _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
 _OF_SOFTWARE = re.compile(
     r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
 )  # modules set them
-_WAITS = "\nready() { # PROGRAM SECONDS TEST"  # of templates/programs.sh.j2: in a plan all are ready at once
+_WAITS = "\nrun_programs() {\n"  # of templates/programs.sh.j2: in a plan all are ready at once
 _NO_PATHS = ("arguments", "variable")
 _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 

@@ -57,7 +57,7 @@ __plan_pass() { # the time until the processes of a wait have ended, or many sle
     done
 }
 # Of a job with several programs: all are ready at once.
-[[ ! -v __plan_ready ]] || { ready() { tell "$1" ready; }; answers() { :; }; readonly -f ready answers; }
+[[ ! -v __plan_ready ]] || { ready() { tell "$1" ready; }; readonly -f ready; }
 if [[ ! -v __plan_line ]]; then # the batch script's own
     export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
     export __plan_main=$$

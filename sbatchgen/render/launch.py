@@ -33,6 +33,8 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     if not wanted:
         return ""
     gpus = sum(count for _, count in each) if each else resolved.gpus_per_node or min(resolved.shards, 1)
+    if resolved.programs:
+        gpus = resolved.gpus_of_programs
     shared = not resolved.slurm or resolved.shards or resolved.partition.oversubscribed
     words = ['python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR"', f"--gpus {gpus}"]
     words += ["--shared"] if gpus and shared else []
@@ -60,12 +62,7 @@ def node_setup(resolved: ResolvedJob) -> str:
 
 def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
-    lines, share = resolved.settings.setup_per_task, resolved.share
-    if share and share.preset:
-        from sbatchgen.resolved.programs import lines_of_task  # of few jobs
-
-        yield f"bash -c {shell_text((*lines, *lines_of_task(share.preset, share.name)))} task"
-        return
+    lines = resolved.settings.setup_per_task
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
     counts = arguments.NODE_RANK in rank
     if lines or counts:
@@ -118,33 +115,61 @@ def meets(resolved: ResolvedJob) -> bool:
     return resolved.slurm and (named or (resolved.mode.several_processes and several_tasks(resolved)))
 
 
-def first_port(resolved: ResolvedJob) -> str:
-    """Return the first of eight ports that a job has for itself on its nodes, as a word of bash.
+# Ports of a job lie below the ports that the kernel gives to any program (ip(7), ip_local_port_range), which
+# begin at 32768, but on nodes with GPUs also at 9000 or 1024: below 30000 where that range begins so low.
+_KERNEL = "/proc/sys/net/ipv4/ip_local_port_range"
+_LOWEST, _INSTEAD, _JOBS, _EACH = 8200, 30000, 875, 8  # jobs side by side, and the ports of each
 
-    They lie below the ports that the kernel gives to any program (ip(7), ip_local_port_range), which begin at
-    32768, but on nodes with GPUs also at 9000 or 1024.
-    """
-    network = resolved.settings.network
+
+def block(ports: int) -> int:
+    """Return how many ports a job has for itself that needs this many."""
+    return -(-ports // _EACH) * _EACH
+
+
+def port_lines(resolved: ResolvedJob, ports: int) -> Iterator[str]:
+    """Yield the lines that set `port`, the first port of a job that needs several."""
+    number, each = "SLURM_JOB_ID" if resolved.slurm else "$$", block(ports)
+    if resolved.settings.network.port_base:
+        yield f"port={first_port(resolved, ports)}"
+        return
+    yield f"read -r port _ <{_KERNEL} # from there on the kernel gives ports to anybody"
+    yield f"if ((port <= {_LOWEST})); then port={_INSTEAD}; fi # nearly all ports, on some nodes with GPUs"
+    below = f"{each} + {number} % {_JOBS * _EACH // each} * {each}"
+    yield f"((port -= {below})) # {each} ports below, others for each job"
+
+
+def first_port(resolved: ResolvedJob, ports: int = _EACH) -> str:
+    """Return the first of several ports that a job has for itself on its nodes, as a word of bash."""
+    network, of_job = resolved.settings.network, block(ports)
     if network.port_base:
         number = "SLURM_JOB_ID" if resolved.slurm else "$$"
         jobs, each = int(network.port_count), ""
-        if jobs >= 8:
-            jobs, each = jobs // 8, " * 8"
+        if jobs >= of_job:
+            jobs, each = jobs // of_job, f" * {of_job}"
         return f"$(({network.port_base} + {number} % {jobs}{each}))"
     number = "$SLURM_JOB_ID" if resolved.slurm else "$$"
-    port = rf"{{print (\$1 > 8200 ? \$1 : 30000) - 8 - {number}%875*8}}"
-    return f'$(awk "{port}" /proc/sys/net/ipv4/ip_local_port_range)'
+    port = rf"{{print (\$1 > {_LOWEST} ? \$1 : {_INSTEAD}) - {_EACH} - {number}%{_JOBS}*{_EACH}}}"
+    return f'$(awk "{port}" {_KERNEL})'
 
 
 def uses_code(resolved: ResolvedJob) -> bool:
-    """Whether a program of the training package is started."""
+    """Whether a program of the training package is started, by the job or one of its programs."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart
     checks = looks or bool(resolved.settings.preflight) or ends_steps(resolved)
-    return resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved) or checks
+    return checks or any(map(_starts_code, resolved.jobs))
+
+
+def _starts_code(resolved: ResolvedJob) -> bool:
+    preset = resolved.share is not None and bool(resolved.share.preset)
+    return preset or resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved)
 
 
 def uses_data(resolved: ResolvedJob) -> bool:
-    """Whether the data folder is named in the script."""
+    """Whether the data folder is named in the script, by the job or one of its programs."""
+    return any(map(_reads_data, resolved.jobs))
+
+
+def _reads_data(resolved: ResolvedJob) -> bool:
     if "data_dir" in arguments.placeholders(resolved):
         return True
     by = resolved.origin("data").level
@@ -256,7 +281,8 @@ def _of_share(share: Share) -> Iterator[tuple[str, str]]:
 
     Steps with --exact run at once where each names its memory; with --overlap they would get the same GPUs.
     """
-    yield "job-name", share.name
+    quoted = f'"{share.own_word}"' if share.replicas else share.name
+    yield "job-name", quoted
     yield "nodelist", f'"${share.name.variable}_HOSTS"'
     yield "nodes", str(share.nodes)
     yield "ntasks", str(share.nodes * share.tasks)
@@ -266,11 +292,14 @@ def _of_share(share: Share) -> Iterator[tuple[str, str]]:
         yield "cpus-per-task", str(max(1, share.cpus // share.tasks))
     if share.gpus_option:
         yield share.gpus_option, f"gpu:{share.gpus}" if share.gpus_option == "gres" else str(share.gpus)
-    if share.shared:
+    if share.beside:
+        yield "overlap", ""  # the same GPUs and CPUs as the program that it is beside
+    elif share.shared:
         yield "exact", ""
+    if share.beside or share.shared:
         yield "mem", "0"
     if not share.main:  # a file of each task: srun would wait for all that hold an output which it passes on
-        yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.name}.%t.log"'
+        yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.own_word}.%t.log"'
         yield "open-mode", "append"
 
 
@@ -299,7 +328,8 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
 
 def _trainer(resolved: ResolvedJob) -> Iterator[str]:
     if resolved.is_command:
-        return  # its arguments are all
+        yield from _preset(resolved)
+        return  # its arguments are all else
     ours = '"$CODE_DIR/training"'
     trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
@@ -327,6 +357,15 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])
+
+
+def _preset(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield what starts a program's preset on each of its nodes, and its command on the first."""
+    share = resolved.share
+    if share and share.preset:
+        python, name = quoting.value(resolved.settings.python or "python3"), share.name.variable
+        yield f'{python} "$CODE_DIR/training/ray_node.py" --folder "$RUN_DIR/programs" --name {share.name}'
+        yield f'--hosts "${name}_HOSTS" --port "${name}_PORT" --'
 
 
 def _ranks(resolved: ResolvedJob) -> str:

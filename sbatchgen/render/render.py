@@ -225,7 +225,8 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     mounted = launch.mounts(resolved, here)
     talk = launch.files(resolved)
     sweep = resolved.sweep
-    waits_for_requeue = resolved.requeue_on_node_fail and resolved.restartable and resolved.nodes > 1
+    restarts = resolved.restartable or (resolved.programs and resolved.slurm and resolved.options.requeue)
+    waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
     has_packages = bool(resolved.settings.modules or resolved.settings.setup)
     by_itself = not (resolved.consecutive or resolved.programs)
     foreign = [name for name in FOREIGN if name not in resolved.env]

@@ -1,39 +1,84 @@
 """Resolved job -> what the script needs of each of its programs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbatchgen import quoting
 from sbatchgen.render import arguments, exports, launch
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob
 
+GRACE_S = 60  # between TERM and KILL, if a program names no time
+_LOGS = "$RUN_DIR/programs"
+
+
+class _Function(NamedTuple):
+    """What the script has of a program as functions."""
+
+    name: str  # of the program
+    numbered: bool  # whether it gets the number of a replica
+    lines: tuple[str, ...]  # that start it
+    ready: str  # what shows that it is ready, "" for nothing
+
 
 def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
     """Return what the template has of the programs of a job that has several."""
     programs = resolved.programs
-    tables: dict[str, Mapping[str, Any]] = {
-        "nodes": {program.name: f"${program.name.variable}_HOSTS" for program in programs},
-        "grace": {program.name: int(program.spec.grace) for program in programs},
-        "more": {program.name: program.spec.restarts for program in programs if program.spec.restarts},
-        "once": {program.name: 1 for program in programs if program.spec.once},
-    }
     main = next((program.name for program in programs if program.share.main), "")
-    ports = ["$port", *(f"$((port + {number}))" for number in range(1, len(programs)))]
+    instances = [word for program in programs if program.name != main for word in _words(program)]
+    signs = {sign for program in programs for sign in program.ready.signs}
+    ports = sum(program.share.instances for program in programs)
+    once = any(program.spec.once for program in programs)
+    restarts = any(program.spec.restarts for program in programs)
     return {
-        "programs": [(program.name, tuple(_start(program, here))) for program in programs],
-        "addresses": [_addresses(program, port) for program, port in zip(programs, ports, strict=True)],
-        "any_taken": " || ".join(f"taken {port}" for port in ports),
-        "names": " ".join(sorted((program.name for program in programs), key=lambda name: name == main)),
+        "programs": [_function(program, here) for program in programs],
+        "addresses": tuple(_addresses(programs, slurm=resolved.slurm)),
+        "ports": ports,
+        "port_lines": tuple(launch.port_lines(resolved, ports)),
+        "port_block": launch.block(ports),
+        "names": " ".join(
+            [*instances, *([main] if main else [])]
+        ),  # the main one last: it complains of others
+        "lasting": " ".join(
+            word for program in programs if not program.spec.optional for word in _words(program)
+        ),
         "main": main,
         "ending": main or "the last",
-        "tables": [f"{name}=({_entries(values)})" for name, values in tables.items() if values],
-        "ends": tuple(_ends(main, tables)),
-        "fails": "[[ ! $ended && ! -e $RUN_DIR/stop ]]" if resolved.asks_to_stop else "[[ ! $ended ]]",
-        "has_ports": any(program.ready.port for program in programs),
-        "clears": tuple(_clears(programs)),
+        "watched": f"{main} has ended, or another" if main else "all have ended, or one",
+        "state_tables": " ".join(["pid", *["since"] * bool(signs), *["starts_of"] * restarts]),
+        "has_urls": any(fact == "urls" for program in programs for _, fact, _ in program.lists)
+        or any(program.share.replicas for program in programs),
+        "tables": tuple(_tables(programs)),
+        "grace_s": GRACE_S,
+        "may_end": once,
+        "may_end_early": bool(once and main),
+        "may_restart": restarts,
+        "has_optional": any(program.spec.optional for program in programs),
+        "asks": bool(signs),
+        **{f"asks_{sign}": sign in signs for sign in ("url", "port", "file", "log")},
         "order": tuple(_order(programs)),
         "asks_to_stop": resolved.asks_to_stop,
     }
+
+
+def _words(program: JobProgram) -> Iterator[str]:
+    """Yield what the script calls a program, as words of bash."""
+    share = program.share
+    yield f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.words[0]
+
+
+def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
+    """Yield the lines that declare the tables of the programs' settings."""
+    tables: dict[str, Mapping[str, Any]] = {
+        "grace": {each.name: int(each.spec.grace) for each in programs if each.spec.grace != GRACE_S},
+        "restarts_of": {each.name: each.spec.restarts for each in programs if each.spec.restarts},
+        "once": {each.name: 1 for each in programs if each.spec.once},
+        "optional": {each.name: 1 for each in programs if each.spec.optional},
+    }
+    for name, values in tables.items():
+        if values or name == "grace":
+            lines = quoting.packed(f"[{key}]={value}" for key, value in values.items())
+            text = "\n    ".join(lines)
+            yield f"declare -A {name}=({text})"
 
 
 def _order(programs: Sequence[JobProgram]) -> Iterator[str]:
@@ -44,64 +89,107 @@ def _order(programs: Sequence[JobProgram]) -> Iterator[str]:
         for each in programs:
             if each.name in following.spec.needs and each.name not in awaited:
                 awaited.add(each.name)
-                yield from _ready(each)
-        yield f"run {following.name}"
+                yield from _awaited(each)
+        yield _for_each(following, "run {}")
         left.remove(following)
     for each in programs:
         if each.ready.signs and each.name not in awaited:
-            yield from _ready(each)
+            yield from _awaited(each)
 
 
-def _entries(values: Mapping[Any, Any]) -> str:
-    return " ".join(f"[{key}]={value}" for key, value in values.items())
+def _for_each(program: JobProgram, command: str) -> str:
+    """Return a command on a program, or on each of its replicas."""
+    (words,) = _words(program)
+    if program.share.replicas < 2:
+        return command.format(words)
+    return f"for each in {words}; do {command.format('$each')}; done"
 
 
-def _ends(main: str, tables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the tests of a program that has ended, with what follows; where none holds, it has failed."""
-    of_main = "((code)) && [[ $ended ]] || ended=$name rc=$code why=''"  # another may have failed before it
-    tests = {f"[[ $name == {main} ]]": of_main} if main else {"((code == 0))": ":"}
-    if tables["once"] and main:
-        tests["((code == 0)) && [[ ${once[$name]-} ]]"] = ":"
-    if tables["more"]:
-        tests["((more[$name]-- > 0))"] = 'run "$name"'
-    for number, (test, then) in enumerate(tests.items()):
-        yield f"{'elif' if number else 'if'} {test}; then {then}"
+def _awaited(program: JobProgram) -> Iterator[str]:
+    """Yield the command that waits until a program is ready; none for one that is as soon as it runs."""
+    if program.ready.signs:
+        first = " on first" if program.ready.hosts == "first" and program.share.nodes > 1 else ""
+        yield _for_each(program, f"ready {{}} within {int(program.ready.within)} s{first}")
+    elif program.spec.once:
+        yield _for_each(program, "done_with {}")
 
 
-def _clears(programs: Sequence[JobProgram]) -> Iterator[str]:
-    """Yield what a start does first, so that no sign of an earlier one counts."""
-    if any(program.ready.log for program in programs):
-        yield 'for log in "$RUN_DIR/programs/$1".*.log; do [[ ! -e $log ]] || mv -f -- "$log" "$log.1"; done'
-    if any(program.ready.file for program in programs):
-        yield 'touch -- "$RUN_DIR/programs/$1.began"'
+def _function(program: JobProgram, here: str) -> _Function:
+    lines = tuple(_start(program, here))
+    return _Function(program.name, program.share.replicas > 0, lines, _ready(program))
 
 
 def _start(program: JobProgram, here: str) -> Iterator[str]:
     """Yield the lines that start a program; all but the main one have logs of their own."""
-    job = program.job
-    if not (job.slurm or program.share.main):
-        yield f'exec >>"$RUN_DIR/programs/{program.name}.0.log" 2>&1'
+    job, share = program.job, program.share
+    if not (job.slurm or share.main):
+        yield f'exec >>"{_LOGS}/{share.own_word}.0.log" 2>&1'
     yield from (f"export {line}" for line in quoting.packed(_exported(program)))
     command = launch.command(job, exports.names(job), launch.mounts(job, here))
-    yield " \\\n        ".join(quoting.packed(command))
+    apart = (
+        job.slurm and not share.main
+    )  # what srun itself says of its tasks' ends: with TERM a line for each
+    messages = [f'2>>"{_LOGS}/{share.own_word}.srun.log"'] if apart else []
+    yield " \\\n        ".join(quoting.packed([*command, *messages]))
 
 
-def _addresses(program: JobProgram, port: str) -> str:
-    """Return the words that tell all programs where one is; its port is a word of bash."""
-    name, share, job = program.name.variable, program.share, program.job
-    host = hosts = f"${{hosts[{share.first if job.slurm else 0}]}}"
-    if share.nodes > 1 and job.slurm:
-        hosts = f'$(IFS=,; echo "${{hosts[*]:{share.first}:{share.nodes}}}")'
-    return f"{name}_HOST={host} {name}_HOSTS={hosts} {name}_PORT={port}"
+def _addresses(programs: Sequence[JobProgram], *, slurm: bool) -> Iterator[str]:
+    """Yield the lines that tell all programs where each is."""
+    number = 0
+    for program in programs:
+        port = f"$((port + {number}))" if number else "$port"
+        if program.share.replicas:
+            yield from _of_replicas(program, number, slurm=slurm)
+        else:
+            yield from _of_one(program, port, slurm=slurm)
+        for _, fact, words in program.lists:
+            variable = f"{program.name.variable}_{fact.upper()}"
+            if words:
+                yield f'export {variable}_WORDS="${{{variable}//,/ }}"'
+                yield f"{variable}_LIST=(${{{variable}//,/ }})"
+        number += program.share.instances
+
+
+def _of_one(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
+    name, share, variable = program.name, program.share, program.name.variable
+    host = hosts = f"${{hosts[{share.first if slurm else 0}]}}"
+    if share.nodes > 1 and slurm:
+        hosts = f"$(span {share.first} {share.nodes})"
+    yield f"nodes_of[{name}]={hosts} ports_of[{name}]={port}"
+    words = (f"{variable}_HOST={host}", f"{variable}_HOSTS={hosts}", f"{variable}_PORT={port}")
+    yield from (f"export {line}" for line in quoting.packed(words))
+    if any(fact == "urls" for _, fact, _ in program.lists):
+        yield f"export {variable}_URLS=$(urls {name})"
+
+
+def _of_replicas(program: JobProgram, number: int, *, slurm: bool) -> Iterator[str]:
+    name, share, variable = program.name, program.share, program.name.variable
+    words = next(_words(program))
+    place = "$number" if share.on_node == 1 else f"$number / {share.on_node}"
+    at = f"{share.first} + {place}".replace("$", "") if share.first else place.replace("$", "")
+    hosts = f"${{hosts[{at if slurm else 0}]}}"
+    if share.nodes > 1 and slurm:
+        hosts = f"$(span $(({share.first} + number * {share.nodes})) {share.nodes})"
+    numbers = words.partition(".")[2]
+    yield f"for number in {numbers}; do # the replicas of {name}, each with a port of its own"
+    yield f"    nodes_of[{name}.$number]={hosts} ports_of[{name}.$number]=$((port + {number} + number))"
+    yield "done"
+    all_hosts = f"$(span {share.first} {share.all_nodes})" if slurm else "${hosts[0]}"
+    yield f"export {variable}_HOSTS={all_hosts} {variable}_URLS=$(urls {words})"
 
 
 def _exported(program: JobProgram) -> Iterator[str]:
     """Yield the variables that a program has alone."""
     job, variable = program.job, program.name.variable
-    if program.share.preset:
-        yield "RUN_DIR"
+    if program.share.replicas:
+        me = program.share.own_word
+        yield f"{variable}_REPLICA=$1"
+        yield f"{variable}_HOSTS=${{nodes_of[{me}]}}"
+        yield f"{variable}_HOST=${{nodes_of[{me}]%%,*}}"
+        yield f"{variable}_PORT=${{ports_of[{me}]}}"
     if launch.meets(job):
-        yield f"MASTER_ADDR=${variable}_HOST"
+        own_way = job.settings.master_addr if not program.share.first else ""  # of this node, the first
+        yield f"MASTER_ADDR=$({own_way})" if own_way else f"MASTER_ADDR=${variable}_HOST"
         yield f"MASTER_PORT=${variable}_PORT"
     for name in program.spec.env:
         if value := job.env.get(name):
@@ -110,20 +198,12 @@ def _exported(program: JobProgram) -> Iterator[str]:
         yield f"OMP_NUM_THREADS={threads}"
 
 
-def _ready(program: JobProgram) -> Iterator[str]:
-    """Yield the command that waits until a program is ready; none for one that is as soon as it runs."""
-    variable, folder = program.name.variable, "$RUN_DIR/programs"
-    if program.spec.once and not program.ready.signs:
-        yield f"until [[ $ended || ! ${{pid[{program.name}]-}} ]]; do look; done"
+def _ready(program: JobProgram) -> str:
+    """Return the command that tests whether a program is ready on a host, "" without a sign of that."""
     if not program.ready.signs:
-        return
+        return ""
     (sign,) = program.ready.signs
     text = getattr(program.ready, sign)
     word = quoting.word(text) if sign == "log" else arguments.word(text, program.job)
-    test = {
-        "url": f"curl -fs --max-time 5 --output /dev/null {word}",
-        "port": f'answers "${variable}_HOST" {word}',
-        "file": f'test {word} -nt "{folder}/{program.name}.began"',
-        "log": f'grep -qsE -e {word} "{folder}/{program.name}.0.log"',
-    }[sign]
-    yield f"ready {program.name} {int(program.ready.within)} {test}"
+    more = f" {program.share.tasks}" if sign == "log" and program.share.tasks > 1 else ""
+    return f"asks_{sign} {word}{more}"

@@ -77,15 +77,17 @@ def settings(request: Request) -> Iterator[Setting]:
 
 def _of_program(program: JobProgram, origin: Origin) -> Iterator[Setting]:
     """Yield what one of several programs has alone; all of it is from where the program is written."""
-    job, share, spec, ready = program.job, program.share, program.spec, program.ready
+    job, share, spec = program.job, program.share, program.spec
     keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
     values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
     values |= {f"env.{name}": job.env.get(name) for name in spec.env}
-    values |= {f"ready.{sign}": getattr(ready, sign) for sign in ready.signs}
-    values |= {"needs": spec.needs, "main": spec.main, "once": spec.once, "restarts": spec.restarts}
-    values |= {"options.nodes": share.nodes, "options.gpus_per_node": share.gpus}
+    values |= {f"ready.{sign}": getattr(spec.ready, sign) for sign in spec.ready.signs}
+    values |= {"ready.hosts": program.ready.hosts if program.ready.hosts != "all" else None}
+    values |= {name: getattr(spec, name) for name in ("needs", "main", "once", "optional", "restarts")}
+    values |= {"replicas": share.replicas, "beside": share.beside}
+    values |= {"options.nodes": share.all_nodes, "options.gpus_per_node": share.gpus}
     for key, value in values.items():
-        if value not in (None, False, (), 0):
+        if value not in (None, False, (), 0, ""):
             setting = _setting(key, value, origin)
             yield replace(setting, name=f"{program.name}: {setting.name}")
 

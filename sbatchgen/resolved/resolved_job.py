@@ -23,6 +23,7 @@ from sbatchgen.units import ProgramName, Resume, ShellPath
 if TYPE_CHECKING:
     from sbatchgen.resolved.sweep import Sweep
 
+TOGETHER = "the programs together"  # the origin of what several programs ask for
 GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
 # Options that a request for resources has as they are.
 _NUMBERS = "ntasks ntasks_per_node cpus_per_task mem mem_per_cpu mem_per_gpu time time_min".split()  # noqa: SIM905
@@ -41,7 +42,10 @@ def trainer_is_file(trainer: str) -> bool:
 
 @frozen_record
 class Share:
-    """What a program of a job has of it: nodes, from the first of its own on, and GPUs and CPUs of each."""
+    """What a program of a job has of it: nodes, from the first of its own on, and GPUs and CPUs of each.
+
+    The nodes, GPUs and CPUs of a program with replicas are those of each replica.
+    """
 
     name: ProgramName
     main: bool  # whether the job ends when it does
@@ -53,6 +57,29 @@ class Share:
     cpus: int  # 0: all of its nodes
     gpus_option: Literal["", "gpus-per-node", "gres"]  # of srun, in a job with GPUs
     preset: str = ""  # what runs on each of its nodes beside its command, as ray
+    replicas: int = 0  # how often it runs; 0 without replicas
+    on_node: int = 1  # replicas on each of its nodes
+    beside: str = ""  # the program whose nodes, GPUs and CPUs it uses too
+
+    @property
+    def instances(self) -> int:
+        """How often it runs."""
+        return self.replicas or 1
+
+    @property
+    def all_nodes(self) -> int:
+        """Its nodes, those of all replicas."""
+        return self.instances // self.on_node * self.nodes
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the script calls it, as words of bash: each replica has a number, as in worker.3."""
+        return tuple(f"{self.name}.{number}" for number in range(self.replicas)) or (self.name,)
+
+    @property
+    def own_word(self) -> str:
+        """What it is called where it starts itself, in bash: a replica gets its number as an argument."""
+        return f"{self.name}.$1" if self.replicas else self.name
 
 
 @frozen_record
@@ -62,7 +89,10 @@ class JobProgram:
     job: ResolvedJob  # the program as a job of its own, with the same share
     share: Share
     spec: ProgramSpec  # as it is written
-    ready: Ready  # its texts are as arguments have them
+    ready: Ready  # its texts are as arguments have them, with {env:host} and {env:port} for what is asked
+    lists: tuple[
+        tuple[str, str, str], ...
+    ] = ()  # of its facts that any program names: itself, urls, [@] or ""
 
     @property
     def name(self) -> ProgramName:
@@ -186,6 +216,16 @@ class ResolvedJob:
     def jobs(self) -> tuple[ResolvedJob, ...]:
         """The job, and each of its programs as a job of its own."""
         return (self, *(program.job for program in self.programs))
+
+    @property
+    def gpus_of_programs(self) -> int:
+        """The GPUs that its programs have on one of its nodes, the most of all."""
+        shares = [program.share for program in self.programs if not program.share.beside]
+        nodes = range(max(share.first + share.all_nodes for share in shares))
+        return max(
+            sum(share.gpus * share.on_node for share in shares if 0 <= node - share.first < share.all_nodes)
+            for node in nodes
+        )
 
     @property
     def main(self) -> ResolvedJob:

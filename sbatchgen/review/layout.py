@@ -39,6 +39,10 @@ class ProgramStarts:
     main: bool  # whether the job ends when it does
     first: int  # its first node, counted from 0
     last: int  # its last node
+    replicas: int  # how often it runs, spread over its nodes; 0 without replicas
+    beside: str  # the program whose nodes, GPUs and CPUs it uses too; "" for none
+    optional: bool  # whether the job continues after its end
+    ready: str  # what shows that it is ready, as "once url answers on all nodes"; "" for nothing
     tasks: int  # tasks of Slurm on all of its nodes
     gpus: int  # GPUs of each of its nodes
     cpus: int  # CPUs of each of its nodes; 0 for all
@@ -81,8 +85,12 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
         name=program.name,
         main=share.main,
         first=share.first,
-        last=share.first + share.nodes - 1,
-        tasks=share.nodes * share.tasks,
+        last=share.first + share.all_nodes - 1,
+        replicas=share.replicas,
+        beside=share.beside,
+        optional=program.spec.optional,
+        ready=_ready(program),
+        tasks=share.instances * share.nodes * share.tasks,
         gpus=share.gpus,
         cpus=share.cpus,
         runtime="" if program.has_runtime_of(resolved) else program.job.runtime.name,
@@ -90,6 +98,24 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
         after=program.spec.needs,
         command=" ".join(launch.program(program.job)),
     )
+
+
+_SIGNS = {
+    "url": "its url answers",
+    "port": "its port is open",
+    "file": "it has written its file",
+    "log": "its log has a line",
+}
+
+
+def _ready(program: JobProgram) -> str:
+    """Return what shows that a program is ready, and on which of its nodes."""
+    sign = next(iter(program.ready.signs), "")
+    if not sign:
+        return ""
+    several = program.share.nodes > 1 and sign != "file"
+    where = {"all": " on each node", "first": " on the first node"}[program.ready.hosts] if several else ""
+    return f"ready once {_SIGNS[sign]}{where}"
 
 
 def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Starts:
@@ -134,14 +160,22 @@ def as_text(starts: Starts) -> str:
 
 def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
     on_each = " on each" if program.last > program.first else ""
-    parts = [_span("node", program.first, program.last), counted(program.tasks, "task")]
+    on_each = " for each" if program.replicas else on_each
+    parts = [_span("node", program.first, program.last)]
+    parts += [counted(program.replicas, "replica")] if program.replicas else []
+    parts += [counted(program.tasks, "task")]
     parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{on_each}"]
     parts += [f"{counted(program.cpus, 'CPU')}{on_each}"] if program.cpus else []
     parts += [f"runtime {program.runtime}"] if program.runtime else []
-    parts += [f"{program.preset} on each, the command on the first"] if program.preset else []
+    parts += [f"the same as {program.beside} has"] if program.beside else []
+    if program.preset:
+        logs = f"RUN_DIR/programs/{program.name}-logs"
+        parts += [f"{program.preset} on each, the command on the first, its logs are kept in {logs}"]
     verb = "is" if len(program.after) == 1 else "are"
     parts += [f"once {' and '.join(program.after)} {verb} ready"] if program.after else []
+    parts += [program.ready] if program.ready else []
     parts += ["the job ends with it"] * program.main
+    parts += ["the job continues without it"] * program.optional
     yield program.name, ", ".join(parts)
     yield from (("", line) for line in cut(program.command, _WIDTH))
 

@@ -286,7 +286,9 @@ def _of_program(
     if not known:
         fix = f"sbatchgen logs {run} --program {program.name} shows what it did"
         if program.why.startswith("was not ready"):
-            fix += f"; if it needs more time: within: under programs.{program.name}.ready"
+            key = f"programs.{program.name.partition('.')[0]}.ready"
+            fix += f"; if it needs more time: within: under {key}"
+            fix += f"; if only its first node answers: hosts: first under {key}" * ("," in program.nodes)
         path = next((path for path, lines in logs.items() if lines), "")
         line, says = next(iter(look_bad(logs[path])[-1:]), (0, "")) if path else (0, "")
         about = {"means": program.says, "fix": fix, "says": says, "file": path}

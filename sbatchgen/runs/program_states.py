@@ -15,9 +15,11 @@ FOLDER, STATES = "programs", "state"  # in the run folder; the file in it
 START = "job"  # what the script calls the job where it starts; no program has this name
 MOST_BYTES = 64 << 10  # of the file of states that are read, from its end
 _LINE = re.compile(
-    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ([a-z0-9-]+) (starts|ready|ended|failed)(?: (.{1,200}))?\s*"
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ([a-z0-9-]+)(\.\d{1,3})? "
+    r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"
 )
-_LOG = re.compile(r"([a-z0-9-]+)\.(\d{1,9})\.log")
+_LOG = re.compile(r"([a-z0-9-]+(?:\.\d{1,3})?)\.(\d{1,9})\.log")
+OPTIONAL = " (optional)"  # of an end that the job survives
 _NODES = re.compile(r"on (\S+) (.+)")
 
 
@@ -25,8 +27,8 @@ _NODES = re.compile(r"on (\S+) (.+)")
 class ProgramState:
     """A program in the last state that the script of its job has reported."""
 
-    name: str
-    state: str  # "starts", "ready", "ended" or "failed"
+    name: str  # of a replica with its number, as worker.3
+    state: str  # "starts", "ready", "late" (not ready in time, which the job survives), "ended" or "failed"
     since: float  # seconds since 1970
     nodes: str  # where it failed; "" for any other state
     why: str  # how it ended, as "with 0", or why it failed, as "ended with 137"; or ""
@@ -47,7 +49,7 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
     with contextlib.suppress(OSError):
         data = files.read_of_run(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
     for match in filter(None, map(_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
-        clock, name, state, why = match.groups("")
+        clock, name, number, state, why = match.groups("")
         if name == START:
             last = {}
             continue
@@ -55,14 +57,15 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
             began = time.mktime(time.strptime(clock, "%Y-%m-%d %H:%M:%S"))
             where = _NODES.fullmatch(why) if state == "failed" else None
             nodes, why = where.groups() if where else ("", why)
-            name = ProgramName.parse(name)
-            last[name] = ProgramState(name=str(name), state=state, since=began, nodes=nodes, why=why)
+            name = f"{ProgramName.parse(name)}{number}"
+            last[name] = ProgramState(name=name, state=state, since=began, nodes=nodes, why=why)
     return [state for state in last.values() if state.since >= since]
 
 
 def failed(programs: Sequence[ProgramState]) -> ProgramState | None:
     """Return the program that has ended a job that failed: the one that failed, or else the main one."""
-    ended = [each for each in programs if each.state == "ended" and each.why != "with 0"]
+    ends = [each for each in programs if each.state == "ended" and not each.why.endswith(OPTIONAL)]
+    ended = [each for each in ends if each.why != "with 0"]
     return next(iter([*(each for each in programs if each.state == "failed"), *ended]), None)
 
 

@@ -88,7 +88,7 @@ class Case(NamedTuple):
 CASES = [
     Case("client", "", 0, "client ended with 0"),
     Case("server", "crash at start", 3, "error: server on n"),
-    Case("server", "never ready", 1, "was not ready after 8 s, which ends the job"),
+    Case("server", "never ready", 1, "was not ready after 8 s: http://n"),
     Case("server", "crash later", 137, "error: server on n"),
     Case("server", "end too early", 1, "ended with 0, which ends the job"),
     Case("server", "TERM ignored", 0, "client ended with 0"),
@@ -188,7 +188,7 @@ programs:
     ready: {port: "{port}"}
     grace: 4s
   orchestrator:
-    command: [bash, -c, "curl -fs http://$INFERENCE_HOST:$INFERENCE_PORT/ | tee -a answers >/dev/null; sleep 3; exit 5"]
+    command: [bash, -c, "curl -fs http://$SBATCHGEN_INFERENCE_HOST:$SBATCHGEN_INFERENCE_PORT/ | tee -a answers >/dev/null; sleep 3; exit 5"]
     gpus: 0
     cpus: 1
     needs: [inference]
@@ -222,6 +222,8 @@ EXAMPLES = {
     "server": "step 3: /PROMPT-3",
     "evaluator": "evaluated step-",
     "metrics": "trainer ended with 0",
+    "router": "worker 3: /PROMPT-3",
+    "sidecar": "exporter ready",
     "ray": "CPUs; tasks ran on n",
 }
 

@@ -18,7 +18,7 @@ def test_explain_shows_the_keys_of_each_program(folder: Path, command: Command) 
     (folder / "job.yaml").write_text(JOB)
     lines = command("explain", "job.yaml").out.splitlines()
     assert [line.split()[1:] for line in lines if line.startswith("server: args")] == [
-        ["args", "serve", "{env:SERVER_PORT}", "job.yaml:4"]
+        ["args", "serve", "{env:SBATCHGEN_SERVER_PORT}", "job.yaml:4"]
     ]
     assert [line.split()[1:] for line in lines if line.startswith("client: needs")] == [
         ["needs", "server", "job.yaml:7"]

@@ -56,10 +56,36 @@ def test_without_nodes_all_share_one() -> None:
         (HEAD + "  b: {preset: ray}\n", "there is nothing to run on ray", "add command: [python3"),
         (HEAD + "  b: {command: [b], chain: 2}\n", "unknown key 'chain' in programs.b", ""),
         (HEAD + "  B: {command: [b]}\n", "'B' can't name a program", ""),
-        (HEAD + "  master: {command: [b]}\n", "MASTER_PORT and its like are taken", ""),
+        (HEAD + "  job: {command: [b]}\n", "'job' can't name a program", ""),
+        (HEAD + "  b: {command: [b], beside: c}\n", "b runs beside 'c', which has no nodes here", ""),
+        (
+            HEAD + "  b: {command: [b], beside: a, nodes: 1}\n",
+            "one task on each of its nodes",
+            "remove nodes",
+        ),
+        (HEAD + "  b: {command: [b], replicas: 3, nodes: 2}\n", "3 replicas on 2 nodes", "as 4"),
+        (HEAD + "    replicas: 2\n", "the job ends with one program", "remove replicas or main"),
+        (HEAD + "    optional: true\n", "the main program ends the job", "remove optional or main"),
+        (HEAD + "    ready: {log: up}\n", "has the job's log", "use url, port or file"),
+        (HEAD + "  b: {command: [x, '{replica}']}\n", "{replica} is the number of a replica", "add replicas"),
+        (
+            HEAD + "  b: {command: [x, '{c.port}']}\n  c: {command: [c], replicas: 2}\n",
+            "{c.port} is of one of 2 replicas",
+            "write {c.urls} for all of them",
+        ),
+        (
+            HEAD + "  b: {command: [bash, -c, 'ask $A_HOST:${A_PORT}']}\n",
+            "the job has no variable A_PORT: those of programs begin with SBATCHGEN_",
+            "write {a.port}, or $SBATCHGEN_A_PORT where a shell reads it",
+        ),
+        (
+            HEAD + "  b: {command: [b], options: {partition: cpu}}\n",
+            "unknown key 'options' in programs.b",
+            "there are no heterogeneous jobs here",
+        ),
         (HEAD + "    ready: {url: x, port: '1'}\n", "by one of url, port, file and log", "keep one"),
         (HEAD + "    ready: {url: x, within: 10}\n", "not a time with a unit", ""),
-        (HEAD + "".join(f"  b{n}: {{command: [b]}}\n" for n in range(8)), "at most 8", "join"),
+        (HEAD + "".join(f"  b{n}: {{command: [b]}}\n" for n in range(64)), "at most 64", "join"),
     ],
 )
 def test_what_contradicts_itself_is_refused(text: str, what: str, fix: str) -> None:
@@ -68,14 +94,51 @@ def test_what_contradicts_itself_is_refused(text: str, what: str, fix: str) -> N
     assert any(what in problem.what and fix in problem.fix for problem in raised.value.problems)
 
 
+def test_a_variable_that_the_program_has_itself_is_no_old_name() -> None:
+    own = "  b: {command: [bash, -c, 'ask $A_HOST'], env: {A_HOST: '{a.host}'}}\n"
+    assert several(HEAD + own)
+    uses = "  b: {command: [bash, -c, 'ask $A_HOST']}\n"
+    assert several(HEAD + uses + "env: {A_HOST: x}\n")
+    assert several(HEAD + uses + "setup: [export A_HOST=x]\n")
+    assert several(HEAD + "  b: {command: [bash, -c, 'A_HOST=x; ask $A_HOST $OTHER_HOST']}\n")
+
+
+@pytest.mark.parametrize(
+    ("keys", "first", "nodes", "gpus", "of_job"),
+    [
+        ("replicas: 8, nodes: 2", 1, 1, 1, ("3", "4")),  # four on a node, of four GPUs
+        ("replicas: 2, nodes: 2", 1, 1, 4, ("3", "4")),
+        ("replicas: 2, nodes: 4", 1, 2, 4, ("5", "4")),
+        ("replicas: 2, gpus: 1", 0, 1, 1, ("1", "4")),  # beside the main program
+        ("beside: a", 0, 1, 2, ("1", "2")),  # which has the GPUs of the main one
+        ("beside: a, gpus: 0", 0, 1, 0, ("1", "2")),
+    ],
+)
+def test_replicas_are_spread_over_nodes_and_a_sidecar_takes_nothing(
+    keys: str, first: int, nodes: int, gpus: int, of_job: tuple[str, str]
+) -> None:
+    job = several(HEAD + f"    nodes: 1\n    gpus: 2\n  b: {{command: [b], {keys}}}\n")
+    share = job.programs[1].share
+    assert (share.first, share.nodes, share.gpus) == (first, nodes, gpus)
+    assert (job.directives["nodes"], job.directives["gpus-per-node"]) == of_job
+
+
+def test_a_check_of_the_nodes_asks_for_the_gpus_of_the_programs() -> None:
+    text = "preflight: true\nprograms:\n  a: {command: [a], gpus: GPUS, main: true}\n  b: {command: [b], gpus: 0}\n"
+    for gpus in ("0", "3"):
+        made = script(several(text.replace("GPUS", gpus)))
+        assert f"--gpus {gpus} " in made
+        assert ("--gpus-per-node" in made) == (gpus != "0")
+
+
 def test_what_one_tells_of_another_is_a_variable_where_bash_reads_it() -> None:
     text = (
         HEAD
         + "    env: {URL: 'http://{b.host}:{b.port}', N: '{b.nodes}'}\n  b: {command: [b, '{port}'], nodes: 3}\n"
     )
     script_of_it = script(several(text))
-    assert "export URL=http://${B_HOST}:${B_PORT} N=3" in script_of_it.replace('"', "")
-    assert 'b "$B_PORT"' in script_of_it
+    assert "export URL=http://${SBATCHGEN_B_HOST}:${SBATCHGEN_B_PORT} N=3" in script_of_it.replace('"', "")
+    assert 'b "$SBATCHGEN_B_PORT"' in script_of_it
 
 
 def test_more_gpus_together_than_a_node_has_is_an_error(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_file_of_states_is_not_trusted(tmp_path: Path) -> None:
     place = tmp_path / FOLDER
     place.mkdir()
     line = "2026-01-02 03:04:05 {} failed on n1 ended with 1\n"
-    named = ("../x", "SERVER", "slurm", "a" * 40, "good")
+    named = ("../x", "SERVER", "state", "a" * 40, "good")
     (place / "state").write_bytes(
         b"\xff\0\n" + "".join(map(line.format, named)).encode() + b"2026-99-99 00:00:00 x ready\n"
     )

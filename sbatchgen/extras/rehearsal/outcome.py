@@ -150,7 +150,9 @@ def _programs(start: Start) -> Iterator[Row]:
             "starts": "it ran until the job ended it",
             "ready": "it was ready, and ran until the job ended it",
         }.get(program["state"], f"it {program['state']} {program['why']}")
-        if program["state"] == "failed":
+        if program["state"] == "late":
+            yield Row(program["name"], "unknown", f"it was not ready {program['why']}", "see its log")
+        elif program["state"] == "failed":
             yield Row(program["name"], "failed", f"it {program['why']}", "see its log: run the program alone")
         else:
             yield Row(program["name"], "ok", detail)

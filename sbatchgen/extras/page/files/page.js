@@ -354,7 +354,7 @@ function showPlan({ starts, script, request }) {
     const name = row.last > row.first ? say("plan_more", row) : row.first;
     return [name, row.tasks ?? "", span(row.first_rank, row.last_rank), held(row), row.cpus ?? ""];
   };
-  const ofProgram = (row) => [`${row.name}: ${span(row.first, row.last)}`, row.tasks, row.command, gpus(row.gpus), row.cpus || ""];
+  const ofProgram = (row) => [`${row.replicas ? `${row.replicas} x ` : ""}${row.name}: ${span(row.first, row.last)}`, row.tasks, row.command, gpus(row.gpus), row.cpus || ""];
   const cells = starts.programs.length ? starts.programs.map(ofProgram) : starts.nodes.map(ofNode);
   const rows = cells.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, `${text}`))));
   if (starts.programs.length) head[2].textContent = say("plan_command");

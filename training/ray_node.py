@@ -1,0 +1,240 @@
+"""Start Ray on the node of each task, and a command on the first: `ray_node.py OPTIONS -- COMMAND`.
+
+Job scripts run it as the tasks of a step, one on each node, with the Python that has Ray. It exits with the
+status of the command, or with 1 if Ray does not start or ends before the command. Sources: docs.ray.io,
+"Deploying on Slurm" and "Token authentication", and `ray start --help` of 2.60.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+JOIN_S, LEAVE_S, END_S = 600, 20, 15  # for all nodes to join; for the workers to leave; for a node to end
+OPEN_FILES = 65536  # each actor has many
+STARTED = "Ray runtime started"  # as ray says once a node has joined
+FIRST_WITH_TOKEN = (2, 52)  # of Ray's versions
+SILENT_S = 120  # after which a Ray that answers counts as started, whatever it says
+RETRIES = "120"  # seconds in which a busy first node may answer; Ray has 20
+# Run by a Python of its own, so that this one needs no Ray.
+COUNT = f"""
+import ray, sys, time
+ray.init(log_to_driver=False)
+for _ in range({JOIN_S}):
+    if len(ray.nodes()) >= int(sys.argv[1]): break
+    time.sleep(1)
+else:
+    sys.exit(f"{{len(ray.nodes())}} of {{sys.argv[1]}} nodes have joined Ray in {JOIN_S} s")
+"""
+
+
+class Node:
+    """Ray on the node of this task."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.rank, self.size = (
+            int(os.environ.get("SLURM_PROCID", "0")),
+            int(os.environ.get("SLURM_NTASKS", "1")),
+        )
+        self.over = asked.folder / f"{asked.name}.over"  # made at the end of the command
+        self.token = asked.folder / f"{asked.name}.token"
+        self.logs = asked.folder / f"{asked.name}-logs" / socket.gethostname().partition(".")[0]
+        job = os.environ.get("SLURM_JOB_ID", str(os.getppid()))
+        self.session = Path(f"/tmp/ray-{job}-{asked.name}")  # noqa: S108 - short: names of sockets have 107 bytes
+        hosts = asked.hosts.split(",")
+        self.address, self.port = address_of(hosts, own=self.rank == 0), int(asked.port)
+        self.process: Any = None
+        self.joined = False
+
+    def start(self, *options: str) -> None:
+        """Start Ray here, with the CPUs of the task; Ray would take all of the node."""
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+        words = ["ray", "start", "--block", *options, *([f"--num-cpus={cpus}"] if cpus else [])]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace")
+        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
+
+    def _read(self, lines: Any) -> None:
+        for line in lines:
+            self.joined = self.joined or STARTED in line
+            print(line, end="", flush=True)
+
+    def answers(self) -> bool:
+        """Whether the first node of Ray does."""
+        with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 5):
+            return True
+        return False
+
+    def end(self) -> None:
+        """End Ray here, and keep its logs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
+            if self.process.poll() is None:
+                self.process.kill()
+        with contextlib.suppress(OSError):
+            logs = self.session / "session_latest" / "logs"
+            if logs.is_dir():
+                self.logs.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["cp", "-r", "--", f"{logs}/.", str(self.logs)], check=False)
+            shutil.rmtree(self.session, ignore_errors=True)
+
+
+def main(argv: list[str]) -> int:
+    """Run Ray here until the command on the first node has ended; return the exit status."""
+    split = argv.index("--")
+    parser = argparse.ArgumentParser(prog="ray_node.py", usage="%(prog)s OPTIONS -- COMMAND")
+    parser.add_argument("--folder", type=Path, required=True, help="for the token and the logs")
+    parser.add_argument("--name", required=True, help="of the program")
+    parser.add_argument("--hosts", required=True, help="of its nodes, with commas")
+    parser.add_argument("--port", required=True, help="of Ray's first node")
+    node = Node(parser.parse_args(argv[:split]))
+    raise_open_files()
+    signal.signal(signal.SIGTERM, _stop)
+    with contextlib.suppress(OSError):  # its owner alone may enter
+        node.session.mkdir(mode=0o700)
+    try:
+        return lead(node, argv[split + 1 :]) if node.rank == 0 else follow(node)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        node.end()
+        if node.rank:
+            _mark(Path(f"{node.over}.{node.rank}"))
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def lead(node: Node, command: list[str]) -> int:
+    """Be the first node of Ray: run the command once all have joined, and end after the others."""
+    for mark in node.over.parent.glob(f"{node.over.name}*"):
+        mark.unlink()
+    use_token(node)
+    _set_patience()
+    here = [f"--node-ip-address={node.address}", f"--port={node.port}", f"--temp-dir={node.session}"]
+    node.start("--head", "--include-dashboard=false", *here)
+    began = time.monotonic()
+    while not node.joined and not (node.answers() and time.monotonic() > began + SILENT_S):
+        if node.process.poll() is not None:
+            print("error: ray has ended before it was ready", file=sys.stderr)
+            return 1
+        time.sleep(1)
+    os.environ["RAY_ADDRESS"] = f"{node.address}:{node.port}"
+    joined = subprocess.run([sys.executable, "-c", COUNT, str(node.size)], check=False).returncode
+    if joined:
+        return joined
+    running = subprocess.Popen(command)
+    while running.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(1)
+        if node.process.poll() is not None and running.poll() is None:
+            print("error: ray has ended before the command", file=sys.stderr)
+            return 1
+    _mark(node.over)
+    deadline = time.monotonic() + LEAVE_S  # a worker without its head asks for half a minute
+    while (
+        time.monotonic() < deadline and len([*node.over.parent.glob(f"{node.over.name}.*")]) < node.size - 1
+    ):
+        time.sleep(0.2)
+    status = running.returncode
+    return status if status >= 0 else 128 - status
+
+
+def follow(node: Node) -> int:
+    """Be another node of Ray until the command has ended; return 1 if Ray ends before."""
+    while not node.answers():
+        time.sleep(1)
+    use_token(node)
+    _set_patience()
+    node.start(f"--address={node.address}:{node.port}")
+    deadline = time.monotonic() + JOIN_S
+    while not node.over.exists():
+        time.sleep(0.5)
+        if node.process.poll() is None:
+            continue
+        if node.joined or time.monotonic() > deadline:
+            return 1
+        if node.answers():  # the first node was there, but not yet all of it
+            node.start(f"--address={node.address}:{node.port}")
+    return 0
+
+
+def _set_patience() -> None:
+    """Let a busy first node answer late, and nodes end at once: the order of their ends is decided here."""
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", RETRIES)
+    os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
+
+
+def use_token(node: Node) -> None:
+    """Keep others out of Ray, who could run anything through its port. The first node makes the token."""
+    if "RAY_AUTH_MODE" in os.environ or version() < FIRST_WITH_TOKEN:
+        return
+    if node.rank == 0:
+        node.token.unlink() if node.token.exists() else None
+        descriptor = os.open(node.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(descriptor, os.urandom(32).hex().encode())
+        os.close(descriptor)
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(node.token)
+
+
+def version() -> tuple[int, ...]:
+    """Return Ray's version, as (2, 60); (0,) if it is not known."""
+    with contextlib.suppress(OSError):
+        words = ["ray", "--version"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        if match := re.search(r"(\d+)\.(\d+)", said):
+            return int(match[1]), int(match[2])
+    return (0,)
+
+
+def address_of(hosts: list[str], *, own: bool) -> str:
+    """Return the number of the first host: Ray's own resolver may know no names of nodes.
+
+    `own`: on that host itself, where its name may be that of the loopback.
+    """
+    address = _number(hosts[0])
+    if not address and own and len(hosts) > 1 and (other := _number(hosts[1])):
+        with socket.socket(
+            socket.AF_INET, socket.SOCK_DGRAM
+        ) as way:  # connects nothing: it chooses the interface
+            way.connect((other, 9))
+            address = way.getsockname()[0]
+    return address or ("127.0.0.1" if own else hosts[0])
+
+
+def _number(host: str) -> str:
+    with contextlib.suppress(OSError):
+        for *_, place in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM):
+            if not str(place[0]).startswith("127."):
+                return str(place[0])
+    return ""
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files to what Ray needs, or to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _mark(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.touch()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
