@@ -45,7 +45,8 @@ END_S = 10  # for the tasks to end once all have answered
 MANY = "all nodes"
 CLOCK_S = 60  # how far a node's clock may be from the others'
 MOST_STARTS = 2  # that leave nodes out
-# Parts that are of one node, whatever the others say; other faults that all nodes have are not their own.
+# Parts that are of one node, unless all of several nodes say the same of them, word for word; a fault of
+# other parts that all nodes have is not their own.
 OF_ONE = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
 # What srun says of a task or a node that has failed.
 _FAILED = re.compile(
@@ -190,10 +191,14 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
     for node, what in unreached(answers):
         (faults[node] if node else common).append(Fault("network", what))
     ended = [node for node in nodes if node in answers.ends] or nodes
-    shared = set.intersection(*({fault.part for fault in faults[node]} for node in ended))
-    shared = {part for part in shared if not part.startswith(OF_ONE)}
-    common += [fault for fault in faults[ended[0]] if fault.part in shared]
-    faults = {node: [fault for fault in each if fault.part not in shared] for node, each in faults.items()}
+    parts = set.intersection(*({fault.part for fault in faults[node]} for node in ended))
+    same = set.intersection(*({*faults[node]} for node in ended)) if len(ended) > 1 else set()
+
+    def is_common(fault: Fault) -> bool:
+        return fault in same or (fault.part in parts and not fault.part.startswith(OF_ONE))
+
+    common += [fault for fault in faults[ended[0]] if is_common(fault)]
+    faults = {node: [fault for fault in each if not is_common(fault)] for node, each in faults.items()}
     return {node: list(dict.fromkeys(each)) for node, each in {"": common, **faults}.items() if each}
 
 

@@ -53,7 +53,7 @@ def test_a_fault_of_one_node_is_that_node_s_and_of_all_nodes_no_node_s() -> None
     torch_bad = {"bad": [["torch", "can't be imported"], ["GPU 1", "computes wrong"]]}
     assert named(answers(n3=torch_bad)) == {"n3": ["torch", "GPU 1"]}
     everywhere = dict.fromkeys(NODES, torch_bad)
-    assert named(answers(**everywhere)) == {"": ["torch"], **{name: ["GPU 1"] for name in NODES}}
+    assert named(answers(**everywhere)) == {"": ["torch", "GPU 1"]}
 
 
 def test_a_node_that_srun_names_has_failed() -> None:
@@ -262,6 +262,20 @@ def test_a_torch_that_can_not_be_imported_anywhere_is_no_node_s_fault(started: S
     done = started("--gpus", "4", fault="2 import\n")
     assert done.returncode == FAILED
     assert "error: preflight: all nodes: torch: can't be imported: ImportError: libcudart" in done.stderr
+
+
+def test_what_all_nodes_say_of_a_gpu_is_no_node_s_fault() -> None:
+    gone, hot = ("GPU 0", "is not there: torch finds 0"), ("GPU 0", "is slowed down: too hot")
+    all_gone = {name: {"bad": [gone]} for name in NODES}
+    assert judge(NODES, answers(**all_gone), None) == {"": [Fault(*gone)]}
+    one_more = all_gone | {"n2": {"bad": [gone, hot]}}
+    assert judge(NODES, answers(**one_more), None) == {"": [Fault(*gone)], "n2": [Fault(*hot)]}
+    differ = all_gone | {"n2": {"bad": [hot]}}
+    assert {node: len(each) for node, each in judge(NODES, answers(**differ), None).items()} == dict.fromkeys(
+        NODES, 1
+    )
+    alone = Answers(ends={"n1": {**GOOD, "bad": [gone]}}, places={"n1": ["n1", 1]})
+    assert judge(["n1"], alone, None) == {"n1": [Fault(*gone)]}
 
 
 def test_gpus_that_do_not_answer() -> None:
