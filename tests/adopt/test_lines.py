@@ -551,6 +551,53 @@ def test_steps_side_by_side_are_no_programs_where_it_is_not_certain(old: str, ne
     assert "programs:" not in adoption.job
 
 
+WITH_A_LAST_STEP = """
+nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+head=${nodes[0]}
+srun --nodes=1 --ntasks=1 -w "$head" python server.py --port 8000 > server.log 2>&1 &
+SERVER=$!
+sleep 60
+srun --nodes=2 --ntasks=2 --nodelist="${nodes[1]},${nodes[2]}" python train.py --url "http://$head:8000"
+kill $SERVER
+"""
+
+
+def test_a_server_a_sleep_and_a_last_step_are_programs_of_which_one_is_ready() -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
+    head += "#SBATCH --time=1:00:00\n"
+    adoption = adopted(head + WITH_A_LAST_STEP)
+    assert not adoption.lost
+    assert job(adoption)["programs"] == {
+        "server": {
+            "command": ["python", "server.py", "--port", "8000"], "nodes": 1, "ready": {"port": "8000"},
+        },
+        "train": {
+            "command": ["python", "train.py", "--url", "http://{server.host}:8000"],
+            "nodes": 2, "main": True, "needs": ["server"],
+        },
+    }  # fmt: skip
+    assert "not after 60 s" in "".join(adoption.notes)
+    without = adopted(head + WITH_A_LAST_STEP.replace(" --port 8000", ""))
+    words = ["bash", "-c", 'sleep 60; exec "$@"', "train", "python", "train.py"]
+    assert job(without)["programs"]["train"]["command"][:6] == words
+    assert "ready" not in job(without)["programs"]["server"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sleep 60\n", "sleep 60\npython prepare.py\n"),
+        ("kill $SERVER\n", "python evaluate.py\n"),
+        ("http://$head:8000", "http://${nodes[2]}:8000"),  # of a node that another program may have
+    ],
+)
+def test_a_last_step_is_no_program_where_it_is_not_certain(old: str, new: str) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --time=1:00:00\n"
+    assert WITH_A_LAST_STEP.count(old) == 1
+    adoption = adopted(head + WITH_A_LAST_STEP.replace(old, new))
+    assert "programs:" not in adoption.job
+
+
 def test_a_job_of_no_nodes_is_reported() -> None:
     text = "#!/bin/bash\n#SBATCH --nodes=0 --ntasks=1 --time=1:00:00\nsrun python t.py\n"
     assert any("how many nodes" in row.what for row in adopted(text).lost)
