@@ -1,4 +1,4 @@
-"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB056, and SB126.
+"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB057, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -6,13 +6,17 @@ What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from sbatchgen.finding import Place
 from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
-from sbatchgen.inputs.layers import Level
+from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
+from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.job.job import JudgedJob
 from sbatchgen.quoting import counted, directive
+from sbatchgen.render.launch import meets, uses_data
+from sbatchgen.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
 from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
@@ -528,3 +532,81 @@ def _unsaved(job: JudgedJob) -> Iterator[Hit]:
     if fault := resolved.runtime.unsaved(resolved):
         what = f"jobs of other partitions may preempt this one, and {fault.what}"
         yield Hit(job.at(fault.key), what, fault.fix)
+
+
+def _is_trainer(program: JobProgram) -> bool:
+    return not program.job.is_command
+
+
+def _is_parallel(program: JobProgram) -> bool:
+    return _is_trainer(program) and program.job.mode.several_processes
+
+
+def _starts_ranks(program: JobProgram) -> bool:
+    return _is_trainer(program) and program.job.launcher == "srun"
+
+
+def _resumes(program: JobProgram) -> bool:
+    return program.share.main and _is_trainer(program)
+
+
+# Keys of a job that only some of its programs use: whether a program does.
+_USERS: dict[str, Callable[[JobProgram], bool]] = {
+    "mode": lambda program: _is_trainer(program) and program.spec.mode is None,
+    "trainer": _is_trainer,
+    "args": _is_trainer,
+    "data": lambda program: uses_data(program.job),
+    "nproc_per_node": _is_parallel,
+    "resume": _resumes,
+    "max_restarts": _resumes,
+    "python": lambda program: _is_trainer(program) or bool(program.share.preset),
+    "starter": _starts_ranks,
+    "gpu_visibility": _starts_ranks,
+    "master_addr": lambda program: meets(program.job) and not program.share.first,
+    **{f"network.{name}": _is_parallel for name in NETWORK_VARIABLES},
+    "options.cpus_per_task": lambda program: program.spec.cpus is None and not program.spec.beside,
+    "options.gpus_per_node": lambda program: program.spec.gpus is None and not program.spec.beside,
+}
+
+
+# Keys of a program that do nothing if it is a command; the later two also if it is not the main one.
+_OF_TRAINERS = ("launcher", "nproc_per_node", "launcher_args", "checkpoint", "resume_args")
+
+
+def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a program that do nothing there, and why."""
+    for key in _OF_TRAINERS:
+        if getattr(program.spec, key) is not None and not _is_trainer(program):
+            yield key, "is a command"
+    for key in _OF_TRAINERS[3:]:
+        if getattr(program.spec, key) is not None and _is_trainer(program) and not program.share.main:
+            yield key, "is not the main program, which alone is stopped and resumed"
+    if program.spec.restarts and program.share.main:
+        yield "restarts", "is the main program, whose end is that of the job"
+
+
+def _written(resolved: ResolvedJob, key: str) -> Origin | None:
+    """Return where a key of the job is written, if its value is not what holds anyway."""
+    for each in resolved.jobs:
+        for value, by in [(None, each.origin(key)), *each.overridden.get(key, ())]:
+            is_users = by.level >= Level.PROJECT and str(by) not in ("", TOGETHER)
+            if is_users and not (key == "resume" and value == "off"):
+                return by
+    return None
+
+
+@RULES.add("SB057", "warning", "a key that no program of the job uses")
+def _unused(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    for key, uses in _USERS.items() if resolved.programs else ():
+        written = _written(resolved, key)
+        if written is None or (key == "python" and resolved.settings.preflight):
+            continue
+        if not any(uses(each) and each.job.origin(key) == written for each in resolved.programs):
+            name = key.rpartition(".")[2]
+            what = f"{name} of the job: none of its programs uses it, as each names its own or is a command"
+            yield Hit(Place(str(written)), what, f"remove {name}, or set it in a program", "warning")
+    for program in resolved.programs:
+        for key, why in _without_effect(program):
+            what = f"{key} of {program.name} does nothing: {program.name} {why}"
+            yield Hit(job.at(f"programs.{program.name}"), what, f"remove {key}", "warning")

@@ -21,6 +21,7 @@ from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.plan.planning import plan_of
+from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.judge import check, check_started
@@ -45,7 +46,8 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     job = decode(example.text, JobSpec, name="job.yaml")
     flags = layer(Level.JOB, job.value, job.places)
     assert job.value.mode
-    resolved = resolve(cluster(page.profile), [flags], mode_name=job.value.mode, name="job")
+    of_job = resolve_programs if job.value.programs else resolve
+    resolved = of_job(cluster(page.profile), [flags], mode_name=job.value.mode, name="job")
     (folder / "train.py").write_text(page.trainer)
     for part in ("bin/python3", "lib/python3.12/site-packages/numpy.py"):  # an environment without torch
         (folder / "numpy-only" / part).parent.mkdir(parents=True, exist_ok=True)
