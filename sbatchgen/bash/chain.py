@@ -16,7 +16,8 @@ from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.statement import Command
 from sbatchgen.bash.word import ASSIGNED, Word
 from sbatchgen.executables.command_options import Given, program_name, read_options
-from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, of_python, programs
+from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
+from sbatchgen.executables.python_program import of_python
 from sbatchgen.frozen import frozen
 
 DEPTH_MAX = 8  # of shells that shells start

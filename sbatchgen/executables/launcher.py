@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.executables.command_options import program_name, read_options
-from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, of_python
+from sbatchgen.executables.program import LAUNCHERS, PROGRAMS
+from sbatchgen.executables.python_program import of_python
 from sbatchgen.frozen import frozen
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def copy(number: int, to: str) -> None:
 Files = dict[str, tuple[bytes, int] | str | None]  # as a sandbox makes them: text and mode; a link; a folder
 
 
-class Piece(NamedTuple):
+class CopiedPart(NamedTuple):
     """What is in a folder itself."""
 
     files: Files  # its links and small files, by their paths
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     large: int  # how many files are left out
 
 
-def piece(number: int, path: str) -> Piece:
+def piece(number: int, path: str) -> CopiedPart:
     """Return what is in an open folder that is to be seen at a path, without sockets, pipes and devices."""
     files: Files = {path: None}
     folders, large = [], 0
@@ -76,7 +76,7 @@ def piece(number: int, path: str) -> Piece:
                         large += entry.is_file(follow_symlinks=False)
     finally:
         os.close(at)
-    return Piece(files, sorted(folders), large)
+    return CopiedPart(files, sorted(folders), large)
 
 
 def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]:
@@ -86,7 +86,7 @@ def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]
     while todo:
         at, place = todo.pop()
         try:
-            part = piece(at, place) if left > 0 else Piece({}, [], 1)
+            part = piece(at, place) if left > 0 else CopiedPart({}, [], 1)
             left -= len(part.files) + len(part.folders)
             files |= part.files
             large += part.large
