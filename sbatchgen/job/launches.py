@@ -26,6 +26,7 @@ CONTAINERS = frozenset(
 )
 STARTERS = commands(*STARTING) | {"eval"}
 HELPERS = programs("helper")
+WATCH = "/training/step_end.py"  # of rendered scripts, beside their steps
 _HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
@@ -76,7 +77,7 @@ class Launch:
         name = self.program.name.rpartition("/")[2]
         words = (*self.program.rest, *(option.word for option in self.program.given))
         asks = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
-        return asks or name in HELPERS
+        return asks or name in HELPERS or self.program.name.rstrip('"').endswith(WATCH)
 
     @cached_property
     def is_training(self) -> bool:

@@ -12,6 +12,7 @@ from sbatchgen.executables.command_options import Given, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.frozen import frozen
+from sbatchgen.job.launches import WATCH
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.step import GPU_VARIABLES, number_of
 from sbatchgen.sandbox.box import PLACE
@@ -21,7 +22,6 @@ BIN = f"{PLACE}/bin/"
 _HELPERS = programs("unshown")
 _CONTAINERS = commands("container")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
-WATCH = "/training/step_end.py"  # of rendered scripts, beside their steps
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 

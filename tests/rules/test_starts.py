@@ -115,7 +115,7 @@ def test_options_reach_the_srun_of_the_training_once(here: Path) -> None:
     assert (
         command.split()
         == (
-            "srun --distribution=block --wait=60 \\ --label --mpi=pmix --kill-on-bad-exit=0 "
+            "srun --distribution=block --wait=0 \\ --label --mpi=pmix --kill-on-bad-exit=0 "
             "--comment='a b' --cpus-per-task=3 \\"
         ).split()
     )
