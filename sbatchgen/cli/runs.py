@@ -540,9 +540,12 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
 
     asked: list[last_save.Waited] = []
     left = []
-    for state, id_, cluster in jobs:
-        submission = record.read_record(state.run.folder, id_.partition("_")[0])
-        rows = [] if submission is None or submission.process else _rows(id_, cluster)
+    known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
+    queued = [  # without an answer nothing is cancelled: what trains would lose its last steps
+        [] if submission is None or submission.process else _rows(id_, cluster)
+        for submission, (_, id_, cluster) in zip(known, jobs, strict=True)
+    ]
+    for (state, id_, cluster), submission, rows in zip(jobs, known, queued, strict=True):
         trains = last_save.folders(submission, state.run.folder, rows) if submission else []
         if trains and any(row.state.name == "PENDING" for row in rows):
             _cancel(state, id_, cluster, "--state=PENDING")  # or they start when these end
@@ -557,26 +560,32 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
     names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in left))
     note(f"saving {names} ..., Ctrl-C cancels at once")
     try:
-        late = last_save.wait(asked, lambda: any(_rows(id_, cluster) for _, id_, cluster in left))
+        late = last_save.wait(asked, lambda: any(_may_run(id_, cluster) for _, id_, cluster in left))
     except KeyboardInterrupt:
         note("note: cancelled without a last checkpoint")
     else:
         for folder in late:
             note(f"note: no checkpoint was saved in time in {folder}")
     last_save.tidy(asked)
-    return [(state, id_, cluster) for state, id_, cluster in left if _rows(id_, cluster)]
+    return [(state, id_, cluster) for state, id_, cluster in left if _may_run(id_, cluster)]
 
 
 def _rows(id_: str, cluster: str) -> list[SlurmJob]:
-    """Return what the queue has of a job or a task that waits or runs; nothing without an answer."""
+    """Return what the queue has of a job or a task that waits or runs; raise SlurmError without an answer."""
     from sbatchgen.slurm.queue import queue
 
     job, _, task = id_.partition("_")
-    with contextlib.suppress(SlurmError):
-        rows = queue(os.environ, cluster=cluster)
-        mine = [row for row in rows if str(row.job) == job and task in ("", row.task)]
-        return [row for row in mine if not row.state.ended and row.state.name != "COMPLETING"]
-    return []
+    rows = queue(os.environ, cluster=cluster)
+    mine = [row for row in rows if str(row.job) == job and task in ("", row.task)]
+    return [row for row in mine if not row.state.ended and row.state.name != "COMPLETING"]
+
+
+def _may_run(id_: str, cluster: str) -> bool:
+    """Whether a job or a task waits or runs; also without an answer, as nothing says that it has ended."""
+    try:
+        return bool(_rows(id_, cluster))
+    except SlurmError:
+        return True
 
 
 def _with_task(state: RunState, job: str, task: str) -> str:

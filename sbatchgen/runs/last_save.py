@@ -56,22 +56,25 @@ def ask(record: Record, folder: Path, row: SlurmJob) -> Waited | None:
 
 
 def wait(asked: Sequence[Waited], runs: Callable[[], bool]) -> list[Path]:
-    """Wait until all have ended, or their jobs run no longer; return who has not when its time is over.
+    """Wait until the jobs run no longer; return who has not ended when its time is over.
 
-    `runs` asks Slurm, so it is called now and then.
+    A training has saved before its job ends: launchers and containers end in peace as well, but have no more
+    than LEAST_S after it. `runs` asks Slurm, so it is called now and then.
     """
     began = asks = time.monotonic()
-    left = [*asked]
-    while left := [each for each in left if not _has_ended(each.folder)]:
+    saved_s = float("inf")  # when all trainings had ended
+    while True:
+        left = [each for each in asked if not _has_ended(each.folder)]
         passed = time.monotonic() - began
-        if all(passed > each.most_s for each in left):
+        saved_s = float("inf") if left else min(saved_s, passed)
+        is_late = all(passed > each.most_s for each in left) if left else passed - saved_s > LEAST_S
+        if is_late:
             return [each.folder for each in left]
         if time.monotonic() - asks > SELDOM_S:
             if not runs():
                 return []
             asks = time.monotonic()
         time.sleep(POLL_S)
-    return []
 
 
 def tidy(asked: Sequence[Waited]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import Site, site_on
+from tests.training.forks import QUICKLY
 
 PACE = ("--", "--step-delay", "0.3", "--sync-every", "1", "--epochs", "9")
 SAVING = "saving {} ..., Ctrl-C cancels at once"
@@ -24,6 +25,12 @@ while not os.path.exists(os.environ["SBATCHGEN_STOP_FILE"]):
 (run_dir / "saved").touch()
 pathlib.Path(os.environ["SBATCHGEN_AGAIN_FILE"]).touch()
 """
+# Launchers and containers end after the trainer; here that takes as long on each machine, idle or busy.
+SLOW_END = f"""
+import atexit, time
+exec(open({str(QUICKLY / "sitecustomize.py")!r}).read())
+atexit.register(time.sleep, 4)
+"""
 DEAF = """
 import os, pathlib, time
 pathlib.Path(os.environ["RUN_DIR"], "begun").touch()
@@ -36,6 +43,7 @@ def site(slurm_root: Path | None) -> Iterator[Site]:
     with Cluster(visible=VISIBLE, settings="KillWait=5", root=slurm_root) as cluster:
         cluster.put("work/polite.py", POLITE)
         cluster.put("work/deaf.py", DEAF)
+        cluster.put("work/slow_end/sitecustomize.py", SLOW_END)
         yield site_on(cluster)
 
 
@@ -62,12 +70,15 @@ def ends(site: Site, job: int) -> dict[str, str]:
 
 
 def test_a_training_saves_before_it_is_cancelled(site: Site) -> None:
-    job = site.submit("trained", "ddp", "--nodes", "2", "--gpus-per-node", "1", *PACE)
+    slowly = ("--env", f"PYTHONPATH={site.folder / 'slow_end'}:{QUICKLY}")
+    job = site.submit("trained", "ddp", "--nodes", "2", "--gpus-per-node", "1", *slowly, *PACE)
     site.reach_step("trained", 3)
     said = site.sbatchgen("cancel", "trained", check=True).stderr
     assert SAVING.format("trained") in said
     assert "in time" not in said
-    assert ends(site, job)["Restarts"] == "0"
+    ended = ends(site, job)
+    how = ended["JobState"], ended["ExitCode"], ended["Restarts"]
+    assert how == ("FAILED", "75:0", "0"), "it has ended by itself"
     assert site.status("trained")["state"] == "preempted"
     (saved,) = re.findall(r"Stopped by cancelled at step (\d+); checkpoint (\S+) saved", site.log("trained"))
     assert (site.folder / "runs/trained" / saved[1]).exists()

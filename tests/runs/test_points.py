@@ -155,6 +155,22 @@ def test_a_point_is_cancelled_alone(sweep: Path, programs: Path, command: Comman
     assert (refused.status, "has a task 3" in refused.err) == (2, True)
 
 
+def test_without_an_answer_to_what_trains_nothing_is_cancelled(
+    sweep: Path, programs: Path, command: Command
+) -> None:
+    (programs / "squeue").rename(programs / "squeue.once")
+    once = f"#!/bin/sh\n[ ! -e asked ] && touch asked && exec '{programs}/squeue.once' \"$@\"\nexit 1\n"
+    (programs / "squeue").write_text(once)
+    (programs / "squeue").chmod(0o755)
+    (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
+    refused = command("cancel", "lr/2")
+    assert (refused.status, refused.err) == (5, "error: squeue ended with exit status 1\n")
+    assert (Path("asked").exists(), Path("cancelled").exists()) == (True, False)
+    Path("asked").unlink()
+    assert command("cancel", "--now", "lr/2").status == 0
+    assert Path("cancelled").read_text() == "4711_2\n"
+
+
 @pytest.mark.parametrize(
     ("words", "array"),
     [
