@@ -2,25 +2,39 @@
 # ended, or waits for something, before the script does what others see. So the order of events is the same in each run.
 # Sleepers in the background are pipes in /run/plan/clock, named by the times at which they end, in thousandths of a second.
 
+# A process ignores SIGINT in the background, but not in its first moments, before bash has told it so. All are asleep if two
+# looks, one after the other, see each of them asleep and none has run in between: then all slept between these looks.
 __plan_settle() { # until nothing in the background computes; it ignores SIGINT, as bash starts it
-    local - stat state busy found quiet=0 looks=0 never IFS=' '
+    local - process stat state ran busy found before='' seen looks=0 pause never IFS=' '
     set +efux
     # Nothing is ever read from it; a process substitution would change $!.
     [[ -p /run/plan/never ]] || /bin/mkfifo /run/plan/never 2>/dev/null
     exec {never}<>/run/plan/never
-    while ((quiet < 2 && looks++ < 4000)); do
-        busy='' found=''
-        for stat in /proc/[0-9]*/stat; do
-            { read -r stat <"$stat"; } 2>/dev/null || continue
+    while ((looks++ < 4000)); do
+        busy='' found='' seen=''
+        for process in /proc/[0-9]*; do
+            ran=''
+            { read -r ran <"$process/schedstat"; read -r stat <"$process/stat"; } 2>/dev/null || {
+                found=1 busy=1 # it has ended since, and may have started another one before
+                continue
+            }
             state=(${stat##*) })
-            ((state[30] >> 1 & 1)) || continue
-            [[ ${stat%% *} != "$BASHPID" ]] || break 2 # it is in the background itself
+            if ((state[30] >> 1 & 1)); then
+                [[ ${stat%% *} != "$BASHPID" ]] || break 2 # it is in the background itself
+                seen+="${stat%% *} $ran $((state[11] + state[12]));"
+            else # forked, without a program of its own yet, and run for less than 40 ms: 0x40 is PF_FORKNOEXEC
+                [[ ${state[0]} == [RD] && ${stat%% *} != "$BASHPID" ]] || continue
+                ((state[6] & 0x40 && state[11] + state[12] < 4)) || continue
+            fi
             found=1
             [[ ${state[0]} != [RD] ]] || busy=1
         done
         [[ $found ]] || break
-        if [[ $busy ]]; then quiet=0; else ((++quiet)); fi
-        ((quiet > 1)) || read -rt 0.002 -u "$never"
+        [[ $busy || $seen != "$before" ]] || break
+        before=$seen
+        [[ ! $busy ]] || before=''
+        printf -v pause '0.%03d' $((looks < 40 ? 2 : 10)) # what computes for long gets the processor
+        read -rt "$pause" -u "$never"
     done
     exec {never}>&-
     return 0

@@ -208,7 +208,7 @@ def _given_tasks(options: Options, job: dict[str, Any], environment: Options, no
     """The tasks that the options of a step say; 0 if those of the job count."""
     given = number_of(options.get("ntasks"))
     if per_gpu := _per_gpu(options, environment):  # before all other numbers
-        given = max(given, per_gpu * int(job["asked_gpus"]) * len(job["nodes"]))
+        given = max(given, per_gpu * sum(map(int, job["asked_gpus"])))
     obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
     if given or (environment.get("SLURM_NTASKS") and not obeys):
         return given

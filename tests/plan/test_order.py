@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -56,6 +58,24 @@ ORDERS: dict[str, tuple[str, list[str], int]] = {
     "a script that ignores SIGINT": ("trap '' INT\nsleep 60\npython a.py & wait\n", ["a.py"], 0),
     "steps of tasks that sleep": ("srun bash -c 'sleep 5; python a.py' & wait\n", ["a.py"], 0),
 }
+# Each process's first child computes before bash tells it that it is in the background, as on a machine that is busy.
+LATE_CHILD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <unistd.h>
+pid_t fork(void)
+{
+    static int count;
+    pid_t (*real)(void) = dlsym(RTLD_NEXT, "fork");
+    pid_t child = real();
+    struct timespec used = {0, 0};
+    if (count++ == 0 && child == 0)
+        while (used.tv_sec == 0 && used.tv_nsec < 12000000)
+            clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return child;
+}
+"""
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -67,3 +87,16 @@ def test_each_run_has_the_same_order(name: str, tmp_path: Path) -> None:
         started = [process.argv[-1] for step in done.steps for process in step.processes]
         assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
     assert len({as_text(done) for done in plans}) == 1
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc (the Debian packages gcc and libc6-dev)")
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_process_of_the_background_that_starts_late_is_waited_for(name: str, tmp_path: Path) -> None:
+    body, programs, status = ORDERS[name]
+    library = tmp_path / "late.so"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    subprocess.run(command, input=LATE_CHILD, text=True, check=True)
+    done = planned(HEAD + body, tmp_path, variables=(f"LD_PRELOAD={library}",))[0]
+    started = [process.argv[-1] for step in done.steps for process in step.processes]
+    assert "preload" not in done.ended.files["err"]  # the library was there
+    assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
