@@ -26,7 +26,7 @@ put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
 LEAST = (40, 16)  # columns and lines for which a review is made to fit
 # Where a message continues in another line: with Slurm's own words, and with the lines that differ.
-_LINE_OF_OURS = re.compile(r"\n(?=  (?:Slurm said: |[-+]))")
+_LINE_OF_OURS = re.compile(r"\n(?=  (?:Slurm said: |[-+@]))")
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
 
 

@@ -74,7 +74,7 @@ def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment
     problems = []
     for old, new in zip([*left, *[reviewed[-1]] * len(others)], others, strict=False):
         before, now = _read_kept(_folder(environment), old), _read_kept(_folder(environment), new)
-        changes = difflib.unified_diff(before, now, "reviewed", "now", lineterm="", n=1) if before else ()
+        changes = difflib.unified_diff(before, now, "reviewed", "now", lineterm="", n=0) if before else ()
         what = f"the job is not what was reviewed: its digest is {new} now, not {old}"
         what += "".join(f"\n  {line}" for line in changes)
         problems.append(Problem(what, "--reviewed", f"read the review, and if it is right: --reviewed {new}"))

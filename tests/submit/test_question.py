@@ -67,7 +67,7 @@ def test_a_review_with_its_question_fits_a_terminal(sbatch: Path) -> None:
     assert max(map(len, lines)) <= COLUMNS
     assert "  warning SB014: 4 processes on a node with 8 GPUs: the other GPUs stay idle" in lines
     assert "    fix: set --nproc-per-node 8" in lines
-    assert "v shows more: 60 lines of script, 3 values not typed by you" in lines
+    assert "v shows more: 62 lines of script, 3 values not typed by you" in lines
     assert not any(line.startswith("#!") for line in lines)
 
 

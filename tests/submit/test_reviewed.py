@@ -121,7 +121,7 @@ def test_the_request_counts_as_well_as_the_script(
     monkeypatch.setenv("SBATCH_QOS", "low")
     assert digest("job.slurm") == plain
     others = [digest("other.slurm"), kept, digest("job.slurm", "--keep-sbatch-env")]
-    monkeypatch.setattr("sbatchgen.cli.runs.find_point", lambda *_: (None, ""))  # there is no run yet
+    monkeypatch.setattr("sbatchgen.cli.runs.find_point", lambda *_, **__: (None, ""))  # there is no run yet
     others.append(digest("job.slurm", "--after", "first"))
     monkeypatch.chdir("deep")
     others.append(digest("job.slurm"))
