@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (83f84cfae4f2): sbatchgen render cpu
+# sbatchgen 0.3.0 (f268a876320c): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -57,6 +57,7 @@ kill -0 $! 2>/dev/null || wait $! # its status
 rc=$?
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
+[[ ! -e $RUN_DIR/stop ]] || grep -qx limit "$RUN_DIR/stop" || max_restarts=0 # stopped by hand, or cancelled
 [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
     echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
     scontrol requeue "$SLURM_JOB_ID" && exit 0

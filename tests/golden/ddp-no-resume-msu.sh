@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (afeaca1d8745): sbatchgen render ddp
+# sbatchgen 0.3.0 (b1d7a7074bf4): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch
@@ -38,8 +38,9 @@ MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}"
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all
 export ENROOT_FORCE_OVERRIDE=yes
 
+if type -P python3 >/dev/null; then python3 "$CODE_DIR/training/step_end.py" & disown; fi # ends a step that has failed
 # --- Training: one torchrun on each node ---
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=600 \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
     --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
     --container-env="MASTER_ADDR,MASTER_PORT,PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
     --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" env HOME="$RUN_DIR" \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (060c7c52695e): sbatchgen render ddp
+# sbatchgen 0.3.0 (11ae8e0a621b): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -40,8 +40,9 @@ echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $ma
 trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
 trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
 
+if type -P python3 >/dev/null; then python3 "$CODE_DIR/training/step_end.py" & disown; fi # ends a step that has failed
 # --- Training: one torchrun on each node ---
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=60 \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
     python3 "$CODE_DIR/training/torchrun.py" --nnodes="$SLURM_NNODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" -- \
     "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --dataset mnist --epochs 10 &
@@ -50,6 +51,7 @@ rc=$?
 [[ -f $RUN_DIR/exit && $(<"$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's own status
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
+[[ ! -e $RUN_DIR/stop ]] || grep -qx limit "$RUN_DIR/stop" || max_restarts=0 # stopped by hand, or cancelled
 [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
     echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
     scontrol requeue "$SLURM_JOB_ID" && exit 0

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (98dbc7ffc861): sbatchgen render ddp
+# sbatchgen 0.3.0 (e2a77b955d3a): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -47,8 +47,9 @@ echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $ma
 trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
 trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
 
+if type -P python3 >/dev/null; then python3 "$CODE_DIR/training/step_end.py" & disown; fi # ends a step that has failed
 # --- Training: one task for each process ---
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=600 \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
     --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
     --container-env="MASTER_ADDR,MASTER_PORT,PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
     --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" env HOME="$RUN_DIR" \
@@ -64,6 +65,7 @@ rc=$?
 [[ $rc -lt 128 || -e $RUN_DIR/exit || -e $RUN_DIR/stop ]] || rc=1 # a container did not start: srun killed the others
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
+[[ ! -e $RUN_DIR/stop ]] || grep -qx limit "$RUN_DIR/stop" || max_restarts=0 # stopped by hand, or cancelled
 [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
     echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
     scontrol requeue "$SLURM_JOB_ID" && exit 0

@@ -27,7 +27,7 @@ ALLOWED = (
 # Sites' own templates use these: a name that goes or changes its meaning breaks them.
 VARIABLES = """
 array array_element asks_again checkpoints code command_lines conda_env conda_root consecutive data
-directives export_lines first_checkpoint first_port foreign has_outcome image image_is_file inherited job_id
+directives ends_steps export_lines first_checkpoint first_port foreign has_outcome image image_is_file inherited job_id
 keeps_pythonpath leftovers master_addr max_restarts meets module_lines mount_sources mount_targets
 mounted_text needed node_lines other_directives placed point_says points points_carried preflight programs pyxis reads_exit
 requeue_on_node_fail requeue_on_timeout requeues requeues_early restartable resume_args run_dir runtime_part setup
