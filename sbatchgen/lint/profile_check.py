@@ -27,13 +27,11 @@ from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.comments import RETIRED, removal
 from sbatchgen.rules.judge import check
+from sbatchgen.rules.limits import LIMITS_OF_GPUS
 from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Moment, Text
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
-
-
-_LIMITS = ("SB224", "SB254")  # of GPUs: a job that names no number of nodes may have more, and goes elsewhere
 
 
 def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:
@@ -110,7 +108,7 @@ def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | N
     for finding in about if any(kind.gpus_per_node for kind in partition.kinds()) else ():
         if (
             finding.severity == "error"
-            and finding.rule not in _LIMITS
+            and finding.rule not in LIMITS_OF_GPUS
             and finding.problem.at == str(BY_PARTITION)
         ):
             yield finding._replace(problem=finding.problem._replace(at=at))

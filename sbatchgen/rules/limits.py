@@ -23,6 +23,7 @@ from sbatchgen.units import Duration, Text
 
 RULES: Rules[Job] = Rules()
 
+LIMITS_OF_GPUS = ("SB224", "SB254")  # a job that names no number of nodes may have more, and goes elsewhere
 _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
 _UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another

@@ -54,7 +54,7 @@ KEPT = [  # a body, and the lines of setup
     ("A=$S/x\nexport B=$A\npython t.py --out=$A/y", ["A=$S/x", "export B=$A"]),
     ("python t.py --n=$((2 * 2))", ["argument_1=$((2 * 2))"]),
     ('I=$(uuidgen)\npython t.py "${I:0:4}" "${I:0:4}"', ["I=$(uuidgen)", 'argument_1="${I:0:4}"']),
-    ('RUN="srun python t.py --n $(nproc)"\n$RUN', ['argument_1="$(nproc)"']),
+    ('RUN="srun python t.py --n $(nproc)"\n$RUN', ["argument_1=$(nproc)"]),
     ("python t.py $(cat arguments)", ["argument_1=($(cat arguments))"]),
     ("python t.py ${A:+--a $A} *.csv", ["argument_1=(${A:+--a $A})", "argument_2=(*.csv)"]),
     ('mapfile -t A < f\npython t.py "${A[@]}"', ["mapfile -t A < f", 'argument_1=("${A[@]}")']),

@@ -21,7 +21,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sys.path.insert(0, "/opt/late")
 run = pathlib.Path(os.environ["RUN_DIR"])
 (run / "started").touch()
-while not (run / "stop").exists():
+while not os.path.exists(os.environ["SBATCHGEN_STOP_FILE"]):
     time.sleep(0.1)
 import late
 (run / "saved").touch()
@@ -66,3 +66,13 @@ def test_an_unpacked_image_is_there_to_the_end(site: Site, flags: tuple[str, ...
 def test_an_image_that_a_process_mounts_may_be_gone(site: Site) -> None:
     """What SB044 warns of; a later Apptainer may do better, and then the rule can go."""
     assert not cancelled(site, "lost", "--image", "./images/small.sif")
+
+
+def test_sbatchgen_cancel_loses_nothing_of_an_image_that_a_process_mounts(site: Site) -> None:
+    ask = ("submit", "single", "--trainer", "train.py", "--job-name", "asked", "--yes", "--resume", "auto")
+    job = int(site.sbatchgen(*ask, "--image", "./images/small.sif", check=True).stdout)
+    run = site.folder / "runs/asked"
+    site.cluster.until((run / "started").exists, "start of the trainer")
+    assert "saving asked ..." in site.sbatchgen("cancel", "asked", check=True).stderr
+    site.cluster.wait(job, {"CANCELLED", "COMPLETED"})
+    assert (run / "saved").exists(), site.log("asked")

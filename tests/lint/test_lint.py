@@ -129,7 +129,7 @@ def test_json_has_all_that_was_found(command: Command) -> None:
 def test_github_reads_its_own_marks_only(command: Command) -> None:
     put("a,b:c%.slurm", "#!/bin/bash\n#SBATCH --time=24:00:00\n#SBATCH --foo%0A::error::x=\x1b[31m\n")
     line = command("lint", "--format", "github", "--select", "SB113", "a,b:c%.slurm").out
-    assert line.startswith("::warning file=a%2Cb%3Ac%25.slurm,line=3,col=9,endColumn=")
+    assert line.startswith("::error file=a%2Cb%3Ac%25.slurm,line=3,col=9,endColumn=")
     assert line.count("\n") == 1
     assert ",title=SB113::" in line
     assert "%250A::error" in line  # the text between the marks is data

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conftest import REPOSITORY
 from tests.tables import hold
@@ -36,7 +37,9 @@ def peaks(*cases: tuple[list[str], int]) -> list[list[int]]:
 
 
 def test_the_allocator_gives_out_as_much() -> None:
-    cases = [([*FAKE, *more.split()], processes) for more in MORE for processes in (1, 2)]
+    # Without its own convolution in bf16 (AVX-512), oneDNN's takes buffers that no reader of torch's code expects.
+    known = [more for more in MORE if "bf16" not in more or torch.ops.mkldnn._is_mkldnn_bf16_supported()]
+    cases = [([*FAKE, *more.split()], processes) for more in known for processes in (1, 2)]
     hold(is_near, list(zip(cases, peaks(*cases), strict=True)))
 
 

@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from training.data.datasets import import_function
 from training.data.images import import_torchvision
+from training.data.own_module import import_function
 from training.data.splits import FromLoaders, Keyed, Norm, move_to_device
 from training.errors import UserError
 

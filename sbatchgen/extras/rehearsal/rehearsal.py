@@ -94,7 +94,7 @@ def rehearse(
     job = JobScript(file="job.slurm", text=script, profile=resolved.profile)
     user = environment.get("USER", "user")
     held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
-    held = replace(held, gpus=resolved.gpus_per_node)
+    held = replace(held, gpus=(resolved.gpus_per_node,) * len(held.nodes))
     exported, _ = submit_environment(environment)
     replaced = {
         "PATH": f"{_BIN}:{exported.get('PATH', os.defpath)}",
