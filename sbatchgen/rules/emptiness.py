@@ -85,13 +85,17 @@ def _misnamed(
 ) -> Iterator[Hit]:
     """Yield the variables that the script sets under nearly the same name."""
     plain = {_plain(name): name for name in sets if len(name) >= SHORTEST}
+    by_length: dict[int, list[tuple[str, str, str]]] = {}  # a script may set thousands of names
+    for like, name in plain.items():
+        by_length.setdefault(len(like), []).append((like, name, re.sub(r"\d", "", name)))
     for name, use in unset.items():
         if len(name) < SHORTEST or not plain:
             continue
-        series = re.sub(r"\d", "", name)
+        series, like = re.sub(r"\d", "", name), _plain(name)
+        near = [length for length in by_length if _may_be_alike(len(like), length)]
         # Not the next of a series.
-        others = {like: other for like, other in plain.items() if re.sub(r"\d", "", other) != series}
-        other = others.get(_plain(name)) or others.get(nearest(_plain(name), others, ALIKE), "")
+        others = {each: other for length in near for each, other, of in by_length[length] if of != series}
+        other = others.get(like) or others.get(nearest(like, others, ALIKE), "")
         if not other:
             continue
         if any(made.word and name in made.word.variables for made in sets[other]):
@@ -128,6 +132,11 @@ def _only_shows(command: Command) -> bool:
     """Whether a command prints a variable, and nothing depends on it."""
     is_read = command.context.substitution or command.pipe or command.redirects
     return command.name in ("echo", "printf", "unset") and not is_read
+
+
+def _may_be_alike(first: int, second: int) -> bool:
+    """Whether texts of these lengths may be as like as ALIKE, by the most that difflib can find."""
+    return 2.0 * min(first, second) / (first + second) >= ALIKE
 
 
 def _plain(name: str) -> str:
