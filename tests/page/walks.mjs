@@ -134,13 +134,14 @@ const walks = {
   "too long a time, and its fix": async () => {
     const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&partition=debug&time=20:00:00");
     await visit.settled();
+    await visit.fill("gpus_per_node", "1"); // a user has two in this partition
     check((await visit.script()) === "", "there is a script");
     check(await visit.page.$eval("#time", (node) => node.getAttribute("aria-invalid")), "the field is not marked");
     await visit.picture("too-long");
     await visit.press("--time", "#findings");
     await visit.settled();
     check((await visit.page.$eval("#time", (node) => node.value)) === "0-01:00:00", await visit.page.$eval("#time", (node) => node.value));
-    check((await visit.script()).includes("#SBATCH --time=0-01:00:00"), "not fixed");
+    check((await visit.script()).includes("#SBATCH --time=0-01:00:00"), "not fixed: " + (await visit.text("#findings")) + (await visit.text("#command")));
     return visit;
   },
   "a word that is no time": async () => {
