@@ -77,12 +77,6 @@ def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
     return moved > READ_OR_WRITTEN * seconds or is_larger or below > GROWN_BELOW * seconds
 
 
-def main_has_run(before: Sample, after: Sample, pid: int) -> bool:
-    """Whether the main thread was on a CPU between two looks, or is now."""
-    was, now = before.threads.get((pid, pid)), after.threads.get((pid, pid))
-    return not was or not now or now.state != "S" or was[2:] != now[2:]
-
-
 class Rank:
     """A rank of this node, looked at again and again; times are of the watcher's clock, in seconds."""
 
@@ -116,10 +110,6 @@ class Rank:
     def still_s(self, now_s: float) -> float:
         """How long it has neither computed nor moved data."""
         return now_s - max(self.computed_s, self.moved_s)
-
-    def is_quiet_since(self, before: Sample) -> bool:
-        """Whether its main thread has slept all the time since a sample."""
-        return not main_has_run(before, sample(self.pid, {}), self.pid)
 
     def connections(self, now_s: float) -> list[dict[str, Any]]:
         """Its connections with other processes: how long they have carried little, and waited for."""
