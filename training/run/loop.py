@@ -228,8 +228,8 @@ def time_left_s(session: Session, progress: Progress) -> float:
 
 def steps_left(session: Session, progress: Progress) -> int:
     """Steps to the end of the last epoch."""
-    config, samples, batch = session.config, session.data.train.samples, session.batch
-    whole = max(0, config.epochs - progress.epoch) * math.ceil(samples / batch)
-    return (
-        whole - math.ceil(samples / batch) + math.ceil((samples - progress.consumed) / batch) if whole else 0
-    )
+    samples, batch = session.data.train.samples, session.batch
+    later = session.config.epochs - progress.epoch - 1  # epochs after the present one
+    if later < 0:
+        return 0
+    return later * math.ceil(samples / batch) + math.ceil((samples - progress.consumed) / batch)
