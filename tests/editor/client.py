@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -104,3 +104,15 @@ def editor(folder: Path, *options: str) -> Iterator[Editor]:
         assert made.run(server.wait()) == 0
         made.run(made.client.stop())  # type: ignore[no-untyped-call]
         made.loop.close()
+
+
+def edit(folder: Path, names: Sequence[str]) -> None:
+    """Open files of a folder one after the other, type in each, and ask for all that an editor asks for."""
+    with editor(folder) as of:
+        for name in names:
+            text = Path(folder, name).read_text()
+            of.open(folder / name, text)
+            of.type(text + "# typed\n")
+            of.hover("")
+            of.complete("#")
+            of.actions("#")

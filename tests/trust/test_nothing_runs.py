@@ -154,15 +154,8 @@ here = Path.cwd()
 files = {{name: Path(name).read_bytes() for name in ("own.slurm", "job.yaml", "site.yaml")}}
 for words in ("review job.yaml", "render job.yaml", "lint own.slurm --no-shellcheck", "adopt own.slurm"):
     print(answer(words.split(), files).status)
-from tests.editor.client import editor
-with editor(here) as of:
-    for name in ("own.slurm", "job.yaml", "site.yaml"):
-        text = Path(name).read_text()
-        of.open(here / name, text)
-        of.type(text + "# typed\\n")
-        of.hover("")
-        of.complete("#")
-        of.actions("#")
+from tests.editor.client import edit
+edit(here, ("own.slurm", "job.yaml", "site.yaml"))
 """
     put(cloned.parent / "session.py", program, owner=person.uid)
     done, programs = recorded(person, person.home / "programs", sys.executable, cloned.parent / "session.py")

@@ -60,16 +60,8 @@ import sys
 from pathlib import Path
 del sys.path[0]
 sys.path.append({str(REPOSITORY)!r})
-from tests.editor.client import editor
-here = Path.cwd()
-with editor(here) as of:
-    for name in ("own.slurm", "job.yaml"):
-        text = Path(name).read_text()
-        of.open(here / name, text)
-        of.type(text + "# typed\\n")
-        of.hover("")
-        of.complete("#")
-        of.actions("#")
+from tests.editor.client import edit
+edit(Path.cwd(), ("own.slurm", "job.yaml"))
 """
 PAGE = f"""
 import sys
