@@ -86,7 +86,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of somebody else, such as a file's name, as people read it within a line.
+    """Return a text of another user, such as a file's name, as people read it within a line.
 
     Line breaks, tabs and other control characters are escaped, so that no text looks like lines of ours.
     """

@@ -75,7 +75,7 @@ __plan_sleep() { # the words of a command of sleep
     if __plan_ignores $$ && [[ -e /proc/${__plan_main:-0} ]] && ! __plan_ignores "$__plan_main"; then
         printf -v word '/run/plan/clock/%015d.%09d.sleeper' $((now + sum)) $$
         /bin/mkfifo "$word"
-        read -r _ <"$word" # until somebody wakes it
+        read -r _ <"$word" # until another process wakes it
         exec /bin/rm -f "$word"
     fi
     __plan_settle

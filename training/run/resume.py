@@ -98,7 +98,7 @@ def _write(
 
 
 def _put(session: Session, put: Callable[[], int]) -> int:
-    """Write a checkpoint, into a folder that is made again if somebody has removed it; raises OSError."""
+    """Write a checkpoint, into a folder that is made again if it was removed; raises OSError."""
     place = checkpoint_folder(session.config)
     if not place.is_dir():
         own_folder(place.parent)

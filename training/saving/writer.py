@@ -17,7 +17,7 @@ class Writer:
         self._check = check
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._hurry = threading.Event()  # somebody waits for the work
+        self._hurry = threading.Event()  # the training waits for the work
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
         """Start `work` when the previous work is done; raises the error of that.
@@ -58,7 +58,7 @@ class Writer:
             raise error
 
     def pause(self, seconds: float) -> bool:
-        """In the thread: wait so long before another try; False as soon as somebody waits for the work."""
+        """In the thread: wait so long before another try; False once the training waits for the work."""
         return not self._hurry.wait(seconds)
 
     def _do(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
