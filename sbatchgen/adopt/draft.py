@@ -46,6 +46,7 @@ class Draft:
     notes: list[str] = field(default_factory=list)
     # values that only the job knows, with the variables of arguments that get them
     made: dict[str, str] = field(default_factory=dict)
+    made_names: set[str] = field(default_factory=set)  # the names in `made`
     _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
     @property

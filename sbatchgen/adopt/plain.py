@@ -91,7 +91,7 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     edits, defaults = {}, {}
     for piece, start, end, form in _defaults(script):
         match = _DEFAULT.fullmatch(piece.text)
-        sets = [each for each in script.body.sets if each.name == piece.name and each.end <= piece.at]
+        sets = [each for each in script.body.sets_of(piece.name) if each.end <= piece.at]
         before = any(not each.context.branch for each in sets)
         if match and not before and not _OF_JOBS.fullmatch(piece.name):
             defaults[piece.name] = match[2].strip("\"'")
@@ -124,7 +124,7 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
-        sets = [each for each in body.sets if each.name == piece.name and each.at < word.at]
+        sets = [each for each in body.sets_of(piece.name) if each.at < word.at]
         certain = [each.items or (each.word and each.word.value) for each in sets if each.context.top]
         others = [each for each in sets if not each.context.top]
         if len(others) != 1 or any(certain) or (piece.quoted and piece.subscript != "@"):

@@ -39,7 +39,7 @@ def arguments(
         if pieces and all(piece.kind == "variable" and piece.name in _OWN for piece in pieces):
             draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
             continue
-        if (piece := word.only_piece) and piece.subscript and piece.name in draft.made.values():
+        if (piece := word.only_piece) and piece.subscript and piece.name in draft.made_names:
             yield word, f"{{env:{piece.name}[@]}}"  # of the new script
             continue
         texts = []
@@ -78,12 +78,14 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
 def _made(draft: Draft, value: str) -> str:
     """Return the variable that gets a value which only the job knows."""
-    return draft.made.setdefault(value, f"argument_{len(draft.made) + 1}")
+    name = draft.made.setdefault(value, f"argument_{len(draft.made) + 1}")
+    draft.made_names.add(name)
+    return name
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
     """Whether a variable may have another value where the arguments are set."""
-    sets = [each.at < piece.at for each in draft.body.sets if each.name == piece.name]
+    sets = [each.at < piece.at for each in draft.body.sets_of(piece.name)]
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
 
@@ -91,12 +93,12 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
     """Return what a job has for an expansion that the batch script makes, if that is one word."""
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.of_user(piece)
-    values = [each.word.value for each in draft.body.sets if each.name == piece.name and each.word]
+    values = [each.word.value for each in draft.body.sets_of(piece.name) if each.word]
     if piece.kind == "command":
         one_word = _ONE_WORD.search(piece.text) is not None
     else:
         blank = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        sets = [each for each in draft.body.sets if each.name == piece.name and each.by != "export"]
+        sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
         arrays = any(each.items is not None for each in sets)
         one_word = not (blank or arrays or any(value == "" or " " in (value or "") for value in values))
     changed = piece.kind == "variable" and _changes(draft, piece, word)
@@ -122,9 +124,9 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
 
     A variable of the caller may hold several words, or no word, as $EXTRA_ARGS.
     """
-    if _NEVER_BLANK.match(piece.name) or piece.name in draft.made.values():
+    if _NEVER_BLANK.match(piece.name) or piece.name in draft.made_names:
         return True
-    sets = [each for each in draft.body.sets if each.name == piece.name and each.by != "export"]
+    sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
     certain = any(each.context.top and each.word for each in sets)
     if not certain or depth > _DEEPEST or piece.operator not in _PLAIN:
         return False

@@ -86,6 +86,17 @@ class Body:
         """Each time that a variable gets or loses a value, in the order of the text."""
         return self._variables.sets
 
+    def sets_of(self, name: str) -> tuple[Assignment, ...]:
+        """Return each time that this variable gets or loses a value, in the order of the text."""
+        return self._sets_by_name.get(name, ())
+
+    @cached_property
+    def _sets_by_name(self) -> dict[str, tuple[Assignment, ...]]:
+        by_name: dict[str, list[Assignment]] = {}
+        for each in self.sets:
+            by_name.setdefault(each.name, []).append(each)
+        return {name: tuple(sets) for name, sets in by_name.items()}
+
     @cached_property
     def uses(self) -> tuple[VariableUse, ...]:
         """Each expansion of a variable, in the order of the text."""

@@ -77,7 +77,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
         name, context = assignment.name, assignment.context
         is_plain = not (assignment.prefix or assignment.by or context.function or context.substitution)
         is_read = name in READ_BY_CHILDREN or name.startswith(_READ_BY_BEGINNING)
-        if not is_plain or name in exported | used or not is_read:
+        if not is_plain or name in exported or name in used or not is_read:
             continue
         if started and started[-1] > assignment.at:
             exported.add(name)
