@@ -28,10 +28,27 @@ def user_id() -> int:
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
-def read_file(path: Path, size: int) -> bytes:
-    """Return the first `size` bytes of a regular file; raises OSError for a FIFO, a device or a folder."""
+def read_file(path: Path, most: int) -> bytes:
+    """Return what a regular file holds.
+
+    Raises OSError: the path is a FIFO, a device or a folder; EFBIG: the file has more than `most` bytes.
+    """
+    with regular(path) as file:
+        return _whole(file, path, most)
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """Return the first `size` bytes of a regular file, and no more; raises OSError like `read_file`."""
     with regular(path) as file:
         return file.read(size)
+
+
+def _whole(file: BinaryIO, path: Path, most: int) -> bytes:
+    data = file.read(most + 1)
+    if len(data) > most:  # a part would pass for the whole
+        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        raise OSError(errno.EFBIG, f"the file is larger than {size}", str(path))
+    return data
 
 
 def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
@@ -42,13 +59,13 @@ def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
         return file.read(size)
 
 
-def read_own(path: Path, size: int) -> bytes:
-    """Return the first `size` bytes of a file that only this user can write; raises OSError for any other."""
+def read_own(path: Path, most: int) -> bytes:
+    """Return what a file holds that only this user can write; raises OSError like `read_file`."""
     with regular(path, os.O_NOFOLLOW) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
             raise OSError(errno.EPERM, "another user can write it", str(path))
-        return file.read(size)
+        return _whole(file, path, most)
 
 
 @contextlib.contextmanager

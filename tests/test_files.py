@@ -295,13 +295,23 @@ def test_what_is_kept_is_read_only_where_it_is_a_file(tmp_path: Path) -> None:
 def test_reading_waits_for_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"1234")
-    assert files.read_file(tmp_path / "file", 2) == b"12"
+    assert files.read_start(tmp_path / "file", 2) == b"12"
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError, match="not a regular file"):
             files.read_file(path, 2)
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
         files.read_file(tmp_path / "file", 2)
+
+
+@pytest.mark.parametrize("read", [files.read_file, files.read_own])
+def test_a_part_of_a_file_never_passes_for_the_whole(
+    tmp_path: Path, read: Callable[[Path, int], bytes]
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(3 << 10))
+    assert len(read(tmp_path / "file", 3 << 10)) == 3 << 10
+    with pytest.raises(OSError, match="the file is larger than 2 KiB"):
+        read(tmp_path / "file", 2 << 10)
 
 
 def test_a_folder_that_can_not_be_made_names_the_one_that_forbids_it(tmp_path: Path) -> None:

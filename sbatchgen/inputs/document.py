@@ -4,6 +4,7 @@ The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` 
 text is wanted. All problems of a file are reported at once.
 """
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial
@@ -43,12 +44,11 @@ def read_document(path: Path, kind: type[T], text: str | None = None) -> Documen
 
 def _text(path: Path) -> str:
     try:
-        data = files.read_file(path, MAX_BYTES + 1)
+        data = files.read_file(path, MAX_BYTES)
     except OSError as error:
-        raise DocumentError.of(f"can't read {path}: {error.strerror or error}") from error
-    if len(data) > MAX_BYTES:
-        what = f"{path} is larger than {MAX_BYTES >> 20} MiB: is it the right file?"
-        raise DocumentError.of(what, fix="name a profile or a job")
+        what = f"can't read {path}: {error.strerror or error}"
+        fix = "name a profile or a job" if error.errno == errno.EFBIG else ""
+        raise DocumentError.of(what, fix=fix) from error
     try:
         return data.decode()  # `compose` removes the byte order mark
     except UnicodeDecodeError as error:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from sbatchgen.errors import Problem
-from sbatchgen.files import read_file
+from sbatchgen.files import read_start
 from sbatchgen.quoting import word
 
 HEAD = 1 << 16  # bytes that are read
@@ -65,7 +65,7 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
     try:
-        return kind_of(path, read_file(path, HEAD) if path.is_file() else b"")
+        return kind_of(path, read_start(path, HEAD) if path.is_file() else b"")
     except OSError:
         return ""
 

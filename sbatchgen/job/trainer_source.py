@@ -202,13 +202,11 @@ class _Reader:
         """Read a file; return whether it is Python and not too large."""
         self.seen.add(file)
         try:
-            text = files.read_file(file, MAX_BYTES + 1)
+            text = files.read_file(file, MAX_BYTES)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-        if len(text) > MAX_BYTES:
             return False
         self.saved += saved_files(tree)
         set_here = {*_variables_set(tree)}

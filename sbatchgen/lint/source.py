@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, near_file
-from sbatchgen.files import read_file
+from sbatchgen.files import read_start
 from sbatchgen.finding import Finding, Place
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.wrong_file import mistaken
@@ -122,8 +122,8 @@ def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
     """Whether a script begins with directives or submits others, or a document has directives anywhere."""
     try:
         if is_document:
-            return _MARK in read_file(Path(path), MAX_BYTES)
-        data = read_file(Path(path), 1 << 16)
+            return _MARK in read_start(Path(path), MAX_BYTES)
+        data = read_start(Path(path), 1 << 16)
         return _DIRECTIVE.search(data) is not None or _is_submitter(data)
     except OSError:
         return False
@@ -148,7 +148,7 @@ def is_script(job: str) -> bool:
         return False
     if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
         return True
-    return path.is_file() and read_file(path, 2) == b"#!"
+    return path.is_file() and read_start(path, 2) == b"#!"
 
 
 def whole(name: str) -> Source:
@@ -156,7 +156,7 @@ def whole(name: str) -> Source:
     shown = "<stdin>" if name == STDIN else name
     try:
         limit = MAX_BYTES + 1
-        data = sys.stdin.buffer.read(limit) if name == STDIN else read_file(Path(name), limit)
+        data = sys.stdin.buffer.read(limit) if name == STDIN else read_start(Path(name), limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
         raise DocumentError.of(f"can't read {shown}: {why}", fix=near_file(name)) from error

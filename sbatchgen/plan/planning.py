@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError
+from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError, near_file
 from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
 from sbatchgen.inputs.profile import Profile
@@ -100,7 +101,9 @@ def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence
         try:
             named[path] = read_file(Path(source), MOST_BYTES) if equals else b""
         except OSError as error:
-            raise CommandLineError.of(f"can't read {source}: {error.strerror}", at="--file") from error
+            fix = "give a smaller file" if error.errno == errno.EFBIG else near_file(source)
+            what = f"can't read {source}: {error.strerror}"
+            raise CommandLineError.of(what, at="--file", fix=fix) from error
         if not path.strip("/"):
             fix = "write --file PATH or PATH=FILE"
             raise CommandLineError.of(f"'{text}' names no file", at="--file", fix=fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
 import re
@@ -227,7 +228,9 @@ def read_points(path: Path) -> Sweep:
     try:
         text = read_file(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise DocumentError.of(f"can't read {path}: {error.strerror}", fix=near_file(str(path))) from error
+        is_large = error.errno == errno.EFBIG
+        fix = "divide the points among several files, each with a sweep" if is_large else near_file(str(path))
+        raise DocumentError.of(f"can't read {path}: {error.strerror}", fix=fix) from error
     except UnicodeDecodeError as error:
         raise DocumentError.of("not UTF-8", at=str(path), fix="save it as UTF-8") from error
     return parse_points(text, str(path))

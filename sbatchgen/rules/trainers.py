@@ -43,7 +43,7 @@ def _starters(job: TrainerJob) -> Iterator[Hit]:
         yield Hit(job.at("trainer"), what, fix, None if trainer in STARTERS else "warning")
     elif trainer and folder and trainer_is_file(trainer):
         try:
-            first = files.read_file(folder / trainer, 200).partition(b"\n")[0]
+            first = files.read_start(folder / trainer, 200).partition(b"\n")[0]
         except OSError:
             return
         interpreter = [part.rpartition("/")[2] for part in first.decode("latin-1")[2:].split()[:2]]
@@ -218,7 +218,7 @@ def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
     """Whether an environment certainly has no torch: none of its own, and none of another place."""
     config = b""
     with contextlib.suppress(OSError):
-        config = files.read_file(prefix / "pyvenv.cfg", 1 << 16).lower()
+        config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()
     places = [*prefix.glob("lib/python3*/site-packages")]
     local = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
     has_torch = any((place / name).exists() for place in (*places, *local) for name in ("torch", "torch.py"))

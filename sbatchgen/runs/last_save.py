@@ -93,7 +93,7 @@ def _looks(record: Record) -> bool:
     if not trainer:
         return not record.value("command")
     try:
-        return ASKS.encode() in files.read_file(Path(record.folder, trainer), MAX_BYTES)
+        return ASKS.encode() in files.read_start(Path(record.folder, trainer), MAX_BYTES)
     except OSError:
         return False
 

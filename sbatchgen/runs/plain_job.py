@@ -150,7 +150,7 @@ def _in_order(row: SlurmJob) -> tuple[int, int]:
 def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
     """Return the job of a log, or the newest of a script."""
     try:
-        head = files.read_file(path, HEAD)
+        head = files.read_start(path, HEAD)
     except OSError as error:
         owner = ""
         with contextlib.suppress(OSError):

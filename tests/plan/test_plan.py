@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.errors import SbatchgenError
 from sbatchgen.plan import listing
 from sbatchgen.plan.dry_run import SECONDS
 from sbatchgen.plan.missing import missing
-from sbatchgen.plan.planning import may_be_lost
+from sbatchgen.plan.planning import given_by, may_be_lost
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
@@ -435,3 +436,9 @@ def test_a_run_begins_with_the_programs_that_the_text_names(tmp_path: Path) -> N
 def test_a_run_begins_without_what_may_be_elsewhere_or_is_looked_for(tmp_path: Path, before: str) -> None:
     done, _ = planned(f"{before}./run\n", tmp_path)
     assert done.runs > 1
+
+
+def test_a_given_file_is_not_read_in_part(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(9 << 20))
+    with pytest.raises(SbatchgenError, match="the file is larger than 8 MiB"):
+        given_by((), (), [f"/data/x={tmp_path}/large"])
