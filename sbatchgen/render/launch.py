@@ -13,6 +13,7 @@ FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are know
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 # By these a trainer takes itself for a rank of srun, which gives it no world size and no address.
 ONE_OF_MANY = ("SLURM_PROCID", "SLURM_NTASKS")
+KEPT = "\x01"  # in an empty line of the user's, where several follow each other
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
@@ -73,8 +74,13 @@ def task_setup(resolved: ResolvedJob) -> Iterator[str]:
 
 def shell_text(lines: Sequence[str]) -> str:
     """Return lines of shell as one word of bash, a line for each; "" without lines."""
-    quoted = "\n".join(lines).replace("'", "'\\''")
+    quoted = "\n".join(kept(lines)).replace("'", "'\\''")
     return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
+
+
+def kept(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the user's lines of shell with a mark in the empty ones, by which `render.finish` knows them."""
+    return tuple(line or KEPT for line in lines)
 
 
 def files(resolved: ResolvedJob) -> tuple[str, ...]:

@@ -92,10 +92,14 @@ def _runtime(environment: jinja2.Environment, program: JobProgram, resolved: Res
 
 
 def finish(text: str, rerun: Sequence[str]) -> str:
-    """A filled template as a script: single empty lines, and the command that rendered it in a comment."""
+    """A filled template as a script: single empty lines, and the command that rendered it in a comment.
+
+    Empty lines of the user's stay, such as those of a here-document.
+    """
     script = text
     while "\n\n\n" in script:
         script = script.replace("\n\n\n", "\n\n")
+    script = script.replace(launch.KEPT, "")
     again = quoting.words(tuple(rerun))
     heading = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
     return script.replace(f"# {_PROVENANCE}", heading, 1)
@@ -335,7 +339,7 @@ def _modules(resolved: ResolvedJob) -> Iterator[str]:
 def _setup(lines: Sequence[str]) -> tuple[str, ...]:
     """The profile's lines of shell; their set -e would end the script before it starts the job again."""
     sets = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
-    return (*lines, *(["set +eu +o pipefail # what these lines set"] if sets else []))
+    return (*launch.kept(lines), *(["set +eu +o pipefail # what these lines set"] if sets else []))
 
 
 def image_is_file(resolved: ResolvedJob) -> bool:

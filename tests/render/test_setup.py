@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -74,6 +75,15 @@ def test_lines_of_setup_have_their_places(profile: Path) -> None:
     parts += ["VIRTUAL_ENV=", "third=1", "export MASTER_ADDR", "bash -c '\nfifth=1\nexec \"$@\"' task"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("key", ["setup_before_modules", "setup", "setup_per_node", "setup_per_task"])
+def test_the_empty_lines_of_a_here_document_stay(profile: Path, key: str) -> None:
+    document = ["cat <<'EOF' >config.txt", "a", "", "", "", "b", "EOF"]
+    text = rendered(profile, f"{key}: {json.dumps(document)}")
+    assert "config.txt\na\n\n\n\nb\nEOF" in text.replace("'\\''", "'")
+    assert text.isascii()
+    assert "\x01" not in text
 
 
 def test_the_setup_of_a_node_may_make_the_environment_and_has_the_variables_of_the_job(
