@@ -3,8 +3,8 @@
 import contextlib
 import os
 import re
-import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from sbatchgen import files
@@ -15,7 +15,7 @@ FOLDER, STATES = "programs", "state"  # in the run folder; the file in it
 START = "job"  # what the script calls the job where it starts; no program has this name
 MOST_BYTES = 64 << 10  # of the file of states that are read, from its end
 _LINE = re.compile(
-    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ([a-z0-9-]+)(\.\d{1,3})? "
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[+-]\d{4})?) ([a-z0-9-]+)(\.\d{1,3})? "
     r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"
 )
 _LOG = re.compile(r"([a-z0-9-]+(?:\.\d{1,3})?)\.(\d{1,9})\.log")
@@ -54,12 +54,19 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
             last = {}
             continue
         with contextlib.suppress(ValueError, OverflowError):
-            began = time.mktime(time.strptime(clock, "%Y-%m-%d %H:%M:%S"))
+            began = _seconds(clock)
             where = _NODES.fullmatch(why) if state == "failed" else None
             nodes, why = where.groups() if where else ("", why)
             name = f"{ProgramName.parse(name)}{number}"
             last[name] = ProgramState(name=name, state=state, since=began, nodes=nodes, why=why)
     return [state for state in last.values() if state.since >= since]
+
+
+def _seconds(clock: str) -> float:
+    """Return seconds since 1970 of a node's clock: 0.3.0 wrote no zone, and this machine's is taken then."""
+    form = "%Y-%m-%d %H:%M:%S"
+    zone = "%z" if len(clock) > len("2026-01-31 00:00:00") else ""
+    return datetime.strptime(clock, form + zone).timestamp()  # noqa: DTZ007 - see above
 
 
 def failed(programs: Sequence[ProgramState]) -> ProgramState | None:

@@ -6,7 +6,10 @@ import json
 import os
 import re
 import time
+from datetime import datetime, timezone
 from pathlib import Path
+
+import pytest
 
 from sbatchgen.runs.program_states import FOLDER, read_programs
 from tests.conftest import Command
@@ -114,6 +117,19 @@ def test_the_names_of_programs_are_completed(folder: Path, programs: Path) -> No
     run_of(folder, programs, "FAILED", 256)
     written(folder, *CRASHED, server="", evaluator="")
     assert completed("sbatchgen logs ddp --program s", folder) == ["server"]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Shanghai"])
+def test_the_clock_of_a_node_has_its_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    place = tmp_path / FOLDER
+    place.mkdir()
+    (place / "state").write_text("2026-01-31 10:00:00+0100 server failed on n1 ended with 137\n")
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    (state,) = read_programs(tmp_path, 0.0)
+    monkeypatch.undo()
+    time.tzset()
+    assert state.since == datetime(2026, 1, 31, 9, tzinfo=timezone.utc).timestamp()
 
 
 def test_a_file_of_states_is_not_trusted(tmp_path: Path) -> None:
