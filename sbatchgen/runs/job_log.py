@@ -43,9 +43,11 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     fill = partial(_filled, record, task)
     each = (glob.glob(_PATTERN.sub(fill, glob.escape(pattern))) for pattern in patterns)  # noqa: PTH207
     names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(each))  # Slurm makes none
-    with contextlib.suppress(OSError):
-        return sorted(map(Path, names), key=lambda file: file.stat().st_mtime)
-    return []
+    written = []
+    for path in map(Path, names):
+        with contextlib.suppress(OSError):  # a log may be removed meanwhile
+            written.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(written)]
 
 
 def task_of(record: Record, path: Path) -> str:

@@ -33,6 +33,22 @@ def test_the_names_that_slurm_gives(tmp_path: Path, pattern: str, files: list[st
     assert sorted(path.name for path in find_logs(record(f"{tmp_path}/{pattern}"))) == sorted(logs)
 
 
+def test_a_log_that_is_removed_meanwhile_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in ("n1", "n2"):
+        (tmp_path / f"log-{node}.4711").touch()
+    stat = Path.stat
+
+    def removed(path: Path, **how: bool) -> os.stat_result:
+        if path.name == "log-n1.4711":
+            path.unlink(missing_ok=True)
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", removed)
+    assert [path.name for path in find_logs(record(f"{tmp_path}/log-%N.%j"))] == ["log-n2.4711"]
+
+
 def test_the_logs_of_an_array(tmp_path: Path) -> None:
     for task in (1, 2, 10):
         (tmp_path / f"x-4711_{task}.out").touch()
