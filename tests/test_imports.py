@@ -62,6 +62,11 @@ def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
     assert not loaded("lint", str(script)) & {"jinja2", "yaml", "rich"}
 
 
+def test_the_text_of_a_rule_needs_nothing_of_adopt() -> None:
+    modules = loaded("lint", "--explain", "SB104", "--format", "json")
+    assert not [name for name in modules if name.startswith("sbatchgen.adopt")]
+
+
 WALK = """
 import sys
 entered, imports = set(), 0

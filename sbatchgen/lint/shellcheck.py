@@ -60,7 +60,7 @@ def findings(source: Source, path: str) -> list[Finding]:
 
 def _holds_words(finding: Finding, text: str) -> bool:
     """Whether SC2086 wants quotes around a variable that holds several words: that breaks the command."""
-    place, lines = finding.place, text.splitlines()
+    place, lines = finding.place, text.split("\n")  # as shellcheck counts them
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False
     name = re.match(r"\$\{?(\w+)", lines[place.line - 1][place.column - 1 :])

@@ -1,11 +1,15 @@
 """What `adopt` prints, and `lint` of rules; the findings that `lint` prints are in `lint.formats`."""
 
-from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from __future__ import annotations
 
-from sbatchgen.adopt.adoption import Adoption
-from sbatchgen.adopt.remarks import Outcome
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
 from sbatchgen.lint.linting import RuleText
+
+if TYPE_CHECKING:  # `lint` needs nothing of it
+    from sbatchgen.adopt.adoption import Adoption
+    from sbatchgen.adopt.remarks import Outcome
 
 
 class _Row(TypedDict):
