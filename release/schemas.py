@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 from sbatchgen.errors import Problem
 from sbatchgen.extras.rehearsal import outcome
 from sbatchgen.finding import Finding
+from sbatchgen.lint import linting
 from sbatchgen.lint.formats import FindingOutput
 from sbatchgen.outputs import explained, gpus, jobs, profiles, runs, scripts
 from sbatchgen.outputs.json_document import fields_of
@@ -31,7 +32,7 @@ OUTPUTS = {
     "gpus": gpus.GpusOutput,
     "gpus for": gpus.RoomOutput,
     "lint": Sequence[FindingOutput],
-    "lint rules": scripts.RulesOutput,
+    "lint rules": linting.RulesOutput,
     "plan": jobs.PlanOutput,
     "rehearse": outcome.RehearseOutput,
     "profile check": profiles.ChecksOutput,

@@ -104,9 +104,7 @@ def lint(
     from sbatchgen.lint import linting
 
     if form == "json" and (rules or explain):
-        from sbatchgen.outputs.scripts import RulesOutput
-
-        put_json(RulesOutput(rules=linting.rule_texts(explain)))
+        put_json(linting.RulesOutput(rules=linting.rule_texts(explain)))
         return
     if rules:
         put(linting.table(), nl=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from sbatchgen import text_table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
@@ -71,6 +71,12 @@ class RuleText(NamedTuple):
     pedantic: bool
     title: str
     page: str
+
+
+class RulesOutput(TypedDict):
+    """What `lint --rules` and `lint --explain` print for programs."""
+
+    rules: Sequence[RuleText]
 
 
 def explanation(names: Sequence[str]) -> str:

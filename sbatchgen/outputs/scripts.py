@@ -1,15 +1,10 @@
-"""What `adopt` prints, and `lint` of rules; the findings that `lint` prints are in `lint.formats`."""
-
-from __future__ import annotations
+"""What `adopt` prints; what `lint` prints is in `lint.formats` and `lint.linting`, apart from adopt."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-from sbatchgen.lint.linting import RuleText
-
-if TYPE_CHECKING:  # `lint` needs nothing of it
-    from sbatchgen.adopt.adoption import Adoption
-    from sbatchgen.adopt.remarks import Outcome
+from sbatchgen.adopt.adoption import Adoption
+from sbatchgen.adopt.remarks import Outcome
 
 
 class _Row(TypedDict):
@@ -28,12 +23,6 @@ class AdoptOutput(TypedDict):
     as_before: Sequence[str]
     notes: Sequence[str]
     files: Mapping[str, str]
-
-
-class RulesOutput(TypedDict):
-    """What `lint --rules` and `lint --explain` print."""
-
-    rules: Sequence[RuleText]
 
 
 def adopt_output(adoption: Adoption) -> AdoptOutput:
