@@ -35,6 +35,9 @@ class NodeFacts:
     cpus_per_node: Count | None = described("CPUs of a node.")
     threads_per_core: Count | None = described("Hardware threads of a core.")
     mem_per_node: Memory | None = described("Memory of a node that jobs may have.")
+    mem_installed: Memory | None = described(
+        "Memory built into a node, as tables of hardware have it: jobs may have less."
+    )
     mem_largest: Memory | None = described("Memory of the largest node, where nodes differ slightly.")
     gpus_per_node: int | None = described("GPUs of a node.")
     gpu_memory: Memory | None = described("Memory of a GPU.")
@@ -138,7 +141,7 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
 
     def __post_init__(self) -> None:
         """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
-        for name in ("cpus_per_node", "mem_per_node", "gpus_per_node", "tmp_per_node"):
+        for name in ("cpus_per_node", "mem_per_node", "mem_installed", "gpus_per_node", "tmp_per_node"):
             numbers = [getattr(shape, name) for shape in self.shapes]
             if name == "mem_per_node":
                 numbers = [shape.mem_largest or shape.mem_per_node for shape in self.shapes]
@@ -209,6 +212,7 @@ class Partition(JobSettings, NodeFacts, GpuLimits):
             ("mem_per_cpu_default", "mem_per_cpu_max"),
             ("mem_per_node_default", "mem_per_node_max"),
             ("mem_per_node", "mem_largest"),
+            ("mem_per_node", "mem_installed"),
         ):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:

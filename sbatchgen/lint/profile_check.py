@@ -15,7 +15,7 @@ from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import BY_PARTITION, Layer, Level
-from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.inputs.start_settings import SETUPS, PlaceSettings
 from sbatchgen.lint.lint_settings import checked
@@ -31,6 +31,7 @@ from sbatchgen.rules.limits import LIMITS_OF_GPUS
 from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Moment, Text
 
+_SMALL_GIB = 64  # nodes with less are not those of a table of hardware
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
 
@@ -41,7 +42,7 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
         DocumentError: It can't be read.
     """
     profile = checked(file, text)
-    every = [*_name(profile, file), *_date(profile), *_setup(profile), *_sources(profile)]
+    every = [*_name(profile, file), *_date(profile), *_setup(profile), *_sources(profile), *_memory(profile)]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")
         every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
@@ -99,6 +100,36 @@ def _sources(profile: Document[Profile]) -> Iterator[Finding]:
                 at = profile.places[f"sources[{number}].keys"]
                 what = f"sources: the profile does not set '{key}'"
                 yield Finding("warning", Problem(what, at, "write keys as partitions.gpu.time_max"))
+
+
+def _memory(profile: Document[Profile]) -> Iterator[Finding]:
+    """Warn of memory that is a size of memory modules: Slurm never gives jobs all of what is installed.
+
+    Where the partition's host names are known, its facts are Slurm's own.
+    """
+    for name, partition in profile.value.partitions.items():
+        if partition.nodes is not None:
+            continue
+        below = f"partitions.{name}."
+        kinds: dict[str, NodeFacts] = {below: partition}
+        kinds |= {f"{below}shapes[{number}].": shape for number, shape in enumerate(partition.shapes)}
+        for start, kind in kinds.items():
+            at = profile.places.get(f"{start}mem_per_node", "")
+            if at and kind.mem_per_node and is_installed_size(kind.mem_per_node):
+                what = (
+                    f"{start}mem_per_node: {kind.mem_per_node} looks like what is built in, and a job that "
+                )
+                what += "asks for all of it never starts: jobs may have less"
+                fix = f"write mem_installed: {kind.mem_per_node}, or RealMemory of scontrol show node as "
+                fix += "mem_per_node"
+                yield Finding("warning", Problem(what, at, fix))
+
+
+def is_installed_size(mib: int) -> bool:
+    """Whether so many MiB are a size of memory modules: a power of two of GiB, or three times one."""
+    gib, rest = divmod(mib, 1024)
+    powers = {gib, gib // 3 if gib % 3 == 0 else 0}
+    return rest == 0 and gib >= _SMALL_GIB and any(n and n & (n - 1) == 0 for n in powers)
 
 
 def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | None) -> Iterator[Finding]:

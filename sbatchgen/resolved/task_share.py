@@ -1,6 +1,6 @@
 """What a job gets of a node: GPUs and the option that asks for them, CPUs, memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sbatchgen.inputs.layers import BY_DEFAULT, BY_PARTITION, DecidedValues, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS
@@ -13,6 +13,7 @@ _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 LIMITED = "GPUs, and a node has more"  # how the reason ends that one node gives fewer GPUs than it has
 GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
+WHOLE_MEMORY = "all GPUs of a node, and how much memory jobs may have is not known"
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
 
 
@@ -228,6 +229,11 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
     return min(shares, default=None)
 
 
+def _takes_all_gpus(nodes: Sequence[NodeFacts], gpus: int) -> bool:
+    """Whether so many GPUs leave none for others, on nodes of which the installed memory alone is known."""
+    return bool(nodes) and all(node.mem_installed and node.gpus_per_node == gpus for node in nodes)
+
+
 def derive_memory(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
     """Memory of a node: the GPUs' share; all of a node where the partition's default is more than that."""
     if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
@@ -237,7 +243,9 @@ def derive_memory(values: DecidedValues, profile: Profile, partition: Partition,
     nodes = _nodes(values, partition, gpus, 0)
     smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
     maximum = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
-    if gpus and values.get("options.exclusive") is None:
+    if gpus and not maximum and not partition.exclusive and _takes_all_gpus(nodes, gpus):
+        values.derive("options.mem", Memory(0), WHOLE_MEMORY)
+    elif gpus and values.get("options.exclusive") is None:
         mem = min(filter(None, (_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)), default=0)
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
     elif maximum > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:

@@ -78,7 +78,7 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
     asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
     given = job.cpus_on_node if asked or not alone else None
     cpus = Amount(given=_of_all(kinds, "cpus_per_node", given), of=node.cpus_per_node)
-    mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
+    mem = (node.mem_per_node or 0) if job.mem_on_node == 0 else job.mem_on_node
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
     shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
@@ -128,7 +128,7 @@ def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
         gpus = shards / request.shards.of if request.shards.of else None
     cpus, each = request.cpus.given, None
     if billing and cpus is not None:
-        each = billing.cost(cpus=cpus, mib=request.memory_mib.given, gpus=gpus or 0)
+        each = billing.cost(cpus=cpus, mib=request.memory_mib.given or None, gpus=gpus or 0)
     return Cost(
         gpu_hours=None if gpus is None else gpus * hours,
         cpu_hours=None if cpus is None else cpus * hours,

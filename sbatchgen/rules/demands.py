@@ -314,13 +314,15 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
         elif resources.mem is None:
             what += ", the partition's default"
         fix = f"set --mem {Memory(limit)} or less"
+        if any(limit == node.mem_installed for _, node in about):
+            fix = f"ask for less than {Memory(limit)}: jobs may have a part of what is installed"
         fix = "ask for no memory: slurm.conf has no RealMemory" if limit <= 1 else fix
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
 
 
 def _memory_limit(job: Job, partition: Partition, node: NodeFacts) -> int:
     """Return the most MiB that a job can have on a node of a kind; 0 if that is not known."""
-    largest = node.mem_largest or node.mem_per_node
+    largest = node.mem_largest or node.mem_per_node or node.mem_installed
     shared_out = job.profile.limits.memory_consumable is not False  # else Slurm does not look at the limit
     return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
 
@@ -458,7 +460,7 @@ def _described(shape: NodeShape) -> str:
     types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
     facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
     facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
-    facts += [str(shape.mem_per_node)] if shape.mem_per_node else []
+    facts += [str(memory)] if (memory := shape.mem_per_node or shape.mem_installed) else []
     return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with {', '.join(facts)}"
 
 

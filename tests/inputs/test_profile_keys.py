@@ -15,7 +15,15 @@ PACKAGE = REPOSITORY / "sbatchgen"
 # What Slurm does not know: documentation says it.
 NOT_DISCOVERED = {
     *("processes_per_gpu", "gpus_max_user", "gpus_max_account"),
-    *("gpu_cpus", "gpu_memory", "gpu_type_required", "internet", "node_minutes_max", "time_by_nodes"),
+    *(
+        "gpu_cpus",
+        "gpu_memory",
+        "mem_installed",
+        "gpu_type_required",
+        "internet",
+        "node_minutes_max",
+        "time_by_nodes",
+    ),
 }
 
 

@@ -204,6 +204,26 @@ def test_a_check_sees_the_kind_of_gpus_that_jobs_get(
     assert re.search("at:  .*mine.yaml:6$", done.err, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("facts", "warned"),
+    [
+        ("mem_per_node: 768G", True),
+        ("mem_per_node: 1T", True),
+        ("shapes: [{mem_per_node: 512G}, {mem_per_node: 500G}]", True),
+        ("mem_per_node: 756G", False),
+        ("mem_per_node: 480G", False),
+        ("mem_installed: 768G", False),
+        ("mem_per_node: 512G, nodes: 'n[1-2]'", False),  # Slurm was asked
+        ("mem_per_node: 32G", False),
+    ],
+)
+def test_a_check_warns_of_memory_that_is_built_in(command: Command, facts: str, *, warned: bool) -> None:
+    Path("mine.yaml").write_text(f"{WRONG}partitions: {{gpu: {{{facts}}}}}\n")
+    done = command("profile", "check", "./mine.yaml")
+    assert ("looks like what is built in" in done.err) is warned
+    assert done.status == 0
+
+
 def test_an_unknown_profile_names_the_folders_of_the_search(command: Command, folder: Path) -> None:
     Path("sbatchgen.yaml").touch()
     Path(".sbatchgen/profiles").mkdir(parents=True)

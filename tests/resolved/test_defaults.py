@@ -358,3 +358,29 @@ def test_a_job_that_names_no_type_is_counted_as_what_its_request_names() -> None
         job = resolved(facts, **given)
         assert (job.options.gpus_per_node, job.options.cpus_per_task) == (request, cpus)
         assert not [finding for finding in check(job) if finding.severity == "error"]
+
+
+INSTALLED = (
+    "default_partition: g\npartitions: {g: {gpus_per_node: 4, cpus_per_node: 64, mem_installed: 768G%s}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "asked", "mem"),
+    [
+        ("", {}, 0),  # all GPUs of a node: all of its memory
+        ("", {"gpus_per_node": "1"}, None),  # no share of what jobs may not have
+        ("", {"mem": "9G"}, 9 * 1024),
+        (", exclusive: true", {}, None),
+        (", mem_per_node: 756G", {}, 756 * 1024),
+        (", mem_per_node: 756G", {"gpus_per_node": "1"}, 189 * 1024),
+    ],
+)
+def test_no_memory_follows_from_what_is_built_in(more: str, asked: dict[str, str], mem: int | None) -> None:
+    job = resolved(INSTALLED % more, **asked)
+    assert (job.options.mem, errors(job)) == (mem, [])
+
+
+def test_more_than_is_built_in_is_an_error() -> None:
+    assert ids(resolved(INSTALLED % "", mem="769G")) == {"SB216"}
+    assert not errors(resolved(INSTALLED % "", mem="768G"))

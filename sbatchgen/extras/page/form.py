@@ -102,6 +102,8 @@ def _about(partition: Partition) -> Iterator[str]:
         yield f"{partition.cpus_per_node} CPUs"
     if partition.mem_per_node:
         yield f"{partition.mem_per_node} of memory"
+    elif partition.mem_installed:
+        yield f"{partition.mem_installed} of memory, and jobs may have less"
     limits = [str(partition.time_max)] if partition.time_max else []
     limits += [f"{partition.nodes_max} nodes"] if partition.nodes_max else []
     if limits:
