@@ -55,12 +55,8 @@ def _closed(resolved: ResolvedJob) -> Iterator[str]:
     """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
     if resolved.partition.hidden:
         yield "hidden"
-    limits = resolved.profile.limits
-    for option, allowed, enforced in (
-        ("account", resolved.partition.accounts, limits.enforce_accounts),
-        ("qos", resolved.partition.qos, limits.enforce_qos),
-    ):
-        if allowed and enforced is not False and not getattr(resolved.options, option):
+    for option, allowed in (("account", resolved.partition.accounts), ("qos", resolved.partition.qos)):
+        if allowed and not getattr(resolved.options, option):
             yield only_for(option, allowed)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from sbatchgen.errors import did_you_mean, nearest
@@ -222,28 +222,46 @@ def _required_options(job: Job) -> Iterator[Hit]:
         if option not in job.resources and name in NAMES:
             what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
             yield Hit(option, what, f"add --{option} ...")
-    limits = job.profile.limits
     for where, partition in job.partitions.items():
-        for option, allowed, denied, enforced in (
-            ("account", partition.accounts, partition.accounts_denied, limits.enforce_accounts),
-            ("qos", partition.qos, partition.qos_denied, limits.enforce_qos),
+        for option, allowed, denied in (
+            ("account", partition.accounts, partition.accounts_denied),
+            ("qos", partition.qos, partition.qos_denied),
         ):
-            if enforced is False:
-                continue  # Slurm does not look at it
-            asked = job.option(option) or str(getattr(job.user, option, None) or "")
-            if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
-                what = f"partition '{where}' is only for qos {' or '.join(allowed)}"
-                what += f"{job.profile.line(f'partitions.{where}.qos')}, and the job names no qos"
-                yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
-            if not asked or not ((allowed and asked not in allowed) or asked in denied):
-                continue
-            from sbatchgen.resolved.choice import only_for
+            yield from _not_allowed(job, where, option, allowed, denied)
 
-            yours = "your " * (option not in job.resources)
-            what = f"partition '{where}' does not allow {yours}{option} '{asked}'"
-            fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
-            why_not = only_for(option, allowed) if allowed else f"not for {option} {asked}"
-            yield Hit(option, what, fix, why_not=why_not)
+
+def _not_allowed(
+    job: Job, where: str, option: str, allowed: Sequence[str], denied: Sequence[str]
+) -> Iterator[Hit]:
+    """Yield that a job may not use a partition with its account or QOS.
+
+    A Slurm with a database looks at both, whatever it enforces. Without one it knows no account: where
+    AllowAccounts names some, 22.05 starts no job and 26.05 each; neither looks at anything else.
+    """
+    from sbatchgen.resolved.choice import only_for
+
+    limits = job.profile.limits
+    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # for all that is known
+    asked = job.option(option) or str(getattr(job.user, option, None) or "")
+    if option == "account" and allowed and no_database and (not asked or asked in allowed):
+        pends = limits.enforce_part_limits not in ("any", "all")
+        fate = "leaves the job pending for ever" if pends else "refuses the job"
+        what = f"partition '{where}' is only for some accounts: without a database (slurmdbd) Slurm knows no "
+        what += f"account, and release 22.05 {fate}"
+        fix = "use a partition that is open to all, unless sacctmgr shows accounts"
+        yield Hit("partition", what, fix, "warning", why_not=only_for(option, allowed))
+    if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
+        what = f"partition '{where}' is only for qos {' or '.join(allowed)}"
+        what += f"{job.profile.line(f'partitions.{where}.qos')}, and the job names no qos"
+        yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
+    if not asked or not ((allowed and asked not in allowed) or asked in denied):
+        return
+    yours = "your " * (option not in job.resources)
+    what = f"partition '{where}' does not allow {yours}{option} '{asked}'"
+    what += ": with a database (slurmdbd) Slurm leaves the job pending for ever" * no_database
+    fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
+    why_not = only_for(option, allowed) if allowed else f"not for {option} {asked}"
+    yield Hit(option, what, fix, "warning" if no_database else None, why_not=why_not)
 
 
 @RULES.add_fit("SB238", "error", "a partition, account or QOS that is not for this user")
@@ -387,13 +405,19 @@ def _features_known(job: Job) -> Iterator[Hit]:
     if not every or None in every:
         return
     known = {feature for features in every for feature in features or ()}
+    documented = job.profile.sources and job.profile.user is None  # which may name some of them alone
     names = " or ".join(f"'{name}'" for name in job.partitions)
     for option in ("constraint", "prefer"):
         for feature in _listed(job, option):
             if feature not in known:
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 fix = did_you_mean(feature, known) or f"leave out --{option}"
-                yield Hit(option, what, fix, why_not=f"no feature '{feature}'")
+                if documented:
+                    what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition {names}"
+                severity: Severity | None = "warning" if documented else None
+                yield Hit(
+                    option, what, fix, severity, why_not="" if documented else f"no feature '{feature}'"
+                )
     text = job.option("constraint")
     if not text or not known.issuperset(_listed(job, "constraint")):
         return
