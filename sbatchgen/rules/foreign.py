@@ -40,7 +40,13 @@ def _obeyed(script: JobScript) -> Iterator[Hit]:
     lines = _lines(script)
     if lines and not any(map(_refused, lines)):
         what = f"sbatch obeys #{lines[0].kind.name} lines too, even after commands, and they win over #SBATCH"
-        yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
+        fix = "remove them, or add #SBATCH --ignore-pbs"
+        if all(line.kind in _NAMES for line in script.sbatch.directives):
+            name = _NAMES[lines[0].kind]
+            what = f"this is a script of {name}, not of Slurm: sbatch would take its "
+            what += f"#{lines[0].kind.name} lines for its own"
+            fix = f"submit it where {name} runs; for Slurm write its options as #SBATCH lines"
+        yield Hit(script.at(lines[0].line), what, fix)
 
 
 @RULES.add("SB142", "error", "a line of PBS or LSF that sbatch refuses", source="src/sbatch/xlate.c of Slurm")
