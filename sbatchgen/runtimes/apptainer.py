@@ -13,13 +13,15 @@ from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
-from sbatchgen.units import ShellPath, Text
+from sbatchgen.units import Argument, ShellPath, Text
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
 _SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
+# With these a container gets no variable of the host but those that the program sets for it.
+_CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}  # Intel's are in /dev/dri, which is there
 
 
@@ -36,6 +38,7 @@ class Apptainer:
     source: Text | None = described("The address that `sbatchgen image pull` gets the file from.")
     binds: tuple[ShellPath, ...] = described("Bind mounts, SRC, SRC:DST or SRC:DST:ro.", ())
     gpu_flag: Text | None = described("The flag that gives it the GPUs; by default --nv, for AMD --rocm.")
+    flags: tuple[Argument, ...] = described("Other flags of the program, as --cleanenv.", ())
 
 
 def _source(source: str) -> str:
@@ -104,17 +107,34 @@ class ApptainerRuntime(base.ContainerRuntime):
         facts, flag = job.facts, ""
         if job.mode.uses_gpus:
             flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
-        flags = f" {quoting.word(flag)}" if flag else ""
+        every = [quoting.word(flag)] if flag else []
+        wrapped = _is_wrapper(facts)  # within double quotes
+        every += [quoting.path(each)[1:-1] if wrapped else quoting.value(each) for each in facts.flags]
+        flags = "".join(f" {each}" for each in every)
+        if any(map(_CLEANING.fullmatch, facts.flags)):
+            yield self._passed(job)
         binds = ",".join(mounted)
-        if not _is_wrapper(facts):
+        if not wrapped:
             yield f'{facts.command} {facts.verb}{flags} --pwd "$PWD" --bind "{binds}" "$IMAGE"'
             return
         yield f'env SING_IMAGE="$IMAGE" SING_FLAGS="$SING_FLAGS{flags} --pwd $PWD --bind {binds}"'
         yield f"{facts.command} {facts.verb}"
 
+    def _passed(self, job: base.RuntimeJob) -> str:
+        """Return what gives a container Slurm's variables of its task, by which a rank knows its number."""
+        masks = " ".join(base.MASKS[job.gpu_vendor]) if job.mode.uses_gpus else ""
+        names = f"for name in ${{!SLURM_@}} ${{!SBATCHGEN_@}} {masks}".rstrip()
+        twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
+        return f"bash -c '{names}; do [[ ! -v $name ]] || export {twins}; done; exec \"$@\"' task"
+
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield a mount that a wrapper would split."""
-        for bind in job.software.get("binds") or () if _is_wrapper(job.facts) else ():
+        """Yield a mount or a flag that a wrapper would split."""
+        wrapped = _is_wrapper(job.facts)
+        for flag in job.facts.flags if wrapped else ():
+            if re.search(r"\s", flag):
+                what = f"'{flag}' can't be a flag: {job.facts.command} splits its flags at blanks"
+                yield base.KeyFault("image", what, "write each flag on its own, as --env=A=1")
+        for bind in job.software.get("binds") or () if wrapped else ():
             if re.search(r"\s", bind):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
@@ -142,15 +162,15 @@ class ApptainerRuntime(base.ContainerRuntime):
             keys["image"] = image
         elif not wrapped:
             draft.lose("the script does not say which image is started")
-        if binds := list(_adopted_binds(draft, tool)):
+        if binds := list(_adopted_binds(draft, tool, keys)):
             keys["binds"] = binds
         if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:
             keys["gpu_flag"] = f"--{min(flags)}" if flags else ""
         return keys
 
 
-def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool) -> Iterator[str]:
-    """Yield the bind mounts of an old script, and take over the other options."""
+def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any]) -> Iterator[str]:
+    """Yield the bind mounts of an old script, and take over the other options, flags into `keys`."""
     for option in tool.given:
         if option.name == "bind":
             yield from draft.option_list(tool, option)
@@ -164,6 +184,9 @@ def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool) -> Iterator[str]:
                 lines.insert(0, f"cd {quoting.path(folder)} || exit")
         elif option.name == "home" and draft.option_path(tool, option) == "${HOME}":
             continue  # the default
+        elif option.value == "" and option.name not in ("nv", "rocm"):
+            dashes = "-" if len(option.name) == 1 else "--"
+            keys.setdefault("flags", []).append(f"{dashes}{option.name}")
         elif option.name not in ("nv", "rocm"):
             draft.lose(f"--{option.name} of {tool.name}")
 

@@ -9,7 +9,7 @@ from typing import Any
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
-from sbatchgen.units import ShellPath, Text
+from sbatchgen.units import Argument, ShellPath, Text
 
 # A container gets no variable of the host by itself. Ranks read Slurm's.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
@@ -26,6 +26,7 @@ class PodmanHpc:
     gpu_flags: tuple[Text, ...] = described(
         "Flags that give it GPUs and a fast network, as --gpu and --nccl.", make=lambda: (Text("--gpu"),)
     )
+    flags: tuple[Argument, ...] = described("Other flags of `podman-hpc run`, as --shm-size=16g.", ())
 
 
 class PodmanHpcRuntime(base.ContainerRuntime):
@@ -46,6 +47,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
         flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
+        flags += [quoting.value(flag) for flag in job.facts.flags]
         mask = base.MASKS[job.gpu_vendor][0]
         yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
         both = (path if ":" in path else f"{path}:{path}" for path in mounted)

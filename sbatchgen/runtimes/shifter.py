@@ -9,7 +9,7 @@ from typing import Any
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
-from sbatchgen.units import ShellPath
+from sbatchgen.units import Argument, ShellPath
 
 
 @record
@@ -18,6 +18,7 @@ class Shifter:
 
     image: ShellPath | None = described("The image, as `shifterimg images` shows it.")
     volumes: tuple[ShellPath, ...] = described("Mounts, SRC:DST.", ())
+    flags: tuple[Argument, ...] = described("Other flags of the program, as --clearenv.", ())
 
 
 class ShifterRuntime(base.ContainerRuntime):
@@ -44,7 +45,7 @@ class ShifterRuntime(base.ContainerRuntime):
         """Yield `shifter` with the mounts that are asked for: the site mounts its own file systems."""
         binds = [quoting.path(base.absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
         both = (f'--volume="{path if ":" in path else f"{path}:{path}"}"' for path in binds)
-        yield from quoting.packed(["shifter", *both])
+        yield from quoting.packed(["shifter", *map(quoting.value, job.facts.flags), *both])
         yield from base.inside(job, exported)
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
