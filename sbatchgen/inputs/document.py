@@ -15,7 +15,7 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, did_you_mean, nearest
-from sbatchgen.inputs.nodes import Problems, compose, cut, is_nothing, line_of
+from sbatchgen.inputs.nodes import Problems, compose, cut, is_nothing, is_null, line_of
 from sbatchgen.keys import key_of, keys_of, without_none
 from sbatchgen.units import whole_number
 
@@ -157,7 +157,7 @@ class _Decoder:
         values = {}
         for here, _, key, value in self.entries(node, path, "a mapping of names to values"):
             name = self.scalar(key, key_kind, here)
-            nothing = type(None) in get_args(kind) and is_nothing(value)
+            nothing = type(None) in get_args(kind) and is_null(value)
             values[name] = None if nothing else self.decode(value, kind, here)
         return values
 

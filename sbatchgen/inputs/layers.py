@@ -137,6 +137,7 @@ class DecidedValues:
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
         self.why_gpus = BY_PARTITION.where  # why the job has that number of GPUs
         self.ranks: dict[str, int] = {}  # of the layer of each value
+        self._taken_away: set[str] = set()  # variables
 
     def lay(self, over: Layer) -> None:
         """Lay a layer over all that are there; `KEY+` adds to the list that is there."""
@@ -147,6 +148,8 @@ class DecidedValues:
             place = over.places.get(written)  # none for a default of the profile's own
             self.set(key, whole, Origin(over.level, place) if place else BY_DEFAULT)
             self.ranks[key] = rank
+            if any(lower is not None for lower, _ in self.overridden.get(key, ())):
+                self._take_away(key)
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
         """Set a value, which overrides the one that is there."""
@@ -154,10 +157,23 @@ class DecidedValues:
             self.overridden[key] = ((self.values[key], self.origins[key]), *self.overridden.get(key, ()))
         self.values[key] = value
         self.origins[key] = origin
+        self._taken_away.discard(key)
+
+    def _take_away(self, key: str) -> None:
+        """Drop a variable that is null in a file; a flag without a value asks for that of the shell."""
+        is_null = key.startswith("env.") and key in self.values and self.values[key] is None
+        if is_null and self.origins[key].level < Level.COMMAND_LINE:
+            self.drop(key)
+            self._taken_away.add(key)
+
+    def derive_variable(self, name: str, value: Any, why: str) -> None:
+        """Derive a variable of the job, unless a file takes it away."""
+        self._take_away(f"env.{name}")
+        self.derive(f"env.{name}", value, why)
 
     def derive(self, key: str, value: Any, why: str) -> None:
         """Set what no layer sets, and note the rule it follows from."""
-        if value is not None and key not in self.values:
+        if value is not None and key not in self.values and key not in self._taken_away:
             self.set(key, value, Origin(Level.DEFAULT, why))
 
     def drop(self, key: str) -> None:

@@ -125,3 +125,8 @@ def line_of(node: yaml.Node) -> int:
 def is_nothing(node: yaml.Node) -> bool:
     """Whether a value is written as nothing, not as ""."""
     return isinstance(node, yaml.ScalarNode) and node.value == "" and not node.style
+
+
+def is_null(node: yaml.Node) -> bool:
+    """Whether a value is written as nothing or as YAML's null, without quotes."""
+    return isinstance(node, yaml.ScalarNode) and node.value in ("", "null", "~") and not node.style

@@ -119,6 +119,17 @@ def word(text: str, resolved: ResolvedJob, *, glob: bool = False) -> str:
     return "".join(words) or "''"
 
 
+def of_launcher(text: str, resolved: ResolvedJob) -> str:
+    """Return an argument of the launcher as a word of bash, which expands ${NAME}.
+
+    A trainer's argument stays as it is: frameworks have a ${NAME} of their own.
+    """
+    words = [
+        quoting.value(piece) if is_text else _filled(piece[1:-1], resolved) for piece, is_text in _split(text)
+    ]
+    return "".join(words) or "''"
+
+
 def checkpoints(resolved: ResolvedJob) -> str:
     """Return the pattern of the checkpoints as a word that bash replaces by their names."""
     text = resolved.checkpoint or ""

@@ -260,7 +260,7 @@ def _step(resolved: ResolvedJob) -> Iterator[str]:
     if step.get("cpu-bind") == GPU_CPUS:  # "false" where tasks have no GPU of their own
         masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
         step["cpu-bind"] = f"mask_cpu:{masks}" if resolved.binds_to_gpu_cpus else "false"
-    texts = {name: "" if text == "true" else f"={quoting.word(text)}" for name, text in step.items()}
+    texts = {name: "" if text == "true" else f"={quoting.value(text)}" for name, text in step.items()}
     yield from quoting.packed(f"--{name}{text}" for name, text in texts.items() if step[name] != "false")
 
 
@@ -274,7 +274,9 @@ def _own_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
         yield "cpus-per-task", '"$SLURM_CPUS_PER_TASK"'  # 22.05 and 23.02 do not inherit it
     if several_tasks(resolved):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
-        yield "distribution", "block"
+        # A distribution of the job has rank 0 there, too, and srun takes it from SLURM_DISTRIBUTION.
+        if not resolved.options.distribution:
+            yield "distribution", "block"
         # One rank may upload, evaluate or remove its container long after the others have ended well.
         yield "kill-on-bad-exit", "1"
         yield "wait", "0"
@@ -345,7 +347,7 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
     started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
     if resolved.launcher in AGENTS:
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
-        more = [*(arguments.word(arg, resolved) for arg in resolved.launcher_args), end]
+        more = [*(arguments.of_launcher(arg, resolved) for arg in resolved.launcher_args), end]
         first, *rest = [end] if not resolved.launcher_args else ["", *quoting.packed(more)]
         processes = f"--nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
         if resolved.launcher == "torchrun":

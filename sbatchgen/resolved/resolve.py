@@ -140,7 +140,8 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
     for fact in NETWORK_VARIABLES if mode.several_processes else ():
-        values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
+        if interfaces := values.get(f"network.{fact}"):
+            values.derive_variable(fact.upper(), interfaces, "network of the profile")
 
 
 def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
