@@ -59,6 +59,11 @@ def test_the_first_comment_renders_the_script_again(folder: Path, command: Comma
         (("render", "ddp", "--nodes", "two"), 2, "not a whole number"),
         (("render", "ddp", "--env", "no value"), 2, "can't name a variable"),
         (("render", "ddp", "--set", "nodes=2"), 2, "unknown key 'nodes'"),
+        (
+            ("render", "ddp", "--set", "runtimes.conda.path=x"),
+            2,
+            "unknown key 'path' in runtimes.conda: known: env",
+        ),
         (("render", "ddp", "--set", "options.nodez=2"), 2, "unknown option 'nodez': did you mean 'nodes'?"),
         (("render", "ddp", "--launcher", "mpirun"), 2, "not one of torchrun, srun, spawn"),
         (("render", "ddp", "--profile", "msuu"), 3, "did you mean 'msu'?"),

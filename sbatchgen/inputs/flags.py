@@ -13,7 +13,7 @@ from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.options import SbatchOptions
-from sbatchgen.keys import key_of, without_none
+from sbatchgen.keys import key_of, keys_of, without_none
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ def key_type(key: str) -> Any:
             name_type.parse(".".join(names[place:]))
             return without_none(kind)
         field = key_of(kind, name) if is_dataclass(kind) and key not in _NOT_SET else None
+        if field is None and place and names[0] != "options" and is_dataclass(kind):
+            where = ".".join(names[:place])
+            raise ValueError(f"unknown key '{name}' in {where}: {did_you_mean(name, keys_of(kind))}")
         if field is None:
             raise ValueError(_unknown(key, names))
         kind = without_none(field.type)
