@@ -86,9 +86,9 @@ def test_a_wrong_file_is_reported(text: str, said: str) -> None:
 def test_a_file_with_too_many_points_is_not_read_in_part(tmp_path: Path) -> None:
     file = tmp_path / "points.csv"
     file.write_text("lr\n" + f"0.1{'0' * 1000}\n" * 20_000)
-    with pytest.raises(SbatchgenError, match="larger than 16 MiB") as told:
+    with pytest.raises(SbatchgenError, match="larger than 16 MiB") as raised:
         read_points(file)
-    assert told.value.problems[0].fix == "divide the points among several files, each with a sweep"
+    assert raised.value.problems[0].fix == "divide the points among several files, each with a sweep"
 
 
 @given(
