@@ -129,7 +129,7 @@ def jobs_of(name: str, cluster: Profile) -> Iterator[tuple[str, ResolvedJob]]:
     """The default job of each mode and launcher, and of each mode in each partition that has what it wants."""
     for shape in SHAPES:
         yield shape, job_of_shape(name, shape)
-    said = {key: OF_USER[key] for key in cluster.required}
+    said: dict[str, Any] = {key: OF_USER[key] for key in cluster.required}
     for partition in cluster.partitions if "partition" not in cluster.omit else ():
         for mode in MODES:
             job = resolved(mode, name, partition=partition, **said)
