@@ -36,6 +36,12 @@ class Mode:
         return self.gpus is None and self.processes == 1 and not self.several_nodes
 
     @property
+    def as_group(self) -> str:
+        """The options by which its only process is started as a group of ranks, in mode ddp."""
+        size = {0: " --nproc-per-node 1", 1: " --gpus-per-node 1"}.get(self.gpus, "")
+        return f"--set mode=ddp --nodes 1{size}"
+
+    @property
     def uses_gpus(self) -> bool:
         """Whether it may use a GPU."""
         return self.gpus != 0

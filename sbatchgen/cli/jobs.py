@@ -135,7 +135,10 @@ def refuse_mistaken(name: str, wanted: str) -> None:
     if name not in MODES:
         from sbatchgen.inputs.wrong_file import mistaken
 
-        if problem := mistaken(name, wanted, click.get_current_context().info_name or ""):
+        context = click.get_current_context()
+        names = context.params.get("job", ())
+        typed = [each for each in names if each in MODES] if isinstance(names, tuple) else []
+        if problem := mistaken(name, wanted, context.info_name or "", *typed[:1]):
             raise CommandLineError([problem])
 
 

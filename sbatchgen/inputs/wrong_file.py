@@ -21,7 +21,8 @@ _NOUNS = {
     "folder": "a folder",
     "run": "a run folder",
 }
-# What a command is for, and what to type instead for what a file is: {verb} is the command, {file} the file.
+# What a command is for, and what to type instead for what a file is: {verb} is the command, {file} the file,
+# {mode} the mode that was typed with the file.
 _ANY = {
     "program": "sbatchgen review single --trainer {file}",
     "script": "sbatchgen lint {file}",
@@ -32,19 +33,19 @@ _ANY = {
     "run": "sbatchgen status {file}",
 }
 _OF_JOBS = {"program": " --trainer {file}", "profile": " --profile {file}", "settings": ""}
-_SINGLE = {name: f"sbatchgen {{verb}} single{flag}" for name, flag in _OF_JOBS.items()}
+_IN_MODE = {name: f"sbatchgen {{verb}} {{mode}}{flag}" for name, flag in _OF_JOBS.items()}
 _INSTEAD = {
-    "job": {**_ANY, **_SINGLE, "folder": "name a job YAML in it"},
+    "job": {**_ANY, **_IN_MODE, "folder": "name a job YAML in it"},
     "script": {**_ANY, "folder": "name a script in it"},
     "profile": {name: _ANY[name] for name in _ANY if name != "yaml"},
 }
 _OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")  # nearly the same
 
 
-def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
+def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
     """Return what is wrong with a file or folder for a command; None if nothing is, or it does not exist.
 
-    `wanted` is what the command is for: "job", "script" or "profile".
+    `wanted` is what the command is for: "job", "script" or "profile"; `mode` was typed beside the file.
     """
     kind = _kind(Path(name))
     if kind in ("", wanted) or (
@@ -58,7 +59,7 @@ def mistaken(name: str, wanted: str, verb: str) -> Problem | None:
     else:
         instead = _INSTEAD[wanted].get(kind, "")
     what = f"{name} is {_NOUNS[kind]}, not a {wanted}"
-    return Problem(what, fix=instead.format(verb=verb, file=word(name))) if instead else None
+    return Problem(what, fix=instead.format(verb=verb, mode=mode, file=word(name))) if instead else None
 
 
 def _kind(path: Path) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.executables.word_table import rows
 from sbatchgen.frozen import frozen
+from sbatchgen.job.rank_need import RankNeed, needs_rank
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
 
@@ -25,6 +26,7 @@ MOST = 100  # files
 _PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
 WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
 _STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
+_SETS_NO_RANK = _PACKAGES["plain"] | _PACKAGES["frameworks"] | sys.stdlib_module_names
 _DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
 _GROUP = re.compile(
     r"(?i)distribut|ddp|fsdp|rank|world_?size|slurm|process_group|nccl|gloo|\bmpi|pmi_|multiprocessing"
@@ -69,6 +71,7 @@ class TrainerSource:
     spawns: bool = False  # whether they start processes by torch.multiprocessing.spawn
     whole: bool = True  # whether all of these modules could be read
     saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
+    rank_need: RankNeed | None = None  # where it certainly ends if no launcher has set its rank
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -173,7 +176,14 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
             reader.whole = False
     words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
     saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
-    return TrainerSource(frozenset(reader.packages), words, reader.spawns, whole, saved)
+    return TrainerSource(
+        packages=frozenset(reader.packages),
+        words=words,
+        spawns=reader.spawns,
+        whole=whole,
+        saved=saved,
+        rank_need=needs_rank(first, reader.trees) if whole and reader.packages <= _SETS_NO_RANK else None,
+    )
 
 
 def _module(folder: Path, parts: list[str]) -> Path | None:
@@ -195,6 +205,7 @@ class _Reader:
     seen: set[Path] = field(default_factory=set)
     waiting: list[Path] = field(default_factory=list)
     saved: list[SavedFile] = field(default_factory=list)
+    trees: dict[Path, ast.Module] = field(default_factory=dict)
     spawns: bool = False
     whole: bool = True
 
@@ -208,6 +219,7 @@ class _Reader:
                 tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return False
+        self.trees[file] = tree
         self.saved += saved_files(tree)
         set_here = {*_variables_set(tree)}
         for node in ast.walk(tree):

@@ -69,7 +69,8 @@ def read_request(
     profile = read_document(profile_file, Profile)
     modes = [each.values["mode"] for each in layers if "mode" in each.values]
     several = _has_programs(layers)
-    mode = job if job in MODES else modes[-1] if modes else "single" if several else None
+    written = modes[-1] if modes else "single" if several else None
+    mode = flags.values.get("mode") or (job if job in MODES else written)
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
         raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)

@@ -14,6 +14,7 @@ from sbatchgen import files
 from sbatchgen.inputs.profile import OLD_DAYS
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
+from sbatchgen.job.rank_need import RANKS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.job.trainer_source import PAGE, WELL_KNOWN
 from sbatchgen.machine.search_path import in_shell
@@ -75,6 +76,21 @@ def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
         what = f"{resolved.trainer} starts its own processes (mp.spawn), "
         what += f"and {resolved.launcher} starts it {count} times"
         yield Hit(job.at("launcher"), what, "--launcher spawn")
+
+
+@RULES.add("SB058", "warning", "a trainer of several processes that no launcher starts")
+def _has_no_rank(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    need = job.source.rank_need if job.source else None
+    if not need or resolved.mode.several_processes or resolved.is_command:
+        return
+    setups = " ".join(str(getattr(resolved.settings, name)) for name in SETUPS)
+    if "RANK" in setups or not RANKS.isdisjoint(job.environment):
+        return
+    place = f"{Path(need.file).name}:{need.line}"
+    what = f"{resolved.trainer} needs {need.variable} ({place}), and mode {resolved.mode} sets none: "
+    what += "it ends there"
+    yield Hit(job.at("trainer"), what, f"mode ddp sets it, also for one process: {resolved.mode.as_group}")
 
 
 @RULES.add("SB048", "warning", "a trainer that saves nothing")

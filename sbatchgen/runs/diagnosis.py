@@ -227,7 +227,12 @@ def _causes(
     if asked and "exclusive" in asked:  # whole nodes come with their GPUs
         asked = None
     has_gpus = bool(asked.gpu_count or asked.shards) if asked else None
-    asks = Asks(has_gpus=has_gpus, is_script=bool(record and (record.script or not job.key)))
+    mode = record.of_mode if record and not record.script else None
+    asks = Asks(
+        has_gpus=has_gpus,
+        is_script=bool(record and (record.script or not job.key)),
+        as_group=mode.as_group if mode and not mode.several_processes else "",
+    )
     by_slurm = bool(how) and not how.startswith("FAILED")
     each = [
         [*_placed(failures(how, lines, run.name, asks), lines, path, by_slurm=by_slurm)]
@@ -311,7 +316,7 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
     elif record.script:
         name = Path(record.script).name
         fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
-    if "cpu" in record.command[2:3]:  # a mode that takes no GPU
+    if record.of_mode and not record.of_mode.uses_gpus:
         fix = fix.replace("--gpus-per-node 1", "--set mode=single")
     trainer = record.value("trainer") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):

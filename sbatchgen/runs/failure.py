@@ -66,6 +66,7 @@ class Asks(NamedTuple):
 
     has_gpus: bool | None = None  # whether it has asked for GPUs; None if that is not known
     is_script: bool = False  # whether it is a finished script, and not rendered
+    as_group: str = ""  # of a mode with one process: the options that start it in mode ddp
 
 
 @frozen(kw_only=True)
@@ -78,6 +79,7 @@ class FailureText:
     means: str
     fix: str
     fix_script: str = ""
+    fix_one_process: str = ""
     fix_with_gpus: str = ""
     fix_without_gpus: str = ""
     rank: Rank = "cause"
@@ -87,7 +89,8 @@ class FailureText:
     def fix_for(self, asks: Asks) -> str:
         """Return the fix for a job."""
         by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[asks.has_gpus]
-        return by_gpus or (self.fix_script if asks.is_script else "") or self.fix
+        of_kind = self.fix_script if asks.is_script else self.fix_one_process if asks.as_group else ""
+        return by_gpus or of_kind or self.fix
 
 
 @frozen(kw_only=True)
@@ -263,7 +266,8 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
 
 def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
-    means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix_for(asks)))
+    texts = (known.means, known.fix_for(asks))
+    means, fix = (text.format(*words, run=run, as_group=asks.as_group).rstrip(" :") for text in texts)
     return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__, files
 from sbatchgen.frozen import frozen
+from sbatchgen.modes import MODES, Mode
 from sbatchgen.resolved.resolved_job import one_at_a_time
 from sbatchgen.sbatch.array import indices
 from sbatchgen.units import is_utf8
@@ -88,6 +89,7 @@ class Record:
     array: str = ""  # the elements of an array, as in --array
     first: int = 0  # the point of a sweep that index 0 of the array has
     profile: str = ""  # the profile's name, or ""
+    mode: str = ""  # the mode of a rendered job; "" of others, and of records before 0.4
     version: str = __version__  # of sbatchgen
     values: tuple[ResolvedValue, ...] = ()  # the resolved job
     code: Code | None = None  # the code that it runs, if known
@@ -104,6 +106,11 @@ class Record:
     def one_training(self) -> bool:
         """Whether it is an array (not a sweep) whose tasks continue one training, one after the other."""
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)
+
+    @property
+    def of_mode(self) -> Mode | None:
+        """Its mode; None of a finished script, or if that is not known."""
+        return MODES.get(self.mode or "".join(self.command[2:3]))
 
     def value(self, name: str) -> str:
         """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""

@@ -258,6 +258,7 @@ def _about(request: Request, folder: Path) -> Record:
         errors=str(folder / str(resolved.options.error)) if resolved.options.error else "",
         array=str(resolved.options.array or ""),
         profile=str(resolved.profile.name),
+        mode=resolved.mode.name,
         values=tuple(values),
     )
 

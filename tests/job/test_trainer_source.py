@@ -237,3 +237,51 @@ def test_what_survives_a_signal(tmp_path: Path, text: str, lacks: bool, loses: b
     source = read_trainer("train.py", tmp_path)
     assert source
     assert (source.lacks_handlers, source.loses_loaders) == (lacks, loses)
+
+
+IN_MAIN = "import os\nimport torch\n\n\ndef main():\n    {}\n\n\nif __name__ == '__main__':\n    main()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("torch.distributed.init_process_group('nccl')", "RANK"),
+        ("torch.distributed.init_process_group('nccl', init_method='env://', timeout=3)", "RANK"),
+        ("torch.cuda.set_device(int(os.environ['LOCAL_RANK']))", "LOCAL_RANK"),
+        ("try:\n        size = int(os.environ['WORLD_SIZE'])\n    finally:\n        print()", "WORLD_SIZE"),
+        ("with torch.no_grad():\n        print(os.environ['RANK'])", "RANK"),
+        ("print('RANK' in os.environ, os.environ.get('RANK'), os.environ['RANK'])", "RANK"),
+        ("torch.distributed.init_process_group('gloo', 'tcp://localhost:1')", ""),
+        ("torch.distributed.init_process_group('gloo', init_method='tcp://a:1', rank=0, world_size=1)", ""),
+        ("if torch.cuda.device_count() > 1:\n        torch.distributed.init_process_group('nccl')", ""),
+        ("local = int(os.environ['LOCAL_RANK']) if 'LOCAL_RANK' in os.environ else 0", ""),
+        ("'RANK' in os.environ and print(os.environ['RANK'])", ""),
+        ("if 'RANK' not in os.environ:\n        return\n    print(os.environ['RANK'])", ""),
+        ("try:\n        rank = os.environ['RANK']\n    except KeyError:\n        rank = 0", ""),
+        ("os.environ.setdefault('RANK', '0')\n    print(os.environ['RANK'])", ""),
+        ("os.environ['RANK'] = '0'\n    print(os.environ['RANK'])", ""),
+        ("os.environ |= {'RANK': '0'}\n    print(os.environ['RANK'])", ""),
+        ("import own_library\n    print(os.environ['RANK'])", ""),
+        ("show = lambda: os.environ['RANK']", ""),
+        ("raise SystemExit\n    print(os.environ['RANK'])", ""),
+        ("import contextlib\n    with contextlib.suppress(KeyError):\n        print(os.environ['RANK'])", ""),
+        ("for name in os.environ:\n        print(os.environ['RANK'])", ""),
+        ("def worker():\n        print(os.environ['RANK'])", ""),
+        ("torch.multiprocessing.spawn(print)", ""),
+    ],
+)
+def test_where_a_trainer_certainly_needs_its_rank(tmp_path: Path, text: str, needed: str) -> None:
+    write(tmp_path, IN_MAIN.format(text))
+    need = source(tmp_path).rank_need
+    assert (need.variable if need else "") == needed
+
+
+def test_a_rank_is_needed_in_a_function_of_a_module_beside_the_trainer(tmp_path: Path) -> None:
+    helper = "import os\nfrom torch.distributed.elastic.multiprocessing.errors import record\n"
+    helper += "@record\ndef setup(rank=None):\n    return os.environ['RANK']\n"
+    write(tmp_path, "from helper import setup\nprint(setup())\n", helper)
+    need = source(tmp_path).rank_need
+    assert need
+    assert (need.file.name, need.line) == ("helper.py", 5)
+    write(tmp_path, "from helper import setup\nprint(setup)\n", helper)
+    assert source(tmp_path).rank_need is None

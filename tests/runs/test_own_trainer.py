@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,62 @@ def test_what_is_wrong_with_a_trainer(
 ) -> None:
     (folder / "train.py").write_text(text)
     assert says(review(command, *words)) == expected
+
+
+NEEDS_RANK = "import os\nimport torch\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+
+
+@pytest.mark.parametrize("mode", ["single", "cpu", "dataparallel"])
+@pytest.mark.parametrize("verb", ["review", "sweep"])
+def test_a_trainer_of_several_processes_gets_the_mode_that_starts_it(
+    command: Command, folder: Path, verb: str, mode: str
+) -> None:
+    (folder / "train.py").write_text(NEEDS_RANK)
+    words = [verb, mode, "--profile", "torchrun", "--partition", "gpu", "--trainer", "train.py"]
+    words += ["--param", "lr=1,2", "--dry-run"] if verb == "sweep" else []
+    what = f"warning SB058: train.py needs RANK (train.py:3), and mode {mode} sets none: it ends there"
+    first = command(*words)
+    shown = first.out + first.err
+    assert what in shown
+    fix = shown.partition(what)[2].partition("also for one process: ")[2].splitlines()[0]
+    again = command(*words, *fix.split())
+    assert again.status in (0, None), again.err
+    assert "SB058" not in again.out + again.err
+    assert "mode ddp, launcher" in again.out + again.err
+
+
+def test_the_mode_that_starts_it_runs_it_and_the_other_is_diagnosed(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (folder / "train.py").write_text(NEEDS_RANK)
+    words = ("single", "--profile", "local", "--job-name", "alone", "--trainer", "train.py", "--yes")
+    assert command("submit", *words).status == 1
+    (cause,) = json.loads(command("diagnose", "alone", "--format", "json").out)["causes"]
+    assert cause["means"].startswith("RANK is not set")
+    fix = re.search(r"sbatchgen (resume alone .*) starts it again", cause["fix"])
+    assert fix
+    assert command(*fix[1].split(), "--yes").status == 0
+    assert "rank 0 of 1" in command("logs", "alone").out
+
+
+def test_a_rank_that_the_user_has_set_is_there(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(NEEDS_RANK)
+    needs = "warning: train.py needs RANK (train.py:3), and mode single sets none: it ends there"
+    assert needs in says(review(command, mode="single"))
+    monkeypatch.setenv("RANK", "0")
+    assert needs not in says(review(command, mode="single"))
+
+
+@pytest.mark.parametrize("mode", ["ddp", "cpu"])
+def test_a_program_in_place_of_a_job_keeps_the_mode_that_was_typed(
+    command: Command, folder: Path, mode: str
+) -> None:
+    (folder / "train.py").write_text("print(1)\n")
+    said = command("submit", mode, "train.py", "--profile", "local").err
+    assert f"fix: sbatchgen submit {mode} --trainer train.py\n" in said
 
 
 def test_one_process_trains_alone(command: Command, folder: Path) -> None:

@@ -117,6 +117,8 @@ def test_every_fix_works_when_it_is_typed(kind: str, folder: Path, programs: Pat
                 tried.add(tuple(each))
                 done = command(*each, "--dry-run")
                 assert done.status in (0, None), (cause, fix, done.err)
+                if mode := re.search(r"--set mode=(\w+)", fix):
+                    assert f": mode {mode[1]}," in done.err, (cause, fix)
     assert tried
 
 
