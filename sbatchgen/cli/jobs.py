@@ -312,7 +312,7 @@ def _script_of(
     if others:
         what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
-    settings = settings_of(Places(here(), os.environ), given.get("profile"))
+    settings = settings_of(Places(here(), os.environ), given.get("profile"), runs_here=True)
     release = "" if settings.assumed else settings.slurm
     script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
     nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -17,6 +18,7 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import applies, lint, rules
 from sbatchgen.lint.source import Source
+from sbatchgen.machine.search_path import in_shell
 from sbatchgen.rules.comments import RETIRED, is_known
 from sbatchgen.rules.rule import Applies
 from sbatchgen.sbatch.option_table import line_of
@@ -88,8 +90,11 @@ def settings_of(
     select: Sequence[str] = (),
     disable: Sequence[str] = (),
     pedantic: bool = False,
+    runs_here: bool = False,
 ) -> Settings:
     """Return what flags and sbatchgen.yaml say; without a profile no cluster is known.
+
+    Of scripts that run here (`runs_here`) the release is then that of the user's only profile.
 
     Raises:
         CommandLineError: A flag's value makes no sense.
@@ -102,7 +107,9 @@ def settings_of(
     severity = {start.upper(): value for start, value in severities.items()}
     document = _read_profile(places, profile, project)
     cluster = document.value if document else None
-    release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
+    known = slurm or (cluster.slurm if cluster else "")
+    known = known or (_release_here(places) if runs_here and cluster is None else "")
+    release = known or DEFAULT_SLURM
     try:
         line_of(release)
     except ValueError as error:
@@ -115,7 +122,7 @@ def settings_of(
         places=document.places if document else {},
         slurm=release,
         folder=places.folder,
-        assumed=not (slurm or (cluster and cluster.slurm)),
+        assumed=not known,
         selected=selected,
         pedantic=pedantic,
         disabled=disabled,
@@ -138,6 +145,14 @@ def _read_profile(places: Places, named: str | None, project: JobSpec) -> Docume
     if not name and project.profile and places.project:
         name = beside(places.project, project.profile)
     return checked(places.profile(name)) if name else None
+
+
+def _release_here(places: Places) -> str:
+    """Return the release of the user's only profile, where there is a Slurm; "" without one."""
+    names = places.own_profiles() if in_shell("sbatch", places.environment) else []
+    with contextlib.suppress(DocumentError):
+        return (len(names) == 1 and checked(places.profile(names[0])).value.slurm) or ""
+    return ""
 
 
 def checked(file: Path, text: str | None = None) -> Document[Profile]:

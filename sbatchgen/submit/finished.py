@@ -41,7 +41,7 @@ def of_script(
     words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
     source = whole(str(path))
     data, shown = source.data, source.text
-    settings = settings_of(Places(folder, environment), given.get("profile"))
+    settings = settings_of(Places(folder, environment), given.get("profile"), runs_here=True)
     settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
     source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
     parsed = read_script(source.data)

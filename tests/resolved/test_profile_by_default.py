@@ -15,7 +15,8 @@ PROFILE = "name: {}\nurl: https://example.org\nchecked: 2026-01-01\npartitions: 
 @pytest.fixture
 def login_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with sbatch; the folder of the user's profiles, which does not exist."""
-    monkeypatch.setattr("sbatchgen.resolved.request.in_shell", lambda *_: "/usr/bin/sbatch")
+    for module in ("resolved.request", "lint.lint_settings"):
+        monkeypatch.setattr(f"sbatchgen.{module}.in_shell", lambda *_: "/usr/bin/sbatch")
     return Path.home() / ".config/sbatchgen/profiles"
 
 
@@ -43,6 +44,28 @@ def test_the_only_profile_of_the_user_is_taken(login_node: Path, command: Comman
     assert "--profile here\n" in done.out
     assert done.err == f"profile: here, it is your only profile ({login_node}/here.yaml)\n"
     assert command("render", "single", "--profile", "msu").err == ""
+
+
+@pytest.mark.parametrize(("names", "told"), [(["here"], False), (["here", "there"], True), ([], True)])
+def test_a_script_that_runs_here_is_read_for_the_release_of_the_only_profile(
+    login_node: Path,
+    folder: Path,
+    command: Command,
+    names: list[str],
+    told: bool,  # noqa: FBT001
+) -> None:
+    add(login_node, *names)
+    for name in names:
+        with (login_node / f"{name}.yaml").open("a") as file:
+            file.write("slurm: 22.05.8\n")
+    text = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gpus-per-task=2 --time=5\n"
+    text += "srun torchrun --standalone --nproc_per_node=$SLURM_GPUS_PER_TASK train.py\n"
+    (folder / "job.sh").write_text(text)
+    done = command("plan", "job.sh")
+    assert done.status == 0
+    assert ("SLURM_GPUS_PER_TASK is empty, because Slurm 26.05" in done.err + done.out) == told
+    (folder / "new.sh").write_text("#!/bin/bash\n#SBATCH --time=5 --requeue=expedite\nhostname\n")
+    assert (command("review", "new.sh").status == 0) == told  # Slurm 22.05 refuses this option
 
 
 def test_of_several_profiles_one_must_be_named(login_node: Path, command: Command) -> None:
