@@ -98,6 +98,7 @@ def make_log(folder: Path, mebibytes: int) -> None:
 def cpu_s(folder: Path, words: Sequence[str]) -> float:
     """Return the CPU seconds of a command, of three starts the least."""
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder.parent / "compiled")}
     least = float("inf")
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -8,8 +8,7 @@ import itertools
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -38,16 +37,26 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     if task.isdecimal():
         task = str(int(task) - record.first)
     patterns = dict.fromkeys(filter(None, (record.log, record.errors * errors)))
-    if task.startswith("-"):
-        return []
+    return [] if task.startswith("-") else _existing(record, task, patterns)
+
+
+def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
+    """Return the files that fit patterns with the names of a job's logs, the oldest first."""
     fill = partial(_filled, record, task)
-    each = (glob.glob(_PATTERN.sub(fill, glob.escape(pattern))) for pattern in patterns)  # noqa: PTH207
+    each = (_named(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
     names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(each))  # Slurm makes none
     written = []
     for path in map(Path, names):
         with contextlib.suppress(OSError):  # a log may be removed meanwhile
             written.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(written)]
+
+
+def _named(pattern: str) -> Iterable[str]:
+    """Return the files that a pattern of `glob` fits, or the file that is meant if it has no wildcards."""
+    if glob.has_magic(pattern):
+        return glob.glob(pattern)  # noqa: PTH207
+    return [pattern] if os.path.lexists(pattern) else []
 
 
 def task_of(record: Record, path: Path) -> str:
@@ -59,8 +68,11 @@ def task_of(record: Record, path: Path) -> str:
 
 def newest_logs(record: Record, task: str = "") -> list[Path]:
     """Return the newest log of a job or of a task; where its stderr is another file, that one comes first."""
-    both = (find_logs(replace(record, log=log), task)[-1:] for log in (record.errors, record.log))
-    return [*dict.fromkeys(itertools.chain.from_iterable(both))]
+    if task.isdecimal():
+        task = str(int(task) - record.first)
+    names = [] if task.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
+    each = (_existing(record, task, [name])[-1:] for name in names)
+    return [*dict.fromkeys(itertools.chain.from_iterable(each))]
 
 
 def last_start(path: Path, most: int) -> list[tuple[int, str]]:
@@ -99,6 +111,9 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
         return "*"
     value = known[letter]
     return glob.escape(value.zfill(width) if letter in "Aaj" else value)
+
+
+_escaped = functools.lru_cache(maxsize=64)(glob.escape)  # of a sweep each point has the same pattern
 
 
 @functools.cache

@@ -92,13 +92,17 @@ def run_states(
         index.seen(seen.values())
     states = []
     ended = KeptProgress(index.file) if len(runs) > 1 else None
+    try:
+        sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
+    except SbatchgenError as error:
+        sweep, problems = None, [*problems, *error.problems]
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         is_known, progress = ended.progress(run, of_run) if ended else (False, None)
         if is_known:
             states.append(RunState(run=run, jobs=of_run, progress=progress))
             continue
-        state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
+        state = RunState(run=run, jobs=of_run, progress=None if sweep else read_progress(run.folder))
         state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
         since = state.last.submitted - life.CLOCKS_S if state.last else 0.0
         programs = read_programs(run.folder, since)
@@ -109,10 +113,6 @@ def run_states(
         ended.save()
     if len(states) == 1:
         states = [replace(states[0], restarted=_restarted(states[0], environment))]
-    try:
-        sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
-    except SbatchgenError as error:
-        return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
         points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued, point)

@@ -6,6 +6,7 @@ values of variables.
 """
 
 import contextlib
+import os
 import re
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +20,7 @@ from sbatchgen.job.trainer_source import read_trainer
 from sbatchgen.runs.record import Record, read_record, records
 
 NEWEST = "job.slurm"  # the file of the newest rendered one
+LARGE = 64 << 10  # bytes: of a sweep with thousands of points, which is submitted in several arrays
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
@@ -39,10 +41,25 @@ def path(run_dir: Path, job: str) -> Path:
 
 
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
-    """Keep the script of a job, and return its file; raises OSError."""
+    """Keep the script of a job, and return its file; raises OSError.
+
+    A large one is stored once, whatever the number of jobs that run it: each has a hard link to it.
+    """
     file = path(run_dir, job)
-    files.put(file, script, mode=files.PRIVATE)
+    if len(script) < LARGE or not _linked(file, script):
+        files.put(file, script, mode=files.PRIVATE)
     return file
+
+
+def _linked(file: Path, script: bytes) -> bool:
+    """Make a file a link to that of another job with the same script; return whether there is one."""
+    with contextlib.suppress(OSError):  # as on a file system without hard links
+        others = sorted(file.parent.glob("job-*.slurm"), key=lambda other: -other.stat().st_mtime)
+        for other in others[:1]:
+            if other != file and files.read_own(other, len(script) + 1) == script:
+                os.link(other, file)
+                return True
+    return False
 
 
 def parsed(run_dir: Path, job: str) -> JobScript | None:

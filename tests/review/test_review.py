@@ -329,6 +329,18 @@ def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_a_large_script_of_several_jobs_is_stored_once(tmp_path: Path) -> None:
+    large, other = b"#" * submitted_scripts.LARGE, b"%" * submitted_scripts.LARGE
+    for job, text in (("1", large), ("2", large), ("3", other), ("4", b"small"), ("5", b"small")):
+        assert submitted_scripts.keep(tmp_path, job, text).read_bytes() == text
+        os.utime(submitted_scripts.path(tmp_path, job), (int(job), int(job)))
+    inodes = [submitted_scripts.path(tmp_path, str(job)).stat().st_ino for job in range(1, 6)]
+    assert inodes[0] == inodes[1]
+    assert len({*inodes}) == 4
+    submitted_scripts.keep(tmp_path, "2", other)  # a file is replaced, never changed
+    assert submitted_scripts.path(tmp_path, "1").read_bytes() == large
+
+
 def test_a_script_that_bash_reads_is_not_written_into(tmp_path: Path) -> None:
     file = tmp_path / "job.slurm"
     files.put(file, b"old\n")

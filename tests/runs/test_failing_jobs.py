@@ -28,7 +28,7 @@ PROGRAMS = {
         'import argparse\np = argparse.ArgumentParser()\np.add_argument("--lr", type=float)\np.parse_args(["--lr", "x"])',
         "does not take its arguments", "", "its --help lists them",
     ),
-    "no rank": ('import os\nos.environ["RANK"]', "RANK is not set", "(train.py:2)", "--launcher torchrun"),
+    "no rank": ('import os\nos.environ["RANK"]', "RANK is not set", "(train.py:2)", "mode ddp sets it"),
     "host memory": ("raise MemoryError", "not enough memory on the node", "(train.py:1)", "fewer workers"),
     "killed": ("import os\nos.kill(os.getpid(), 9)", "killed by SIGKILL", "", ""),
     "native code": ("import ctypes\nctypes.string_at(0)", "crashed in native code", "", "python -X faulthandler"),
