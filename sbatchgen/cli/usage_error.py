@@ -13,6 +13,7 @@ OTHER_NAMES = {  # of commands
     **dict.fromkeys(("new", "create"), "discover"),
     "update": "discover --update",
 }
+ELSEWHERE = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
 INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # options of others
 
 
@@ -113,8 +114,19 @@ def _elsewhere(option: str, context: click.Context) -> str:
     if of_submit:
         return f"{option} is an option of {root.command_path} submit"
     keys, name = keys_of(JobSpec), option[2:].replace("-", "_")
-    key = next((key for key in (name, f"{name}s") if key in keys), "")
-    return f"write --set {key}=VALUE" if key else ""
+    if key := next((key for key in (name, f"{name}s") if key in keys), ""):
+        return f"write --set {key}=VALUE"
+    return f"write {ELSEWHERE[option]}" if option in ELSEWHERE else _of_sbatch(option)
+
+
+def _of_sbatch(option: str) -> str:
+    """Return how to write an option that sbatch has and this command has not; "" for another."""
+    from sbatchgen.sbatch.option_table import HasArgument, specs
+    from sbatchgen.units import NEWEST
+
+    spec = specs(NEWEST).get(option[2:])
+    value = "" if spec and spec.argument is HasArgument.NONE else "=VALUE"
+    return f"write --sbatch {spec.name}{value}" if spec else ""
 
 
 def _flags(context: click.Context, command: click.Command | None = None) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _NOT_SET = ("profile", "lint")  # by --set
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
-_OPTION_TYPES = {key.name for key in fields(SbatchOptions)}
+_OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
 
 
 class JobOption(click.Option):
@@ -45,7 +45,11 @@ def parameters() -> tuple[JobOption, ...]:
         ["--set", "settings"], key="", group="Job", multiple=True, metavar="KEY=VALUE", help=about
     )
     of_sbatch = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
-    return (*of_job, any_key, *of_sbatch)
+    about = "Any option of sbatch by its long name, such as hold or nice=100."
+    any_option = JobOption(
+        ["--sbatch"], key="extra_options", group="Slurm", multiple=True, metavar="NAME[=VALUE]", help=about
+    )
+    return (*of_job, any_key, *of_sbatch, any_option)
 
 
 def _option(field: Field[Any], key: str) -> JobOption:
@@ -111,16 +115,25 @@ def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple
         value, flag = given.get(str(option.name)), option.opts[0]
         if value is None or value == () or option.name == "profile":
             continue
-        if option.name not in ("env", "step", "settings"):
+        if option.name not in ("env", "step", "settings", "sbatch"):
             yield option.key, value, flag
             continue
         for text in value:
             name, equals, rest = text.partition("=")
             key = f"{option.key}.{name}".removeprefix(".") if equals or option.key else None
-            flag_value = "true" if option.name == "step" else None
+            if option.name == "sbatch":
+                key = _key_of_sbatch(name.removeprefix("--"), has_value=bool(equals))
+            flag_value = "true" if option.name in ("step", "sbatch") else None
             yield key, rest if equals else flag_value, f"{flag} {name}"
     if args:
         yield "args+", args, "after --"
+
+
+def _key_of_sbatch(name: str, *, has_value: bool) -> str:
+    """Return the key of an option of sbatch: its own, if it has one."""
+    own = name.replace("-", "_")
+    is_own = own in _OPTION_TYPES and has_value != (_OPTION_TYPES[own] is bool)
+    return f"options.{own}" if is_own else f"extra_options.{name}"
 
 
 def _parsed(key: str, value: Any) -> Any:

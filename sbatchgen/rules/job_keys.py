@@ -342,6 +342,11 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
         elif job.resolved.slurm and _is_unknown(job, name):
             what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
             yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
+        elif job.resolved.slurm and _is_typed(job, name) and _is_of_no_release(job, name):
+            what = (
+                f"sbatch itself has no option --{name}: unless a plugin of the site adds it, sbatch refuses "
+            )
+            yield Hit(at, f"{what}the script", f"sbatch --help | grep -e --{name}, on the cluster", "warning")
         elif job.resolved.slurm and (what := _read_otherwise(job, name, value)):
             yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
 
@@ -353,6 +358,17 @@ def _is_unknown(job: JudgedJob, name: str) -> bool:
     known, of_plugins = releases(name), job.profile.plugin_options
     known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
     return of_plugins is not None and not known and not {name, f"{name}="} & {*of_plugins}
+
+
+def _is_typed(job: JudgedJob, name: str) -> bool:
+    return job.resolved.origin(f"extra_options.{name}").level is Level.COMMAND_LINE
+
+
+def _is_of_no_release(job: JudgedJob, name: str) -> bool:
+    """Whether no known release of sbatch has an option, where a plugin of the site may have it."""
+    from sbatchgen.job.known_options import releases
+
+    return job.profile.plugin_options is None and not releases(name)
 
 
 def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
@@ -420,7 +436,8 @@ def _requeue_on_timeout(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(job.at(key), f"{key} needs restarts, but {reason}", f"remove {key}, or allow restarts")
     elif resolved.consecutive:
         what = f"{key} in a chain: the next job of the chain starts at the time limit anyway"
-        yield Hit(job.at(key), what, f"remove {key}")
+        is_flag = resolved.origin(key).level is Level.COMMAND_LINE
+        yield Hit(job.at(key), what, "leave the option out" if is_flag else f"--set {key}=false")
     if resolved.requeue_on_node_fail:
         what = f"{key} and requeue_on_node_fail exclude each other"
         yield Hit(job.at(key), what, "remove one of them")
@@ -461,7 +478,10 @@ def _resume_args(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(at, what, "add the checkpoints' pattern, as checkpoint: '{run_dir}/*/last.pt'")
     elif not resolved.resume_args:
         what = "checkpoint without resume_args: the trainer does not get it"
-        yield Hit(at, what, "add resume_args: [--resume, '{checkpoint}'], with the trainer's own option")
+        fix = (
+            "remove checkpoint, if the trainer finds its newest by itself; or name the option that takes it: "
+        )
+        yield Hit(at, what, fix + "resume_args: [--resume, '{checkpoint}']")
 
 
 @RULES.add("SB039", "warning", "an argument that looks like a placeholder and is not")
