@@ -166,7 +166,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     site_file = Path(site) if site else None
     cache = places.cache if places.cache and make_own(places.cache) else None
     ready = installed(named, cache, note)
-    note("note: packing the page: the first time takes up to two minutes")
+    note("note: packing the page: the first time takes some minutes, two to seven on a busy machine")
     write(
         PageParts(
             profiles=files,

@@ -41,6 +41,10 @@ _NOT_NOW = re.compile(r"(?i)\b(?:best|early|load(?:ed|ing)?|resum\w*|restor\w*|t
 # "Epoch 3/10" as a line of its own, and Keras' "40/100 [===>..] - 1s - loss: 0.5" below it
 _HEADING = re.compile(r"(?i)\s*epoch:?\s*[\[#]?\s*(\d{1,12})\s*(?:/|of)\s*\d{1,12}\]?[\s:.-]*$")
 _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
+# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537" of the bar of rich that Lightning 2 takes where
+# rich is installed, and "val_loss: 0.761" far to the right in lines of their own below it
+_RICH = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
+_FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
 # What a line without a pattern of the user's holds, if it counts: most lines of a log hold none of it.
 _MAY_MEASURE = re.compile(rb"(?i)loss|acc|epoch|[{]\"|restart| - ")
 _AFTER = ",;:%)]}'\""  # what may follow a number
@@ -127,7 +131,7 @@ def _events(lines: Iterable[str], pattern: re.Pattern[str] | None) -> Iterator[d
 def _with_epochs(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines, with the epoch in those that are below a heading, "Epoch 3/10"."""
     epoch, done, total = "", 0, ""
-    for line in lines:
+    for line in _with_columns(lines):
         is_below = False
         if heading := _HEADING.match(line):
             epoch, done, total = heading[1], 0, ""
@@ -137,6 +141,22 @@ def _with_epochs(lines: Iterable[str]) -> Iterator[str]:
             if bar and int(bar[1]) >= done and total in ("", bar[2]):  # else of an evaluation afterwards
                 done, total, is_below = int(bar[1]), bar[2], True
         yield f"epoch {epoch}: {line}" if is_below else line
+
+
+def _with_columns(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines; the bar of rich as one, with the metrics that it prints below it."""
+    bar = ""
+    for line in lines:
+        if bar and _FAR_RIGHT.match(line):
+            bar = f"{bar.rstrip()} {line.strip()}"[:LONGEST]
+            continue
+        if bar:
+            yield bar
+        bar = line.replace("it/s ", "it/s, ", 1) if _RICH.match(line) else ""  # no "s loss"
+        if not bar:
+            yield line
+    if bar:
+        yield bar
 
 
 def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:

@@ -93,6 +93,31 @@ def test_of_ranks_that_print_the_same_the_first_counts(folder: Path) -> None:
     assert curve(job(folder / "ddp", *lines)) == [(1, 1.0), (2, 1.0)]
 
 
+RICH = (  # lightning 2.6.6 and rich 15, whose output is no terminal
+    "Epoch 2/2  ━━━━━━━━━━━━━━━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537 ",
+    "                                                              val_loss: 0.761   ",
+    "                                                              val_acc: 0.500    ",
+)
+RICH_OLD = (  # with all metrics in one column, which wraps
+    "Epoch 2/2  ━━━━━━━━━━━━━━━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s v_num: 0.000 ",
+    "                                            train_loss: 0.537 val_loss: 0.761",
+    "                                                               val_acc: 0.500",
+)
+
+
+@pytest.mark.parametrize("lines", [RICH, RICH_OLD])
+def test_the_bar_of_rich_is_read_with_the_columns_below_it(folder: Path, lines: tuple[str, ...]) -> None:
+    run = job(folder, "Trainable params: 5", *lines, "                                 val_loss: none of it")
+    events = [{name: event[name] for name in event if name != "time"} for event in log_events(run)]
+    assert events == [
+        {"event": "train", "epoch": 2, "loss": 0.537},
+        {"event": "epoch", "epoch": 2, "loss": 0.761, "accuracy": 0.5},
+    ]
+    progress = read_progress(run)
+    assert progress
+    assert progress.says == "epoch 2, loss 0.761, accuracy 50.0%"
+
+
 def test_without_steps_lines_are_counted(folder: Path) -> None:
     run = job(folder / "ddp", "loss=3", "loss=2\rloss=1,", metrics="loss=(?P<loss>[^ ]+)")
     assert curve(run) == [(1, 3.0), (2, 2.0), (3, 1.0)]
