@@ -18,7 +18,8 @@ from tests.conftest import Command
 pytestmark = pytest.mark.usefixtures("programs")
 
 READING = ("status", "logs", "diagnose", "report", "plot --text")
-CHANGING = ("cancel", "resume", "resubmit", "exec RUN -- true")
+AFTER = "submit cpu --profile public_cluster --trainer train.py --job-name next --after RUN"
+CHANGING = ("cancel", "resume", "resubmit", "exec RUN -- true", f"{AFTER} --dry-run")
 
 
 @pytest.fixture
@@ -76,6 +77,17 @@ def test_in_another_folder_nothing_is_asked(
         monkeypatch.chdir(folder)
         for verb in (*READING, *CHANGING):
             assert "is run beta-2" not in called(command, verb, "beta")[1]
+
+
+@pytest.mark.parametrize(("name", "job"), [("beta-2", "42"), ("{two}/a/runs/beta", "41"), ("41", "41")])
+def test_a_job_waits_for_the_run_that_is_named(
+    two: Path, command: Command, programs: Path, name: str, job: str
+) -> None:
+    (programs / "sbatch").write_text(f'#!/bin/sh\necho "$*" >{two}/words\necho 43\n')
+    (programs / "sbatch").chmod(0o755)
+    done = called(command, f"{AFTER} --yes", name.format(two=two))
+    assert done[0] == 0, done
+    assert f"--dependency=afterok:{job} " in (two / "words").read_text()
 
 
 def test_at_a_terminal_the_user_is_asked(two: Path) -> None:
