@@ -41,7 +41,7 @@ _NOT_NOW = re.compile(r"(?i)\b(?:best|early|load(?:ed|ing)?|resum\w*|restor\w*|t
 # "Epoch 3/10" as a line of its own, and Keras' "40/100 [===>..] - 1s - loss: 0.5" below it
 _HEADING = re.compile(r"(?i)\s*epoch:?\s*[\[#]?\s*(\d{1,12})\s*(?:/|of)\s*\d{1,12}\]?[\s:.-]*$")
 _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
-# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537": Lightning 2, where rich is installed; and
+# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537": Lightning 2, where rich is installed;
 # "val_loss: 0.761" far to the right in lines of their own below it
 _RICH = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
 _FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
