@@ -38,7 +38,7 @@ class Mode:
     @property
     def as_group(self) -> str:
         """The options by which its only process is started as a group of ranks, in mode ddp."""
-        size = {0: " --nproc-per-node 1", 1: " --gpus-per-node 1"}.get(self.gpus, "")
+        size = " --nproc-per-node 1" * (self.gpus == 0) + " --gpus-per-node 1" * (self.gpus == 1)
         return f"--set mode=ddp --nodes 1{size}"
 
     @property

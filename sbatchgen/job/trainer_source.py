@@ -7,7 +7,7 @@ import ast
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ MOST = 100  # files
 
 _PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
 WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
+_LIGHTNING = ("lightning", "pytorch_lightning")
 _STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
 _SETS_NO_RANK = _PACKAGES["plain"] | _PACKAGES["frameworks"] | sys.stdlib_module_names
 _DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
@@ -71,6 +72,8 @@ class TrainerSource:
     spawns: bool = False  # whether they start processes by torch.multiprocessing.spawn
     whole: bool = True  # whether all of these modules could be read
     saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
+    # The numbers that calls of Trainer() give, as devices; of each call all, with None for what is computed.
+    trainer_calls: tuple[Mapping[str, int | None], ...] = ()
     rank_need: RankNeed | None = None  # where it certainly ends if no launcher has set its rank
 
     @cached_property
@@ -125,6 +128,15 @@ class TrainerSource:
         return False if fits or _STATES.search(self.words) or not _READS.search(self.words) else None
 
     @property
+    def lightning_size(self) -> Mapping[str, int]:
+        """The numbers `devices` and `num_nodes` of Lightning's Trainer; {} if anything may change them."""
+        if len(self.trainer_calls) != 1 or not self.whole or "LightningCLI" in self.words:
+            return {}
+        given = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
+        known = {name: given[name] for name in ("devices", "num_nodes") if name in given}
+        return {name: value for name, value in known.items() if value} if "**" not in given else {}
+
+    @property
     def never_loads(self) -> bool:
         """Whether it saves, and certainly begins at the beginning each time."""
         return self.loads is False and not self.saves_nothing
@@ -134,7 +146,7 @@ class TrainerSource:
         """Lines that would load a checkpoint, for the libraries that it uses."""
         if "transformers" in self.packages:
             return "trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
-        if {"lightning", "pytorch_lightning"} & self.packages:
+        if not self.packages.isdisjoint(_LIGHTNING):
             return 'trainer.fit(..., ckpt_path="last"), with ModelCheckpoint(FOLDER, save_last=True)'
         file = f'"{self.saved[0].name}"' if len(self.saved) == 1 else "FILE"
         takes = 'model.load_state_dict(state["model"]); first = state["epoch"] + 1'
@@ -182,6 +194,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         spawns=reader.spawns,
         whole=whole,
         saved=saved,
+        trainer_calls=tuple(reader.trainer_calls),
         rank_need=needs_rank(first, reader.trees) if whole and reader.packages <= _SETS_NO_RANK else None,
     )
 
@@ -206,6 +219,7 @@ class _Reader:
     waiting: list[Path] = field(default_factory=list)
     saved: list[SavedFile] = field(default_factory=list)
     trees: dict[Path, ast.Module] = field(default_factory=dict)
+    trainer_calls: list[Mapping[str, int | None]] = field(default_factory=list)
     spawns: bool = False
     whole: bool = True
 
@@ -222,6 +236,7 @@ class _Reader:
         self.trees[file] = tree
         self.saved += saved_files(tree)
         set_here = {*_variables_set(tree)}
+        self.trainer_calls += _trainer_calls(tree)
         for node in ast.walk(tree):
             if id(node) in set_here:
                 continue
@@ -290,6 +305,31 @@ def _may_write(node: ast.Call) -> bool:
     modes += node.args[:1] if isinstance(node.func, ast.Attribute) else []
     texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
     return any(re.fullmatch("[rwaxbt+]*", text) and {*text} & {*"wax+"} for text in texts)
+
+
+def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
+    """Yield the numbers of each call of Lightning's Trainer in a module."""
+    modules, classes = set(), set()
+    for node in ast.walk(tree):
+        is_its = isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIGHTNING
+        for alias in node.names if is_its or isinstance(node, ast.Import) else ():  # type: ignore[attr-defined]
+            if is_its and alias.name == "Trainer":
+                classes.add(alias.asname or alias.name)
+            elif is_its or alias.name.partition(".")[0] in _LIGHTNING:
+                modules.add(alias.asname or alias.name.partition(".")[0])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            of_module = isinstance(function, ast.Attribute) and function.attr == "Trainer"
+            owner = ast.unparse(function).partition(".")[0] if of_module else ""
+            if owner in modules or (isinstance(function, ast.Name) and function.id in classes):
+                yield _numbers(node)
+
+
+def _numbers(call: ast.Call) -> dict[str, int | None]:
+    """Return the whole numbers among the keywords of a call; None for other values, "**" for a mapping."""
+    values = {keyword.arg or "**": getattr(keyword.value, "value", None) for keyword in call.keywords}
+    return {name: value if type(value) is int and value > 0 else None for name, value in values.items()}
 
 
 def _is_spawn(node: ast.AST) -> bool:

@@ -93,6 +93,21 @@ def _has_no_rank(job: TrainerJob) -> Iterator[Hit]:
     yield Hit(job.at("trainer"), what, f"mode ddp sets it, also for one process: {resolved.mode.as_group}")
 
 
+@RULES.add("SB059", "warning", "another number of processes in Lightning's Trainer than in the job")
+def _lightning(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if not job.source or not resolved.mode.several_processes or resolved.launcher == "spawn":
+        return
+    in_job = {"devices": resolved.nproc_per_node, "num_nodes": resolved.nodes}
+    options = {"devices": "--nproc-per-node", "num_nodes": "--nodes"}
+    computed = {"devices": 'devices="auto"', "num_nodes": 'num_nodes=int(os.environ["SLURM_NNODES"])'}
+    for name, value in job.source.lightning_size.items():
+        if value != in_job[name]:
+            what = f"Trainer() of {resolved.trainer} has {name}={value}, and the job {in_job[name]}: "
+            fix = f"{computed[name]} in {resolved.trainer}; or {options[name]} {value}"
+            yield Hit(job.at("trainer"), f"{what}it ends there", fix)
+
+
 @RULES.add("SB048", "warning", "a trainer that saves nothing")
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved

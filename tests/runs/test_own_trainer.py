@@ -98,6 +98,39 @@ def test_the_mode_that_starts_it_runs_it_and_the_other_is_diagnosed(
     assert "rank 0 of 1" in command("logs", "alone").out
 
 
+LIGHTNING = "import lightning as L\nL.Trainer({}).fit(None)\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "differs"),
+    [
+        ("max_epochs=3", {"num_nodes": (1, 2)}),
+        ("num_nodes=1)\nL.Trainer(", {}),
+        ("devices=4, num_nodes=2", {}),
+        ("devices=2, num_nodes=3", {"devices": (2, 4), "num_nodes": (3, 2)}),
+        ("devices='auto', num_nodes=int(os.environ['SLURM_NNODES'])", {}),
+        ("devices=-1, num_nodes=2", {}),
+        ("**vars(args)", {}),
+    ],
+)
+def test_the_size_that_lightning_expects_is_that_of_the_job(
+    command: Command, folder: Path, call: str, differs: dict[str, tuple[int, int]]
+) -> None:
+    (folder / "train.py").write_text(LIGHTNING.format(call))
+    words = ("--nodes", "2", "--gpus-per-node", "4")
+    made = review(command, *words)
+    found = [each for each in made["findings"] if each["rule"] == "SB059"]
+    assert [each["what"] for each in found] == [
+        f"Trainer() of train.py has {name}={given}, and the job {asked}: it ends there"
+        for name, (given, asked) in differs.items()
+    ]
+    again = [word for each in found for word in each["fix"].partition("; or ")[2].split()]
+    assert not any(each["rule"] == "SB059" for each in review(command, *words, *again)["findings"])
+    (folder / "train.py").write_text(f"from own import Trainer\n{LIGHTNING.format(call).replace('L.T', 'T')}")
+    (folder / "own.py").write_text("from transformers import Trainer\n")
+    assert not any(each["rule"] == "SB059" for each in review(command, *words)["findings"])
+
+
 def test_a_rank_that_the_user_has_set_is_there(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
