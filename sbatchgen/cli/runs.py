@@ -498,7 +498,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 @RUNS
 @_task("Only this task of an array or a sweep.")
 @click.option("--now", is_flag=True, help="At once, without a last checkpoint.")
-@click.option("--yes", "-y", is_flag=True, help="Nothing but which of two runs a name means is asked anyway.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing but which of two runs a name means.")
 def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     """Cancel the jobs of runs that wait or run.
 

@@ -116,7 +116,11 @@ def fate(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     if source.saves_nothing:
         return f"{forgets}: at the time limit its work is lost"
     if source.never_asks and not promises_restarts(resolved):
-        how = "let it load before --requeue-on-timeout" if forgets else source.way_to_resume
+        how = (
+            "--requeue-on-timeout is for a trainer that loads its checkpoint"
+            if forgets
+            else source.way_to_resume
+        )
         also = " and never loads what it saves" if forgets else ""
         return f"{resolved.trainer} asks for none{also}: at the time limit the job ends; {how}"
     return ""

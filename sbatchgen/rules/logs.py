@@ -52,8 +52,7 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
         fix = f"set {to}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
-        what = f"the signal comes {lead} s before the time limit, "
-        what += "give or take the minute in which Slurm looks"
+        what = f"the signal comes {lead} s before the time limit; Slurm may send it up to a minute earlier"
         safe = max(lead, min(300, time // 4 if time else 300))
         fix = f"leave time to save: {to}@{safe}" if safe > lead else "leave time to save: a longer time limit"
         yield Hit("signal", what, fix, "warning", pedantic=job.is_script)

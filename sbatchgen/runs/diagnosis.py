@@ -321,9 +321,9 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
     trainer = record.value("trainer") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
-    again = f"starts {trainer} again, which continues if it loads its checkpoint"
-    fix = fix.replace("continues from the last checkpoint", again)
     says = forgets(record, run_dir)
+    again = f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not says)
+    fix = fix.replace("continues from the last checkpoint", again)
     return replace(cause, fix=f"{fix}; {says}" if says else fix)
 
 
