@@ -46,13 +46,13 @@ def test_the_only_profile_of_the_user_is_taken(login_node: Path, command: Comman
     assert command("render", "single", "--profile", "msu").err == ""
 
 
-@pytest.mark.parametrize(("names", "told"), [(["here"], False), (["here", "there"], True), ([], True)])
+@pytest.mark.parametrize(("names", "is_warned"), [(["here"], False), (["here", "there"], True), ([], True)])
 def test_a_script_that_runs_here_is_read_for_the_release_of_the_only_profile(
     login_node: Path,
     folder: Path,
     command: Command,
     names: list[str],
-    told: bool,  # noqa: FBT001
+    is_warned: bool,  # noqa: FBT001
 ) -> None:
     add(login_node, *names)
     for name in names:
@@ -63,9 +63,9 @@ def test_a_script_that_runs_here_is_read_for_the_release_of_the_only_profile(
     (folder / "job.sh").write_text(text)
     done = command("plan", "job.sh")
     assert done.status == 0
-    assert ("SLURM_GPUS_PER_TASK is empty, because Slurm 26.05" in done.err + done.out) == told
+    assert ("SLURM_GPUS_PER_TASK is empty, because Slurm 26.05" in done.err + done.out) == is_warned
     (folder / "new.sh").write_text("#!/bin/bash\n#SBATCH --time=5 --requeue=expedite\nhostname\n")
-    assert (command("review", "new.sh").status == 0) == told  # Slurm 22.05 refuses this option
+    assert (command("review", "new.sh").status == 0) == is_warned  # Slurm 22.05 refuses this option
 
 
 def test_of_several_profiles_one_must_be_named(login_node: Path, command: Command) -> None:

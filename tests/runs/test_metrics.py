@@ -93,7 +93,7 @@ def test_of_ranks_that_print_the_same_the_first_counts(folder: Path) -> None:
     assert curve(job(folder / "ddp", *lines)) == [(1, 1.0), (2, 1.0)]
 
 
-RICH = (  # lightning 2.6.6 and rich 15, whose output is no terminal
+RICH = (  # lightning 2.6.6 and rich 15, with a file as output
     "Epoch 2/2  ━━━━━━━━━━━━━━━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537 ",
     "                                                              val_loss: 0.761   ",
     "                                                              val_acc: 0.500    ",

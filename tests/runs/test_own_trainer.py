@@ -119,12 +119,12 @@ def test_the_size_that_lightning_expects_is_that_of_the_job(
     (folder / "train.py").write_text(LIGHTNING.format(call))
     words = ("--nodes", "2", "--gpus-per-node", "4")
     made = review(command, *words)
-    found = [each for each in made["findings"] if each["rule"] == "SB059"]
-    assert [each["what"] for each in found] == [
+    findings = [each for each in made["findings"] if each["rule"] == "SB059"]
+    assert [each["what"] for each in findings] == [
         f"Trainer() of train.py has {name}={given}, and the job {asked}: it ends there"
         for name, (given, asked) in differs.items()
     ]
-    again = [word for each in found for word in each["fix"].partition("; or ")[2].split()]
+    again = [word for each in findings for word in each["fix"].partition("; or ")[2].split()]
     assert not any(each["rule"] == "SB059" for each in review(command, *words, *again)["findings"])
     (folder / "train.py").write_text(f"from own import Trainer\n{LIGHTNING.format(call).replace('L.T', 'T')}")
     (folder / "own.py").write_text("from transformers import Trainer\n")
