@@ -31,7 +31,7 @@ PROGRAMS = {
     "no rank": ('import os\nos.environ["RANK"]', "RANK is not set", "(train.py:2)", "mode ddp sets it"),
     "host memory": ("raise MemoryError", "not enough memory on the node", "(train.py:1)", "fewer workers"),
     "killed": ("import os\nos.kill(os.getpid(), 9)", "killed by SIGKILL", "", ""),
-    "native code": ("import ctypes\nctypes.string_at(0)", "crashed in native code", "", "python -X faulthandler"),
+    "native code": ("import ctypes\nctypes.string_at(0)", "crashed in native code", "", "sbatchgen resume job --env PYTHONFAULTHANDLER=1"),
     "no word": ("import os\nos._exit(7)", "its log is empty", "", "train.py has printed nothing"),
     "a shape": (
         "raise RuntimeError('mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)')",
