@@ -4,11 +4,11 @@
     python benchmarks/hangs.py [--after 4] [--ranks 0 1 2 3] [--launchers torchrun srun spawn] [NAME...]
     python benchmarks/hangs.py --cost
 
-Every case is a plain training loop with gloo on CPUs, the bundled trainer, or a loop of Accelerate or
-Lightning, which are run by name, with a --python that has them. `torchrun` and `spawn` are what a job script
-starts, `srun` is a process a rank with the variables of Slurm. A healthy run must end with 0, without an
-alarm. With --after as two minutes it is silent for ten in a validation, three or four in the first step, else
-six.
+Every case is a plain training loop with gloo on CPUs, the bundled trainer, or a loop of Accelerate,
+Lightning or Transformers, which are run by name, with a --python that has them. `torchrun` and `spawn` are
+what a job script starts, `srun` is a process a rank with the variables of Slurm. A healthy run must end with
+0, without an alarm. With --after as two minutes it is silent for ten in a validation, three or four in the
+first step, else six.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ HANGS = [
     *("subprocess", "fifo", "file lock", "socket", "recv", "event", "full queue", "holds the GIL"),
     *("another collective", "another order", "sleep in dataset", "loader lock", "skipped step"),
     *("upload at the end", "killed worker of a pool", "full pipe", "group of one rank", "key of the store"),
+    *("two locks", "flag", "asyncio", "answer", "queue of a killed process", "loader that reads"),
     "FUSE without a server",  # as root
 ]
 PLACELESS = ("stopped", "finished")  # the rank has no stack
@@ -64,6 +65,8 @@ HEALTHY = [
 ]
 LOOPS = [f"{loop}: {kind}" for loop in ("accelerate", "lightning") for kind in ("lock", "stopped", "socket")]
 ELSEWHERE = ("lock", "stopped", "barrier in one branch", "sleep in dataset", "loader lock")
+LOOPS += ["lightning: spins", "lightning: metric of one rank", "accelerate: two locks", "accelerate: flag"]
+LOOPS += ["transformers: loader that reads", "transformers: asyncio", "torchrun: lock"]
 LOOPS += [f"bundled: {kind}" for kind in ELSEWHERE]
 
 

@@ -16,6 +16,7 @@ import contextlib
 import http.server
 import os
 import shutil
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ KINDS = [
         "evaluation in a program",
         "profile",
         "actor",
+        "actor that is told",
     ),
     *("loader that computes", "loader that downloads", "validation of all", "validation of all at 5 %"),
     *("averages of weights", "turns", "all sleep", "file lock", "key of the store"),
@@ -86,6 +88,17 @@ class Server(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+class Driver(socketserver.BaseRequestHandler):
+    """Speaks first, and at times, until the pause is over."""
+
+    def handle(self) -> None:
+        """Send a word, twice in a limit of two minutes."""
+        with contextlib.suppress(OSError):
+            for _ in range(5):
+                time.sleep(self.server.pause_s / 5)  # type: ignore[attr-defined]
+                self.request.sendall(b"x")
+
+
 def trial(kind: str, asked: argparse.Namespace, port: int) -> tuple[str, str, bool, float]:
     """Run a kind to its end: what was said of it, whether it has ended well, and how long it took."""
     with tempfile.TemporaryDirectory() as name:
@@ -96,6 +109,7 @@ def trial(kind: str, asked: argparse.Namespace, port: int) -> tuple[str, str, bo
         known = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "HANG"))}
         known |= {"RUN_DIR": str(run_dir), "KIND": kind, "AFTER": f"{asked.after:g}", "THERE": name}
         known |= {"PAUSE": f"{asked.pause or LONGER * asked.after:g}", "SERVER": f"127.0.0.1:{port}"}
+        known |= {"DRIVER": str(asked.driver)}
         known |= {"HANG_AFTER": f"{asked.after:g}"} if asked.after != 120 else {}
         known |= {
             "OMP_NUM_THREADS": "1",
@@ -135,7 +149,11 @@ def main() -> int:
     parser.add_argument("--act", default="stop", choices=("report", "stop", "requeue"))
     asked = parser.parse_args()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    driver = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Driver)
+    driver.daemon_threads, driver.pause_s = True, asked.pause or LONGER * asked.after  # type: ignore[attr-defined]
+    asked.driver = driver.server_address[1]
+    for each in (server, driver):
+        threading.Thread(target=each.serve_forever, daemon=True).start()
     alarms = ended = 0
     kinds = asked.kinds or KINDS
     with concurrent.futures.ThreadPoolExecutor(asked.at_once) as pool:

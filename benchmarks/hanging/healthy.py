@@ -109,6 +109,13 @@ def actor():
             driver.sendall(b"done\n")
 
 
+def told():
+    """As an actor, but the driver speaks first."""
+    with socket.create_connection((SERVER.split(":")[0], int(os.environ["DRIVER"]))) as driver:
+        while driver.recv(100):
+            pass
+
+
 def large_files():
     until, number = time.monotonic() + PAUSE, 0
     while time.monotonic() < until:
@@ -167,6 +174,7 @@ ALONE = {
     "evaluation in a program": lambda: child(SPIN),
     "profile": lambda: pack(),
     "actor": actor,
+    "actor that is told": told,
     "loader that computes": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
     "loader that downloads": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
 }
@@ -214,10 +222,11 @@ def pack():
 
 
 def average():
-    until = time.monotonic() + PAUSE
-    while time.monotonic() < until:
+    until, is_over = time.monotonic() + PAUSE, torch.zeros(1)
+    while not is_over:  # for all at once: clocks differ
         torch.ones(300, 300).mul_(0.9).add_(torch.ones(300, 300))
-        dist.all_reduce(torch.ones(1))
+        is_over.fill_(time.monotonic() > until)
+        dist.all_reduce(is_over, dist.ReduceOp.MAX)
 
 
 def turns():

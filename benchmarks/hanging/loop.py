@@ -1,7 +1,7 @@
 """A training loop of four ranks with a fault of the kind KIND at rank BAD; see ../hangs.py."""
 
-import atexit, ctypes, fcntl, multiprocessing, os, queue, signal, socket, subprocess, sys, tempfile
-import threading, time
+import asyncio, atexit, ctypes, fcntl, multiprocessing, os, queue, signal, socket, subprocess, sys, tempfile
+import threading, time, urllib.request
 import torch, torch.distributed as dist
 
 KIND, BAD = os.environ["KIND"], int(os.environ["BAD"])
@@ -25,6 +25,10 @@ class Data(torch.utils.data.Dataset):
         if self.is_bad and index == AT and KIND == "loader lock":
             lock.acquire()
             lock.acquire()  # HERE loader lock
+        if self.is_bad and index == AT and KIND == "loader that reads":
+            child = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE)
+            child.send_signal(signal.SIGSTOP)
+            child.stdout.read()  # HERE loader that reads
         return torch.ones(4)
 
 
@@ -54,6 +58,23 @@ def dies(q):
         raise ValueError("swallowed")
     except ValueError:
         return
+
+
+def never_answers():
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=lambda: (server.accept(), time.sleep(9999)), daemon=True).start()
+    return server.getsockname()[1]
+
+
+def crossed(first, second):
+    with first:
+        time.sleep(0.2)
+        with second:  # HERE two locks
+            pass
+
+
+async def waits_for_ever():
+    await asyncio.Event().wait()
 
 
 def fault(rank):
@@ -133,6 +154,23 @@ def fault(rank):
         dist.distributed_c10d._get_default_store().get("never set")  # HERE key of the store
     elif KIND == "another collective":
         dist.all_gather_object([None] * dist.get_world_size(), 1)  # HERE another collective
+    elif KIND == "two locks":
+        other = threading.Lock()
+        threading.Thread(target=crossed, args=(other, lock), daemon=True).start()
+        crossed(lock, other)
+    elif KIND == "flag":
+        while not os.path.exists(there + "/never"):
+            time.sleep(0.005)  # HERE flag
+    elif KIND == "asyncio":
+        asyncio.run(waits_for_ever())  # HERE asyncio
+    elif KIND == "answer":
+        urllib.request.urlopen(f"http://127.0.0.1:{never_answers()}/")  # HERE answer
+    elif KIND == "queue of a killed process":
+        q = multiprocessing.Queue()
+        child = multiprocessing.Process(target=time.sleep, args=(9999,))
+        child.start()
+        child.kill()
+        q.get()  # HERE queue of a killed process
     elif KIND == "another order":
         dist.broadcast(torch.ones(1), 0 if rank else 1)  # HERE another order
 
@@ -163,6 +201,8 @@ def with_lightning():
         def training_step(self, batch, step):
             if step == AT and self.global_rank == BAD:
                 fault(BAD)
+                if KIND == "metric of one rank":
+                    self.log("loss", 1.0, sync_dist=True)  # HERE metric of one rank
             if self.global_rank == 0:
                 print("step", step, flush=True)
             return self.layer(batch).sum()
@@ -173,6 +213,37 @@ def with_lightning():
     off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     trainer = lightning.Trainer(accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=1, **off)
     trainer.fit(Module(), torch.utils.data.DataLoader(Data(False, RANKS * STEPS)))
+
+
+def with_transformers():
+    import transformers
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return {"loss": self.layer(x).sum()}
+
+    class Callback(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == AT and args.process_index == BAD:
+                fault(BAD)
+            print("step", state.global_step, flush=True)
+
+    class Rows(Data):
+        def __getitem__(self, index):
+            return {"x": super().__getitem__(index)}
+
+    off = dict(save_strategy="no", report_to="none", disable_tqdm=True, remove_unused_columns=False)
+    off |= dict(dataloader_num_workers=int("loader" in KIND), per_device_train_batch_size=1)
+    args = transformers.TrainingArguments(there + "/out", use_cpu=True, ddp_backend="gloo", **off)
+    rows = Rows(args.process_index == BAD, RANKS * STEPS)
+    transformers.Trainer(Model(), args, train_dataset=rows, callbacks=[Callback()]).train()
+
+
+LOOPS = {"accelerate": with_accelerate, "lightning": with_lightning, "transformers": with_transformers}
 
 
 def main():
@@ -187,7 +258,7 @@ def main():
         dist.barrier()
     rank = dist.get_rank()
     is_bad = rank == BAD
-    in_loader = KIND == "loader lock"
+    in_loader = "loader" in KIND
     loader = torch.utils.data.DataLoader(Data(is_bad), num_workers=int(in_loader))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     for step, batch in enumerate(loader):
@@ -225,9 +296,24 @@ def ranks_of_spawn(rank, size, port):
 
 
 if __name__ == "__main__":
-    if os.environ["LOOP"]:
-        {"accelerate": with_accelerate, "lightning": with_lightning}[os.environ["LOOP"]]()
-    elif os.environ.get("RANK"):
+    loop, is_rank = os.environ["LOOP"], bool(os.environ.get("RANK"))
+    if loop == "accelerate" and not is_rank:
+        import accelerate
+
+        accelerate.debug_launcher(with_accelerate, num_processes=RANKS)
+    elif loop in LOOPS:
+        LOOPS[loop]()
+    elif is_rank:
         main()
+    elif loop == "torchrun":
+        call = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={RANKS}",
+            __file__,
+        ]
+        sys.exit(subprocess.call(call))
     else:
         torch.multiprocessing.spawn(ranks_of_spawn, (4, os.environ["MASTER_PORT"]), nprocs=4)

@@ -292,7 +292,7 @@ def test_what_is_waited_for_outside_is_known_by_its_address() -> None:
     """A client that has asked; not once the answer is there."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        asks = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.send(b'?'); s.recv(1); s.recv(1)"
+        asks = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port})); s.send(b'?'); s.recv(1); time.sleep(99)"
         with watched(asks) as seen:
             accepted = server.accept()[0]
             wait_for(
@@ -305,6 +305,30 @@ def test_what_is_waited_for_outside_is_known_by_its_address() -> None:
             accepted.send(b"!")
             wait_for(lambda: looked(seen).connections(time.monotonic())[0]["asked_s"] is None, "answer")
             accepted.close()
+
+
+@pytest.mark.parametrize("answers", ["", "s.send(b'done')"])
+def test_who_waits_for_the_next_word_of_another_is_not_still(answers: str) -> None:
+    """An actor: its driver speaks first, and each word is life. The actor answers in the same moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        acts = f"import socket\ns = socket.create_connection(('127.0.0.1', {port}))\nwhile s.recv(9): {answers or 'pass'}"
+        with watched(acts) as seen:
+            driver = server.accept()[0]
+            wait_for(
+                lambda: [each["asked_s"] for each in looked(seen).connections(0.0) if each["asked_s"]],
+                "actor",
+            )
+
+            def is_alive() -> bool:
+                began = time.monotonic()
+                driver.send(b"do")
+                (connection,) = looked(seen).connections(time.monotonic())
+                idle_s = connection["idle_s"]
+                return connection["asked_s"] and idle_s is not None and idle_s < time.monotonic() - began
+
+            wait_for(is_alive, "word")
+            driver.close()
 
 
 def test_what_the_watcher_writes_is_no_sign_of_life(tmp_path: Path) -> None:
@@ -532,6 +556,45 @@ def test_ranks_that_a_trainer_starts_itself_are_counted(job: Job) -> None:
     says = job.report()["says"]
     assert says.startswith("2 of 3 ranks wait in all_reduce (train.py:9); rank 1 on "), says
     assert " is in train.py:8 for " in says
+
+
+RANKS = """
+    import os, subprocess, sys, time
+    if "LOCAL_RANK" not in os.environ:
+        names = {names!r}
+        told = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local)) for local in range({first}, 3)]
+        ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env in told]
+    time.sleep(99)
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "node", "numbers"),
+    [
+        (["RANK"], 0, 0, [0, 1, 2]),  # torchrun, accelerate launch
+        ([], 1, 0, [0, 1, 2]),  # Lightning: the trainer itself is the first
+        ([], 1, 1, [3, 4, 5]),
+    ],
+)
+def test_the_ranks_that_a_launcher_in_the_trainer_starts_have_their_numbers(
+    job: Job, names: list[str], first: int, node: int, numbers: list[int]
+) -> None:
+    launcher = job.start(
+        RANKS.format(names=names, first=first), "task.py", "--launcher", "spawn", HANG_AFTER="off"
+    )
+    found: dict[int, int] = {}
+
+    def all_are_there() -> bool:
+        found.clear()
+        found.update(stacks.ranks_below(launcher, spawns=True, node=node))
+        return len(found) == 3
+
+    wait_for(all_are_there, "ranks")
+    assert sorted(found) == numbers
+    for number, pid in found.items():
+        local = proc.variable(pid, "LOCAL_RANK")
+        assert local == str(number - 3 * node) or (not local and number == 3 * node and first)
+        assert not {*proc.below(pid, {*found.values()})} & {*found.values()}
 
 
 def test_a_rank_that_waits_for_an_answer_is_named_late_and_with_the_address(job: Job, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Connection(NamedTuple):
     local: str
     remote: str  # as 10.1.2.3:8000
     moved: int  # bytes so far, in both directions
-    waits: bool  # this end has spoken last: it waits for an answer
+    waits: bool  # this end has spoken last, or may have: it waits for an answer
 
 
 def connections() -> dict[int, Connection]:
@@ -82,7 +82,8 @@ def _read(message: bytes) -> tuple[int, Connection]:
     acked, received = struct.unpack_from("=QQ", info, ACKED_AT)
     (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (SENT_AT, RECEIVED_AT))
     has_asked = acked > 1  # the first byte is that of the connection itself
-    waits = state == SYN_SENT or (has_asked and (not received or sent_ms < received_ms))
+    # at once what came last is not known: an answer that is read, or one that this end has given
+    waits = state == SYN_SENT or (has_asked and (not received or sent_ms <= received_ms))
     return inode, Connection(*ends, acked + received, waits)
 
 

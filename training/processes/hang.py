@@ -87,13 +87,15 @@ class Watcher:
         self._looked = now
         there = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
         if not self._spawns or len(there) >= len(self._ranks):  # else one has ended
+            if self._spawns:  # the trainer itself was seen as a rank before it started some
+                self._ranks = {number: rank for number, rank in self._ranks.items() if number in there}
             for number, pid in there.items():
                 known = self._ranks.get(number)
                 if known is None or known.pid != pid:
                     self._ranks[number] = Rank(pid, self._now_s)
-        known_connections = connections()
+        known_connections, pids = connections(), {rank.pid for rank in self._ranks.values()}
         for rank in self._ranks.values():
-            rank.look(known_connections, self._now_s)
+            rank.look(known_connections, self._now_s, pids)
 
     def _lead(self) -> None:
         """Note signs of life; if nothing comes for long enough, find out who waits for whom."""

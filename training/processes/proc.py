@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 _WAITED = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
 _INODE = re.compile(r"socket:\[(\d+)\]")
+# read(2), recvfrom(2) and recvmsg(2), by their numbers
+_RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
 NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # what is open there is no file that grows
 
 
@@ -47,6 +49,15 @@ def wait(pid: int) -> str:
     return "" if where == "0" else where
 
 
+def received_from(pid: int) -> int:
+    """The inode of the socket from which the main thread waits to receive; 0 if it does something else."""
+    call = read(pid, "syscall").split()
+    if len(call) < 2 or call[0] not in _RECEIVES:
+        return 0
+    match = _INODE.match(_target(pid, str(int(call[1], 16))))
+    return int(match[1]) if match else 0
+
+
 def children(pid: int) -> list[int]:
     """The processes that one has started, but not this one."""
     texts = [read(pid, f"task/{task}/children") for task in _entries(pid, "task")]
@@ -54,11 +65,12 @@ def children(pid: int) -> list[int]:
     return [child for child in seen if child != os.getpid()]
 
 
-def below(pid: int) -> Iterator[int]:
-    """All processes below one, each before its own."""
+def below(pid: int, apart: Container[int] = ()) -> Iterator[int]:
+    """All processes below one, each before its own, but none of those `apart` nor of what is below them."""
     for child in children(pid):
-        yield child
-        yield from below(child)
+        if child not in apart:
+            yield child
+            yield from below(child, apart)
 
 
 def variable(pid: int, *names: str) -> str:

@@ -11,7 +11,7 @@ What a rank does is what it and all processes below it do. There are four kinds 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from training.processes import proc
@@ -38,10 +38,10 @@ class Sample(NamedTuple):
     carried: dict[tuple[int, int], Connection]  # by process and socket
 
 
-def sample(pid: int, known: Mapping[int, Connection]) -> Sample:
-    """Look at a rank; `known`: the connections of this machine."""
+def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()) -> Sample:
+    """Look at a rank; `known`: the connections of this machine; `apart`: other ranks, maybe below it."""
     now = Sample(proc.state(pid), {}, {}, {}, {}, {})
-    tree = [pid, *proc.below(pid)] if now.state else []
+    tree = [pid, *proc.below(pid, apart)] if now.state else []
     for each in tree:
         now.threads.update({(each, task): thread for task, thread in proc.threads(each).items()})
         now.children_s[each] = proc.ended_children_s(each)
@@ -91,9 +91,9 @@ class Rank:
         self._own: set[tuple[str, str]] = set()  # connections of the rank itself
         self.program, self.program_s = "", now_s  # the program that it waits for, and since when
 
-    def look(self, known: Mapping[int, Connection], now_s: float) -> None:
-        """Note what it has done since the last look."""
-        before, after = self._sample, sample(self.pid, known)
+    def look(self, known: Mapping[int, Connection], now_s: float, apart: Container[int] = ()) -> None:
+        """Note what it has done since the last look; `apart`: other ranks, which it may have started."""
+        before, after = self._sample, sample(self.pid, known, apart)
         seconds, self._looked_s = now_s - self._looked_s, now_s
         self._sample, self.state = after, after.state
         if before is None or seconds <= 0:
@@ -103,7 +103,7 @@ class Rank:
         if moves(self.pid, before, after, seconds):
             self.moved_s = now_s
         self._note_connections(before, after, seconds, now_s)
-        program = self._awaited_program()
+        program = self._awaited_program(apart)
         if program != self.program:
             self.program, self.program_s = program, now_s
 
@@ -127,19 +127,21 @@ class Rank:
         ]
 
     def _note_connections(self, before: Sample, after: Sample, seconds: float, now_s: float) -> None:
+        awaited = proc.received_from(self.pid)  # whoever has spoken last, and any word of it is life
         for (pid, inode), connection in after.carried.items():
             ends, was = connection[:2], before.carried.get((pid, inode))
             carried = connection.moved - (was.moved if was else 0)
             if pid == self.pid:
                 self._own.add(ends)
-            if carried > (CARRIED if ends in self._own else CARRIED_BELOW) * seconds:
+            much = (CARRIED if ends in self._own else CARRIED_BELOW) * seconds
+            if carried > (0 if inode == awaited else much):
                 self._carried_s[ends] = now_s
-            if not connection.waits:
-                self._asked_s.pop(ends, None)
-            else:
+            if connection.waits or inode == awaited:
                 self._asked_s.setdefault(ends, now_s)
+            else:
+                self._asked_s.pop(ends, None)
 
-    def _awaited_program(self) -> str:
+    def _awaited_program(self, apart: Container[int]) -> str:
         """The program below the rank that its main thread waits for; "" if it does not.
 
         What multiprocessing starts, such as the workers of a loader, is a part of the rank.
@@ -149,6 +151,6 @@ class Rank:
             return ""
         for child in proc.children(self.pid):
             command = proc.read(child, "cmdline")
-            if command not in ("", own) and "multiprocessing" not in command:
+            if child not in apart and command not in ("", own) and "multiprocessing" not in command:
                 return proc.program(child)
         return ""

@@ -68,17 +68,43 @@ def _torch_is_before(*release: int) -> bool:
 def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, int]:
     """The processes of ranks at and below a launcher, by rank: the topmost of each.
 
-    `spawns`: the trainer starts its ranks, which are numbered as they started, on node number `node`.
+    `spawns`: the trainer starts its ranks, on node number `node`.
     """
     tops = [*_tops(root)]
     if spawns and tops:
-        started = _spawned(tops[0]) or tops[:1]
-        return {node * len(started) + number: pid for number, pid in enumerate(started)}
+        return _spawned(tops[0], node)
     return {int(proc.variable(pid, "RANK", "SLURM_PROCID") or 0): pid for pid in tops}
 
 
-def _spawned(pid: int) -> list[int]:
-    """What a trainer has started by multiprocessing: new processes, or forks of itself."""
+def _spawned(pid: int, node: int) -> dict[int, int]:
+    """The ranks that a trainer has started by a launcher or by multiprocessing; itself if there are none.
+
+    A launcher gives each its RANK. Lightning gives each but the first its LOCAL_RANK: the trainer itself is
+    the first. multiprocessing gives none: its ranks are numbered as they started.
+    """
+    numbered = [*_numbered(pid)]
+    ranks = {proc.variable(each, "RANK"): each for each in numbered}
+    if ranks and "" not in ranks:
+        return {int(rank): each for rank, each in ranks.items()}
+    if numbered:
+        local = {int(proc.variable(each, "LOCAL_RANK")): each for each in numbered}
+        local.setdefault(0, pid)
+    else:
+        local = dict(enumerate(_by_multiprocessing(pid) or [pid]))
+    return {node * len(local) + number: each for number, each in local.items()}
+
+
+def _numbered(pid: int) -> Iterator[int]:
+    """The topmost processes below one that were started with the number of a rank."""
+    for child in proc.children(pid):
+        if proc.variable(child, "RANK", "LOCAL_RANK") and _memory(child):
+            yield child
+        else:
+            yield from _numbered(child)
+
+
+def _by_multiprocessing(pid: int) -> list[int]:
+    """What a process has started by multiprocessing: new processes, or forks of itself."""
     below, own = proc.children(pid), proc.read(pid, "cmdline")
     new = [each for each in below if "multiprocessing.spawn" in proc.read(each, "cmdline")]
     return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
