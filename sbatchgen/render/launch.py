@@ -167,7 +167,7 @@ def uses_code(resolved: ResolvedJob) -> bool:
 
 def _starts_code(resolved: ResolvedJob) -> bool:
     preset = resolved.share is not None and bool(resolved.share.preset)
-    return preset or resolved.is_bundled or resolved.launcher is not None or _may_inherit_rank(resolved)
+    return preset or resolved.is_bundled or resolved.launcher is not None or _is_wrapped(resolved)
 
 
 def uses_data(resolved: ResolvedJob) -> bool:
@@ -359,7 +359,7 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         yield from (
             [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
         )
-    elif trainer and (resolved.launcher or _may_inherit_rank(resolved)):
+    elif trainer and (resolved.launcher or _is_wrapped(resolved)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {_ranks(resolved)} -- {started}'
     elif trainer:
         yield f"{python} {started}"
@@ -381,10 +381,15 @@ def _ranks(resolved: ResolvedJob) -> str:
     return resolved.starter.ranks if resolved.launcher == "srun" else resolved.launcher or "none"
 
 
-def _may_inherit_rank(resolved: ResolvedJob) -> bool:
-    """Whether a single trainer may find RANK and the like set by pyxis, an image, or the platform."""
+def _is_wrapped(resolved: ResolvedJob) -> bool:
+    """Whether training/task.py starts a single trainer.
+
+    It may find RANK and the like set by pyxis, an image, or the platform, and if it starts again it continues
+    its run of Weights & Biases.
+    """
     alone = resolved.trainer is not None and not resolved.mode.several_processes
-    return alone and (resolved.runtime.is_container or resolved.profile.scheduler == "env")
+    by_others = resolved.runtime.is_container or resolved.profile.scheduler == "env"
+    return alone and (by_others or resolved.restartable)
 
 
 def _nodes(resolved: ResolvedJob) -> str:

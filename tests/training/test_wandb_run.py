@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from training.processes.stacks import with_hook
+from training.task import environment_of_task
 
 SHOWS = "import os, sys; print(*[os.environ.get(n) for n in ('WANDB_RUN_ID', 'WANDB_RESUME')], 'wandb_run' in sys.modules)"
 CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOWS!r}])"
@@ -43,6 +44,15 @@ def test_each_start_of_a_run_folder_has_the_same_name(rank_0: dict[str, str], tm
     assert seen(rank_0) == first
     (tmp_path / "other").mkdir()
     assert seen({**rank_0, "RUN_DIR": f"{tmp_path}/other"})[0] not in (first[0], "None")
+
+
+def test_a_trainer_that_is_alone_has_no_rank_and_gets_it_too(rank_0: dict[str, str]) -> None:
+    alone = environment_of_task({**rank_0, "LOCAL_RANK": "0"}, "none")
+    assert "RANK" not in alone
+    assert seen(alone)[1:] == ["allow", "False"]
+    assert seen(alone) == seen(rank_0)
+    assert seen(alone, CHILD) == seen({**alone, "PYTHONPATH": ""}, CHILD) == ["None", "None", "False"]
+    assert seen(environment_of_task(rank_0, "spawn")) == ["None", "None", "False"]  # which of its processes?
 
 
 @pytest.mark.parametrize(
