@@ -10,6 +10,7 @@ to give up. It ends with the script. It runs on the batch host, with an old Pyth
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -20,10 +21,10 @@ from pathlib import Path
 from typing import IO
 
 POLL_S = 5.0
-LATER_S = 10.0  # after KillWait, by which Slurm has killed what got its signals
-KILL_WAIT_S = 30.0  # Slurm's default
+LATER_S = 10.0
 # 22.05: "srun: launch/slurm: _step_signal: Terminating StepId=5.0"; 26.05: "srun: Terminating StepId=5.0".
-ENDS = re.compile(rb"^srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )(\d+)(\.\d+)", re.MULTILINE)
+# It may come after a progress bar, which ends no line.
+ENDS = re.compile(rb"srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )(\d+)(\.\d+)$", re.MULTILINE)
 MOST = 1 << 24  # bytes that are read at once
 
 
@@ -32,19 +33,23 @@ def main() -> int:
     script, job, log = os.getppid(), os.environ.get("SLURM_JOB_ID", ""), Path("/proc/self/fd/2")
     if not job or not log.is_file():
         return 0
-    done, wait_s = log.stat().st_size, kill_wait_s() + LATER_S
-    due: dict[str, float] = {}  # the step, and when something is done about it
-    killed: set[str] = set()
+    done, wait_s = log.stat().st_size, None
+    since: dict[str, float] = {}  # the step, and since when srun ends it
+    acts = {kill: LATER_S, give_up: 2 * LATER_S}  # and how long after KillWait
+    done_to: set[tuple[str, object]] = set()
     with log.open("rb") as lines:
         while os.getppid() == script:
             time.sleep(POLL_S)
             done, steps = ended_steps(lines, done, job)
             for step in steps:
-                due.setdefault(step, time.monotonic() + wait_s)
-            for step in [step for step, at in due.items() if time.monotonic() > at]:
-                (give_up if step in killed else kill)(step)
-                due[step] = float("inf") if step in killed else time.monotonic() + LATER_S
-                killed.add(step)
+                since.setdefault(step, time.monotonic())
+            if since and wait_s is None:  # by which Slurm has killed what got its signals; a save may need it
+                wait_s = kill_wait_s()
+            for step, (act, later_s) in itertools.product(since, acts.items()):
+                is_due = wait_s is not None and time.monotonic() > since[step] + wait_s + later_s
+                if is_due and (step, act) not in done_to:
+                    act(step)
+                    done_to.add((step, act))
     return 0
 
 
@@ -57,10 +62,10 @@ def ended_steps(lines: IO[bytes], done: int, job: str) -> tuple[int, list[str]]:
     return done + whole, [number + step for number, step in ended if number == job]
 
 
-def kill_wait_s() -> float:
-    """Return the seconds between SIGTERM and SIGKILL that slurm.conf has."""
+def kill_wait_s() -> float | None:
+    """Return the seconds between SIGTERM and SIGKILL that slurm.conf has; None if Slurm does not answer."""
     line = re.search(rb"^KillWait\s*=\s*(\d+)", shown("config"), re.MULTILINE)
-    return float(line.group(1)) if line else KILL_WAIT_S
+    return float(line.group(1)) if line else None
 
 
 def shown(*what: str) -> bytes:
