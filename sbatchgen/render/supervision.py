@@ -53,7 +53,9 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "may_end_early": bool(once and main),
         "may_restart": restarts,
         "has_optional": any(program.spec.optional for program in programs),
+        "has_grace": any(program.spec.grace != GRACE_S for program in programs),
         "asks": bool(signs),
+        "asks_hosts": any(program.ready.signs and program.share.nodes > 1 for program in programs),
         **{f"asks_{sign}": sign in signs for sign in ("url", "port", "file", "log")},
         "order": tuple(_order(programs)),
         "asks_to_stop": resolved.asks_to_stop,
@@ -75,7 +77,7 @@ def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
         "optional": {each.name: 1 for each in programs if each.spec.optional},
     }
     for name, values in tables.items():
-        if values or name == "grace":
+        if values:
             lines = quoting.packed(f"[{key}]={value}" for key, value in values.items())
             text = "\n    ".join(lines)
             yield f"declare -A {name}=({text})"

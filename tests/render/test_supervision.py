@@ -81,7 +81,7 @@ def test_the_end_of_each_program_ends_the_job_as_it_should(case: Case, tmp_path:
     assert not here, "a process was left"
 
 
-@pytest.mark.parametrize(("profile", "most"), [("princeton", 200), ("triton", 200), ("msu", 210)])
+@pytest.mark.parametrize(("profile", "most"), [("princeton", 190), ("triton", 185), ("msu", 200)])
 def test_the_script_of_two_programs_is_read_from_its_first_lines_on(profile: str, most: int) -> None:
     lines = script(several(profile=profile)).splitlines()
     assert len(lines) <= most
@@ -123,6 +123,8 @@ programs:
   client: {command: [bash, -c, "curl -fs http://$SBATCHGEN_SERVER_HOST:$SBATCHGEN_SERVER_PORT/name"], needs: [server], main: true}
 """
     text, running = script(several(job, "local", "job")), []
+    assert text.count("$$") == 1
+    text = text.replace("$$", "4711")  # as if all had numbers that lead to the same ports
     for number in range(50):
         folder = tmp_path / str(number)
         folder.mkdir()
