@@ -38,7 +38,10 @@ def main(argv: list[str]) -> int:
         environment = environment_of_task(os.environ, asked.launcher)
     except UserError as error:
         return refuse(error)
-    status = spawn.start([([sys.executable, *asked.trainer], environment)], ours=False)
+    command = [sys.executable, *asked.trainer]
+    if asked.launcher == "none":  # it gets each signal once, and its status is its own
+        os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
+    status = spawn.start([(command, environment)], ours=False)
     if status and status != 128 + signal.SIGTERM:  # by which Slurm ends it, also when another task has failed
         leave_status(status)
     return status

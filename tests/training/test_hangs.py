@@ -637,7 +637,7 @@ def test_what_continues_is_no_hang_any_more(job: Job, tmp_path: Path) -> None:
 
 
 def test_the_watcher_can_be_switched_off(job: Job) -> None:
-    job.start("print('done')", "task.py", "--launcher", "none", HANG_AFTER="off")
+    job.start("print('done')", "task.py", "--launcher", "spawn", HANG_AFTER="off")
     assert job.started[0].wait(HANGS_S) == 0
     assert job.log.read_text() == "done\n"
     assert not (job.run_dir / "stacks").exists()

@@ -12,6 +12,8 @@ import pytest
 from training.processes.stacks import with_hook
 from training.task import environment_of_task
 
+from .trainers import ROOT
+
 SHOWS = "import os, sys; print(*[os.environ.get(n) for n in ('WANDB_RUN_ID', 'WANDB_RESUME')], 'wandb_run' in sys.modules)"
 CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOWS!r}])"
 
@@ -53,6 +55,24 @@ def test_a_trainer_that_is_alone_has_no_rank_and_gets_it_too(rank_0: dict[str, s
     assert seen(alone) == seen(rank_0)
     assert seen(alone, CHILD) == seen({**alone, "PYTHONPATH": ""}, CHILD) == ["None", "None", "False"]
     assert seen(environment_of_task(rank_0, "spawn")) == ["None", "None", "False"]  # which of its processes?
+
+
+def test_a_trainer_that_is_alone_gets_each_signal_itself(tmp_path: Path) -> None:
+    """No process of ours is before it."""
+    (tmp_path / "train.py").write_text("import os\nprint(os.getpid(), os.environ.get('RANK'))\nos._exit(7)")
+    call = [
+        sys.executable,
+        str(ROOT / "training/task.py"),
+        "--launcher",
+        "none",
+        "--",
+        str(tmp_path / "train.py"),
+    ]
+    with subprocess.Popen(
+        call, env={**os.environ, "RANK": "3"}, stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.communicate()[0].split() == [str(started.pid), "None"]
+    assert started.returncode == 7
 
 
 @pytest.mark.parametrize(
