@@ -51,7 +51,7 @@ KINDS = [
         "evaluation in a program",
         "profile",
         "actor",
-        "actor that is told",
+        "actor that speaks last",
     ),
     *("loader that computes", "loader that downloads", "validation of all", "validation of all at 5 %"),
     *("averages of weights", "turns", "all sleep", "file lock", "key of the store"),

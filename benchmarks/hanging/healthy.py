@@ -109,7 +109,7 @@ def actor():
             driver.sendall(b"done\n")
 
 
-def told():
+def second_to_speak():
     """As an actor, but the driver speaks first."""
     with socket.create_connection((SERVER.split(":")[0], int(os.environ["DRIVER"]))) as driver:
         while driver.recv(100):
@@ -174,7 +174,7 @@ ALONE = {
     "evaluation in a program": lambda: child(SPIN),
     "profile": lambda: pack(),
     "actor": actor,
-    "actor that is told": told,
+    "actor that speaks last": second_to_speak,
     "loader that computes": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
     "loader that downloads": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
 }

@@ -562,8 +562,8 @@ RANKS = """
     import os, subprocess, sys, time
     if "LOCAL_RANK" not in os.environ:
         names = {names!r}
-        told = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local)) for local in range({first}, 3)]
-        ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env in told]
+        envs = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local)) for local in range({first}, 3)]
+        ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env in envs]
     time.sleep(99)
 """
 
@@ -582,19 +582,19 @@ def test_the_ranks_that_a_launcher_in_the_trainer_starts_have_their_numbers(
     launcher = job.start(
         RANKS.format(names=names, first=first), "task.py", "--launcher", "spawn", HANG_AFTER="off"
     )
-    found: dict[int, int] = {}
+    ranks: dict[int, int] = {}
 
     def all_are_there() -> bool:
-        found.clear()
-        found.update(stacks.ranks_below(launcher, spawns=True, node=node))
-        return len(found) == 3
+        ranks.clear()
+        ranks.update(stacks.ranks_below(launcher, spawns=True, node=node))
+        return len(ranks) == 3
 
     wait_for(all_are_there, "ranks")
-    assert sorted(found) == numbers
-    for number, pid in found.items():
+    assert sorted(ranks) == numbers
+    for number, pid in ranks.items():
         local = proc.variable(pid, "LOCAL_RANK")
         assert local == str(number - 3 * node) or (not local and number == 3 * node and first)
-        assert not {*proc.below(pid, {*found.values()})} & {*found.values()}
+        assert not {*proc.below(pid, {*ranks.values()})} & {*ranks.values()}
 
 
 def test_a_rank_that_waits_for_an_answer_is_named_late_and_with_the_address(job: Job, tmp_path: Path) -> None:

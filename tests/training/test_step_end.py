@@ -29,8 +29,8 @@ def test_a_step_that_srun_ends_is_told_by_its_line(tmp_path: Path, log: str, ste
     path = tmp_path / "log"
     path.write_text(f"{NEW}\n{log}")  # the first line is of an earlier start
     with path.open("rb") as lines:
-        done, found = step_end.ended_steps(lines, len(NEW) + 1, "7")
-        assert found == steps
+        done, ended = step_end.ended_steps(lines, len(NEW) + 1, "7")
+        assert ended == steps
         assert step_end.ended_steps(lines, done, "7")[1] == []
 
 

@@ -21,16 +21,16 @@ STOPPABLE = (
 
 def keep() -> None:
     """Name the run in the environment of a trainer that has wandb, if no one has named one."""
-    told = os.environ.get(TOLD, "")
-    if told not in ("", NEXT, str(os.getpid())):
+    by = os.environ.get(TOLD, "")
+    if by not in ("", NEXT, str(os.getpid())):
         for name in ("WANDB_RUN_ID", "WANDB_RESUME", TOLD):  # of the process that has started this one
             os.environ.pop(name, None)
         return
-    if told == NEXT:
+    if by == NEXT:
         del os.environ[TOLD]
     resumes = any(name in os.environ for name in STOPPABLE)
     folder = os.environ.get("RUN_DIR", "")
-    is_first = told == NEXT or os.environ.get("RANK") == "0"
+    is_first = by == NEXT or os.environ.get("RANK") == "0"
     if not (folder and resumes and is_first) or any(name in os.environ for name in NAMES):
         return
     if os.environ.get("WANDB_MODE") in UNSENT or importlib.util.find_spec("wandb") is None:

@@ -77,7 +77,7 @@ def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, 
 
 
 def _spawned(pid: int, node: int) -> dict[int, int]:
-    """The ranks that a trainer has started by a launcher or by multiprocessing; itself if there are none.
+    """The ranks that a trainer has started by a launcher or by multiprocessing; without any, itself.
 
     A launcher gives each its RANK. Lightning gives each but the first its LOCAL_RANK: the trainer itself is
     the first. multiprocessing gives none: its ranks are numbered as they started.
