@@ -97,7 +97,7 @@ def _spawned(pid: int, node: int) -> dict[int, int]:
 def _numbered(pid: int) -> Iterator[int]:
     """The topmost processes below one that were started with the number of a rank.
 
-    What ranks of multiprocessing start has their number too, and is no rank.
+    What ranks of multiprocessing start has their number too, and is not a rank.
     """
     for child in proc.children(pid):
         if proc.variable(child, "RANK", "LOCAL_RANK") and _memory(child):
