@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sbatchgen.files import OTHERS_WRITE
 from sbatchgen.inputs.trust import doubt
@@ -22,28 +22,57 @@ _MOST, _LARGEST = 2000, 64 << 10  # entries of a folder, and bytes of a file
 _MOST_LOOKED_AT = 500_000  # files of a folder that is shown as it is
 
 
-def needs_copy(number: int, *, chosen: bool) -> bool:
-    """Whether the user can change a folder, and a layer over it can't."""
+def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
+    """Return how much of what is in a folder the user can change, and a layer over it can't."""
     about = os.stat(number)
-    is_known = (about.st_uid, about.st_gid) == (os.getuid(), os.getegid())
-    return not is_known and (chosen or about.st_uid == os.getuid())
+    if not chosen and about.st_uid != os.getuid():
+        return "none"
+    if not _is_known(about):
+        return "all"
+    return "some" if any(not _is_known(its) for _, _, its, _ in _entries(number)) else "none"
 
 
-def copy(number: int, to: str) -> None:
-    """Copy the folders and small files in a folder."""
-    root, left = f"/proc/self/fd/{number}/.", _MOST  # of a link alone nothing is walked
+def copy(number: int, to: str, *, some: bool) -> None:
+    """Copy the folders and small files in a folder; or some, those that a layer can't change."""
+    root, known = _root(number), {""}
+    for place, name, about, at in _entries(number):
+        with suppress(OSError):
+            if some and _is_known(about):
+                continue
+            if not stat.S_ISDIR(about.st_mode):
+                _make_folders(root, place, to, known)
+                _copy_file(name, at, f"{to}{place}/{name}")
+            elif os.access(name, os.R_OK | os.X_OK, dir_fd=at):
+                _make_folders(root, f"{place}/{name}", to, known)
+
+
+def _is_known(about: os.stat_result) -> bool:
+    """Whether a sandbox knows the owner and the group of a file."""
+    return (about.st_uid, about.st_gid) == (os.getuid(), os.getegid())
+
+
+def _root(number: int) -> str:
+    return f"/proc/self/fd/{number}/."  # of a link alone nothing is walked
+
+
+def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
+    """Yield what is in an open folder and below: the path of its folder in it, name, status, and that folder."""
+    root, left = _root(number), _MOST
     for folder, folders, names, at in os.fwalk(root):
         left -= len(folders) + len(names)
         if left < 0:
             break
-        place = to + folder[len(root) :]
-        for name in folders:
-            mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode) and os.access(name, os.R_OK | os.X_OK, dir_fd=at):
-                os.mkdir(os.path.join(place, name), mode & 0o777 | 0o700)
-        for name in names:
+        for name in (*folders, *names):
             with suppress(OSError):
-                _copy_file(name, at, os.path.join(place, name))
+                yield folder[len(root) :], name, os.stat(name, dir_fd=at, follow_symlinks=False), at
+
+
+def _make_folders(root: str, path: str, to: str, known: set[str]) -> None:
+    """Make a folder and those above it, as they are in the root, in the folder `to`."""
+    if path not in known:
+        known.add(path)
+        _make_folders(root, path.rpartition("/")[0], to, known)
+        os.mkdir(to + path, os.stat(root + path).st_mode & 0o777 | 0o700)
 
 
 Files = dict[str, tuple[bytes, int] | str | None]  # as a sandbox makes them: text and mode; a link; a folder

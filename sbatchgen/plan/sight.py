@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from sbatchgen.frozen import frozen
 from sbatchgen.machine.temporary import temporary_folder
-from sbatchgen.plan.copies import Files, copy, danger, folder_in, needs_copy, piece, pieces
+from sbatchgen.plan.copies import Files, copy, danger, folder_in, piece, pieces, to_copy
 from sbatchgen.plan.mounts import Mount, above, below, mounts, within
 from sbatchgen.sandbox.box import Box, LayersRefusedError, Mark
 
@@ -69,7 +69,7 @@ class Sight:
     named: tuple[str, ...] = ()  # folders that the script names
     text: str = ""  # the script, with the home folder in place of ~ and $HOME
     # descriptors of copies that lie over folders, by their paths
-    copies: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int | None] = field(default_factory=dict)
     # what the system lays nothing over, and why
     refused: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()  # of this machine
@@ -237,15 +237,22 @@ class _Opening:
 
     def _lay(self, path: str, number: int, *, chosen: bool) -> None:
         sight = self.sight
-        if path not in sight.copies and needs_copy(number, chosen=chosen):
-            place = sight.kept.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
-            place.mkdir()
-            copy(number, str(place))
-            sight.copies[path] = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            sight.kept.callback(os.close, sight.copies[path])
-        copied = sight.copies.get(path)
+        if path not in sight.copies:
+            sight.copies[path] = self._copied(number, chosen=chosen)
+        copied = sight.copies[path]
         self.all.layers[path] = [number] if copied is None else [number, copied]
         self._mark(path, number, is_covered=copied is not None)
+
+    def _copied(self, number: int, *, chosen: bool) -> int | None:
+        """Return a descriptor of a folder with copies that lie over an open one; None if it needs none."""
+        if (part := to_copy(number, chosen=chosen)) == "none":
+            return None
+        place = self.sight.kept.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
+        place.mkdir()
+        copy(number, str(place), some=part == "some")
+        copied = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.sight.kept.callback(os.close, copied)
+        return copied
 
     def _mark(self, path: str, number: int, *, is_covered: bool = False) -> None:
         """Keep what an open folder is known by; of one that is covered by copies, all names in it."""

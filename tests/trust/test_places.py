@@ -37,6 +37,7 @@ PLACES = {
     "below root's folder": "PLACE=HERE/own; mkdir $PLACE",
     "of a group": f"mkdir -m 2770 HERE/group; chgrp {GROUP} HERE/group; PLACE=HERE/group/own; mkdir -m 2770 $PLACE; OF={GROUP}",
     "of the group itself": f"PLACE=HERE/group; mkdir -m 2770 $PLACE; OF={GROUP}",
+    "files of a group": f"PLACE=HERE/own; mkdir $PLACE; LATER='chgrp -R {GROUP} $PLACE/notes $PLACE/data; chmod -R g+w $PLACE/notes $PLACE/data'",
     "mount of depth one": f"{MOUNT} /mnt; PLACE=/mnt/own; mkdir $PLACE",
     "mount itself": f"{MOUNT} /mnt; PLACE=/mnt",
     "mount of depth two": f"{MOUNT} /mnt; mkdir /mnt/a; {MOUNT} /mnt/a; PLACE=/mnt/a/own; mkdir $PLACE",
