@@ -7,12 +7,11 @@ and those that are named.
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem
@@ -20,6 +19,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.git import git, refusal
 from sbatchgen.job.trainer_source import TrainerSource
+from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.quoting import word
 from sbatchgen.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
 from sbatchgen.runs.folder_check import error
@@ -53,23 +53,22 @@ class Snapshot:
 
     def copy(self) -> None:
         """Copy the files; DocumentError, and nothing is there, if one can't be copied or has changed."""
-        new = self.place.with_name(f".sbatchgen-{secrets.token_hex(8)}")
         try:
-            new.mkdir()
-            for name, status in self.sources.items():
-                _copy(self.root / name, new / name, status, self)
-            (new / self.inside).mkdir(parents=True, exist_ok=True)
-            if self.package:
-                for name in _below(self.package / "training"):
-                    source = self.package / name
-                    _copy(source, new / self.inside / SNAPSHOT_CODE / name, source.lstat(), self)
-            new.rename(self.place)
+            with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
+                new = made / "code"
+                new.mkdir()
+                for name, status in self.sources.items():
+                    _copy(self.root / name, new / name, status, self)
+                (new / self.inside).mkdir(parents=True, exist_ok=True)
+                if self.package:
+                    for name in _below(self.package / "training"):
+                        source = self.package / name
+                        _copy(source, new / self.inside / SNAPSHOT_CODE / name, source.lstat(), self)
+                new.rename(self.place)
         except OSError as problem:
             what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
             fix = "make room there, or another --run-dir"
             raise DocumentError.of(what.removesuffix(": "), fix=fix) from problem
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
 
 
 def describe(folder: Path) -> Code:
@@ -107,7 +106,8 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     root, sources = Path(top), {}
     for name in [*filter(None, listed.split("\0")), *_named(root, named)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
-            sources[name] = _status(root / name)
+            if _is_inside(root, name):
+                sources[name] = _status(root / name)
     size = _bounded(root, sources)
     about = replace(describe(folder), snapshot=str(place), files=len(sources), size=size)
     return Snapshot(
@@ -192,6 +192,19 @@ def _below(folder: Path) -> Iterator[str]:
         links = [name for name in folders if (Path(at) / name).is_symlink()]
         for name in sorted([*names, *links]):
             yield os.path.relpath(Path(at) / name, folder.parent)
+
+
+def _is_inside(root: Path, name: str) -> bool:
+    """Whether a name leads into the root without a link; to git, what is behind a link is deleted.
+
+    git prints the names of its index as they are, and a copied repository may hold any: of these, one with
+    ".." would be written outside the snapshot.
+    """
+    path = PurePath(name)
+    if path.is_absolute() or ".." in path.parts:
+        what = f"git knows {name}, which is outside {root}"
+        raise DocumentError.of(what, fix="don't use this repository: somebody has tampered with its index")
+    return not any((root / folder).is_symlink() for folder in path.parents)
 
 
 def _status(path: Path) -> os.stat_result:

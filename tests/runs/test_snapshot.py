@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -388,3 +390,27 @@ def test_a_file_that_the_snapshot_lacks_is_told_as_such(
     assert "sbatchgen resume single --snapshot --snapshot-file data" in shown
     again = command("resume", "single", "--snapshot", "--snapshot-file", "data", "--dry-run")
     assert again.status in (0, None), again.err
+
+
+def test_no_name_in_a_tampered_index_leads_outside(repository: Path, tmp_path: Path) -> None:
+    """git prints the names in its index as they are; a copied repository may hold any."""
+    (tmp_path / "deep/1/2").mkdir(parents=True)
+    put(tmp_path / "deep/planted")
+    put(tmp_path / "deep/1/2/behind")
+    (repository / "link").symlink_to(tmp_path / "deep/1/2")
+    for name, problem in (("link/../../planted", "outside"), ("/etc/passwd", "outside"), ("link/behind", "")):
+        index(repository, name)
+        if problem:
+            with pytest.raises(DocumentError, match=problem):
+                taken(repository, inside="")
+        else:
+            assert taken(repository, inside="").sources == {}
+
+
+def index(repository: Path, name: str) -> None:
+    """Give a repository an index with one name; source: gitformat-index(5)."""
+    entry = struct.pack(">10I", *[0] * 6, 0o100644, *[0] * 3) + bytes(20)
+    entry += struct.pack(">H", len(name)) + name.encode()
+    entry += bytes(8 - len(entry) % 8)
+    data = b"DIRC" + struct.pack(">2I", 2, 1) + entry
+    (repository / ".git/index").write_bytes(data + hashlib.sha1(data).digest())  # noqa: S324 - git's
