@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -236,6 +237,9 @@ def _words(box: Box, opened: ExitStack, python: str) -> tuple[list[str], list[in
     line += [word for path in sorted(seen) for word in seen[path]]  # outer ones first
     if not _is_in_one(sys.base_prefix, (*seen, "/usr")):  # this Python starts the program
         line += ["--ro-bind", sys.base_prefix, sys.base_prefix]
+    if box.trusts:  # else it has no sockets with a path
+        as_they_are = [*box.readable, sys.base_prefix, *map(os.path.realpath, map("/{}".format, _SYSTEM))]
+        line += [word for path in _sockets(as_they_are) for word in ("--ro-bind", "/dev/null", path)]
     for folder, layer in box.laid.items():
         line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
     for path, (data, mode) in box.over.items():
@@ -259,6 +263,28 @@ def _of_system() -> Iterator[str]:
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
     yield from (word for name in _TEMPORARY for word in ("--perms", "1777", "--dir", name))
     yield from ("--proc", "/proc", "--remount-ro", "/proc")  # root owns the settings of the kernel there
+
+
+def _sockets(folders: Sequence[str]) -> Iterator[str]:
+    """Yield the sockets of running programs in some folders, as of a database below /usr/local, or of Nix.
+
+    Through a folder that is shown without a layer a program would reach them; what this user can't reach here
+    is out of reach there as well. Source: proc_pid_net(5), of unix.
+    """
+    with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        names = {field for line in file for field in line.rstrip("\n").split(None, 7)[7:] if field[0] == "/"}
+    for path in sorted({os.path.realpath(name) for name in names}):
+        with suppress(OSError):
+            is_socket = _is_in_one(path, folders) and stat.S_ISSOCK(os.stat(path).st_mode)
+            if is_socket and all(_can_be_entered(folder) for folder in Path(path).parents):
+                yield path
+
+
+def _can_be_entered(folder: Path) -> bool:
+    """Whether a folder can be entered in a sandbox, where root has no more rights than others."""
+    about = folder.stat()
+    of_group = about.st_gid in (os.getegid(), *os.getgroups()) and about.st_mode & stat.S_IXGRP
+    return bool(os.getuid() or about.st_uid == 0 or of_group or about.st_mode & stat.S_IXOTH)
 
 
 def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:

@@ -120,6 +120,30 @@ raise RuntimeError("all attempts made")
     assert "has no network" in what["said"]
 
 
+# A program that listens below the folder of the system's programs, as a database or Nix, while a command runs.
+LISTENS = """
+import os, socket, subprocess, sys, threading
+server = socket.socket(socket.AF_UNIX)
+server.bind("/usr/games/socket")
+os.chmod("/usr/games/socket", 0o666)
+server.listen()
+threading.Thread(target=lambda: (server.accept(), print("reached", flush=True)), daemon=True).start()
+subprocess.run(["bash", "-c", sys.argv[1]])
+"""
+
+
+def test_no_socket_beside_the_systems_programs_is_reached_by_a_rehearsal(victim: User) -> None:
+    trainer = """import socket
+socket.socket(socket.AF_UNIX).connect("/usr/games/socket")
+"""
+    (victim.home / "job/trainer.py").write_text(trainer)
+    setup = f"mount -t tmpfs -o uid={victim.uid},mode=755 none /usr/games"
+    command = f"cd {victim.home}/job && exec {TRAINER.replace('LAB', str(victim.lab))}"
+    done = victim.run(sys.executable, "-c", LISTENS, command, setup=setup)
+    assert "Connection refused" in done.stdout
+    assert "reached" not in done.stdout
+
+
 @pytest.mark.parametrize("line", ["{broken", "[" * 9000, '{"act": '])
 def test_what_a_trainer_adds_to_the_report_is_no_traceback(victim: User, line: str) -> None:
     trainer = f"open('/run/plan/out', 'a').write({line!r} + chr(10)); raise RuntimeError('damaged')"
