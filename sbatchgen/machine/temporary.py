@@ -2,7 +2,8 @@
 
 A folder has the mode 0700, and a file that the process holds locked. A folder without that lock was left
 by a process that was killed; the next one that makes a folder beside it removes it. Its name has the
-number of this start of the machine, because another machine that shares the disk may not see the lock.
+number of this start of the machine, because another machine that shares the disk may not see the lock:
+one with another number must also be a week old, longer than any command runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,8 @@ _LOCK = ".sbatchgen-lock"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TRIES = 100
+_OLD_S = 7 * 24 * 3600
+_NAME = re.compile(r"\.?sbatchgen-(?:[\w-]+-)?([0-9a-f]{8}|0)-[a-z0-9_]{8}", re.ASCII)
 
 _held: dict[Path, int] = {}
 
@@ -123,15 +127,14 @@ def _boot() -> str:
 
 def _remove_leftovers(place: Path) -> None:
     """Remove the folders of processes that were killed."""
-    name = re.compile(rf"\.?sbatchgen-(?:[\w-]+-)?{_boot()}-[a-z0-9_]{{8}}", re.ASCII)
     with contextlib.suppress(OSError):
-        for left in filter(name.fullmatch, os.listdir(place)):  # noqa: PTH208 - names
+        for name in filter(None, map(_NAME.fullmatch, os.listdir(place))):  # noqa: PTH208 - names
             with contextlib.suppress(OSError):
-                _remove_leftover(place / left)
+                _remove_leftover(place / name[0], least_s=0 if name[1] == _boot() else _OLD_S)
 
 
-def _remove_leftover(folder: Path) -> None:
-    """Remove a folder if it is this user's own, and no process holds its lock.
+def _remove_leftover(folder: Path, *, least_s: float) -> None:
+    """Remove a folder if it is this user's own, is so old, and no process holds its lock.
 
     No one else can put the file of the lock into a folder of the mode 0700, so no other folder of the user's,
     renamed by a member of a group, is taken for one.
@@ -139,7 +142,8 @@ def _remove_leftover(folder: Path) -> None:
     number = os.open(folder, _FOLDER)
     try:
         about = os.fstat(number)
-        if about.st_uid != files.user_id() or about.st_mode & 0o077:
+        is_old = not least_s or time.time() - about.st_mtime > least_s
+        if about.st_uid != files.user_id() or about.st_mode & 0o077 or not is_old:
             return
         try:
             lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=number)
@@ -166,22 +170,42 @@ def _remove(folder: Path, number: int) -> None:
 
 
 def _empty(number: int) -> None:
-    """Remove what is in a folder, without following a link, also where a program has closed folders."""
-    for name in os.listdir(number):
-        with contextlib.suppress(OSError, RecursionError):
-            if name == _LOCK:
-                continue
-            if not stat.S_ISDIR(os.stat(name, dir_fd=number, follow_symlinks=False).st_mode):
-                os.unlink(name, dir_fd=number)
-                continue
-            place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
-            try:
-                Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
-                inner = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            finally:
-                os.close(place)
-            try:
-                _empty(inner)
-            finally:
-                os.close(inner)
-            os.rmdir(name, dir_fd=number)
+    """Remove what is in a folder, without following a link, also where a program has closed folders.
+
+    What a folder in it holds is moved up first: a program may have made folders in folders without end.
+    """
+    names = {*os.listdir(number)} - {_LOCK}
+    while names:
+        for name in names:
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(os.stat(name, dir_fd=number, follow_symlinks=False).st_mode):
+                    _move_up(name, number)
+                    os.rmdir(name, dir_fd=number)
+                else:
+                    os.unlink(name, dir_fd=number)
+        names = {*os.listdir(number)} - {_LOCK} - names  # those stay that can't be removed
+
+
+def _move_up(name: str, number: int) -> None:
+    """Move the folders in a folder into the folder that it is in, and remove its files."""
+    inner = _opened(name, number)
+    try:
+        for each in os.listdir(inner):  # noqa: PTH208 - of a descriptor
+            with contextlib.suppress(OSError):
+                if not stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):
+                    os.unlink(each, dir_fd=inner)
+                    continue
+                os.close(_opened(each, inner))  # a folder that is closed to all can't be moved
+                os.rename(each, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
+    finally:
+        os.close(inner)
+
+
+def _opened(name: str, number: int) -> int:
+    """Return a descriptor of a folder in an open folder; the user may do everything in it afterwards."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
+    try:
+        Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(place)

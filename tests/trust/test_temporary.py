@@ -121,3 +121,37 @@ def test_a_plan_that_is_killed_leaves_nothing_after_the_next(owner: User, number
     assert (owner.home / "left").read_text() != "", done.stderr
     assert (owner.home / "then").read_text() == "", done.stderr
     assert "own.slurm" in done.stdout
+
+
+def test_what_was_left_before_a_restart_is_removed_a_week_later(person: User) -> None:
+    """Of another machine, the lock is not seen: so it must be old."""
+    place = person.home / "temporary"
+    place.mkdir()
+    names = [f"sbatchgen-plan-{number}-abcdefgh" for number in ("00000000", "11111111")]
+    for name in names:
+        person.run("mkdir", "-m", "700", place / name, setup=f"chown {person.uid} {place}")
+        put(place / name / ".sbatchgen-lock", owner=person.uid, mode=0o600)
+    os.utime(place / names[0], (0, 0))
+    made_again(person, place)
+    assert [each.name for each in place.iterdir()] == names[1:]
+
+
+NESTS = """
+import os
+from pathlib import Path
+from sbatchgen.machine.temporary import temporary_folder
+with temporary_folder("sbatchgen-test-") as folder:
+    os.chdir(folder)
+    for number in range(1200):
+        os.mkdir("d" * 200)
+        os.chdir("d" * 200)
+        os.mkdir("closed", 0)
+    os.chdir("/")
+print(folder.exists())
+"""
+
+
+def test_folders_in_folders_without_end_are_removed(owner: User) -> None:
+    """As a rehearsal's trainer may make: their paths are longer than Linux allows, and more than a process may open."""
+    done = owner.run("sh", "-c", f"ulimit -n 64; exec '{sys.executable}' -c '{NESTS}'")
+    assert (done.stdout, done.stderr) == ("False\n", "")

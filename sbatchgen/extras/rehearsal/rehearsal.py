@@ -170,12 +170,6 @@ def _run_folder() -> Iterator[tuple[int, int]]:
             yield number, min(about.f_bavail * about.f_frsize // 2, 4 * memory)
         finally:
             os.close(number)
-            for folder, folders, _ in os.walk(
-                inside
-            ):  # the job may have closed some, which are to be removed
-                for name in folders:
-                    if not Path(folder, name).is_symlink():
-                        Path(folder, name).chmod(0o700)
 
 
 def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
