@@ -6,7 +6,9 @@ So the file is always whole. The new one's name can't be guessed: no link can be
 
 import contextlib
 import errno
+import itertools
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,8 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
+_LEFT = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
+_OLD_S, _MOST_ENTRIES = 24 * 3600, 10_000  # writing takes seconds; of a folder so many entries are looked at
 _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
@@ -127,12 +131,15 @@ def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     """Write a file of the user's. An old one is written in place: its mode, owner and links stay.
 
-    A link is followed, and a pipe or a device gets the data. If a file does not hold any more what it held
-    `before`, when it was read, nothing is written.
+    A link of the user's or root's is followed, and a pipe or a device gets the data. If a file does not hold
+    any more what it held `before`, when it was read, nothing is written.
 
     Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
     """
     try:
+        if path.is_symlink() and path.lstat().st_uid not in (0, user_id()):
+            what = f"{path} is a link that another user has made, to {path.readlink()}"
+            raise DocumentError.of(what, fix="name another file")
         if not path.exists():
             put(path.resolve(), data)
         elif not path.is_file():
@@ -171,6 +178,7 @@ def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
 @contextlib.contextmanager
 def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     """A new file in the same folder, flushed to the disk; it is removed unless it is renamed."""
+    _remove_leftovers(path.parent)
     new = path.with_name(f".sbatchgen-{os.urandom(8).hex()}")
     descriptor = os.open(new, _NEW, mode)
     try:
@@ -181,6 +189,17 @@ def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         yield new
     finally:
         new.unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the new files that killed processes have left in a folder: files of this user, and a day old."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in itertools.islice(entries, _MOST_ENTRIES):
+            if _LEFT.fullmatch(entry.name):
+                about = entry.stat(follow_symlinks=False)
+                is_old = time.time() - about.st_mtime > _OLD_S
+                if is_old and stat.S_ISREG(about.st_mode) and about.st_uid == user_id():
+                    os.unlink(entry.path)  # noqa: PTH108 - its path is a text
 
 
 def _write_through(path: Path, data: bytes) -> None:

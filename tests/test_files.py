@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen import files
-from sbatchgen.errors import near_file, of_file
+from sbatchgen.errors import DocumentError, near_file, of_file
 from sbatchgen.lint import fix
 from sbatchgen.review import review
 from sbatchgen.runs import record, submitted_scripts
@@ -326,3 +326,23 @@ def test_a_file_that_is_missing_has_a_neighbour_with_the_same_folder(folder: Pat
     below = below.format(root=folder)
     Path(f"{below}old.slurm").write_text("")
     assert near_file(f"{below}odl.slurm") == f"did you mean '{below}old.slurm'?"
+
+
+def test_what_a_killed_process_left_beside_a_file_is_removed_a_day_later(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / f".sbatchgen-{letter * 16}" for letter in ("a", "b", "x"))
+    for each in (old, new, other):
+        each.write_text("half")
+    for each in (old, other):
+        os.utime(each, (0, 0))
+    files.put(tmp_path / "file", b"whole")
+    assert {each.name for each in tmp_path.iterdir()} == {"file", new.name, other.name}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who gives a link to another user")
+def test_a_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "bashrc")
+    files.write(tmp_path / "link", b"mine")
+    os.lchown(tmp_path / "link", 20011, 20011)
+    with pytest.raises(DocumentError, match="a link that another user has made"):
+        files.write(tmp_path / "link", b"theirs")
+    assert (tmp_path / "bashrc").read_bytes() == b"mine"
