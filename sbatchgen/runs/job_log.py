@@ -23,7 +23,7 @@ FURTHEST = 32 << 20  # bytes before the end of a log in which its last lines are
 END = 2 << 20  # bytes of a log that are looked at after a failure
 COUNTED = 1 << 30  # of a larger log the lines are not counted
 # What a script of sbatchgen prints at each start of its job; the log is appended.
-START = re.compile(r"Job \d+ on \S+, restart (\d+) of at most \d+")
+START = re.compile(r"Job [0-9]+ on \S+, restart ([0-9]{1,9}) of at most [0-9]{1,9}")
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 

@@ -177,7 +177,10 @@ def _of_job(file: Path) -> Record | None:
 
 def _read(file: Path) -> Record | None:
     try:
-        data = json.loads(files.read_own(file, MAX_BYTES))
+        text = files.read_own(file, MAX_BYTES)
+        if b"\\u0000" in text:  # no path, word or name has it
+            return None
+        data = json.loads(text)
         if data.pop("format") != FORMAT:
             return None
         record: Record = _typed(data, Record)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.runs import job_log
-from sbatchgen.runs.job_log import Tail, find_logs
+from sbatchgen.runs.job_log import Tail, find_logs, starts
 from sbatchgen.runs.record import Record
 
 
@@ -141,3 +141,9 @@ def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(job_log, "PIECE", 10)
     (tmp_path / "log").write_text("x" * 1000 + "end")
     assert b"".join(job_log.Tail(tmp_path / "log", last=20).more()) == b"x" * 97 + b"end"
+
+
+def test_a_count_of_starts_that_no_script_prints_is_none(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"Job 1 on n1, restart 2 of at most 3\nJob 1 on n1, restart {'9' * 5000} of at most 3\n")
+    assert starts(log) == 3
