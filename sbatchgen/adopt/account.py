@@ -13,7 +13,7 @@ from sbatchgen.quoting import numbers_as_text
 _NUMBERS = 9  # columns
 
 
-def as_text(adoption: Adoption) -> str:
+def lines(adoption: Adoption) -> list[str]:
     """Return the account of a script, a row for neighbours with one outcome; comments are left out."""
     rows = joined(remark for remark in adoption.remarks if remark.what not in PLAIN)
     lost = sum(outcome == "lost" for outcome in adoption.lines.values())
@@ -21,19 +21,19 @@ def as_text(adoption: Adoption) -> str:
     if not adoption.job:
         head, rows = "no job can be made of it", adoption.lost
         rows = [row for row in rows if row.what != REST] or rows
-    lines = [f"{adoption.script}: {head}"]
+    shown = [f"{adoption.script}: {head}"]
     named = {line for row in rows for line in row.lines}
     for row in rows:
         between = range(min(row.lines, default=0), max(row.lines, default=0))
         numbers = _spans({*row.lines, *(line for line in between if line not in named)})
-        lines += [] if len(numbers) <= _NUMBERS else [numbers]
-        lines.append(
+        shown += [] if len(numbers) <= _NUMBERS else [numbers]
+        shown.append(
             f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.outcome:<10} {row.what}"
         )
     for finding in adoption.left:
-        lines.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
-    lines += [f"note: {text}" for text in adoption.notes]
-    return "".join(f"{line}\n" for line in lines)
+        shown.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
+    shown += [f"note: {text}" for text in adoption.notes]
+    return shown
 
 
 def _spans(lines: Iterable[int]) -> str:

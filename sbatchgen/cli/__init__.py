@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from sbatchgen import __version__
-from sbatchgen.cli.output import note, put, say, warn_of_left_out
+from sbatchgen.cli.output import note_lines, put, say, warn_of_left_out
 from sbatchgen.errors import DocumentError, SbatchgenError, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
     except (KeyboardInterrupt, click.Abort):
         status = INTERRUPTED
     except HELP as error:  # a command that needs arguments has none
-        note(error.format_message())
+        note_lines(error.format_message().split("\n"))
         status = error.exit_code
     except click.ClickException as error:
         from sbatchgen.cli.usage_error import problem_of

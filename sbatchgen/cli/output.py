@@ -43,8 +43,9 @@ def harmless(data: bytes) -> str:
 
 def say(problem: Problem, severity: str) -> None:
     """Print a problem to stderr."""
-    what = "\n".join(map(one_line, _LINE_OF_OURS.split(problem.what)))
-    note(f"{severity}: {what}", mark=severity)
+    first, *more = _LINE_OF_OURS.split(problem.what)
+    note(f"{severity}: {first}", mark=severity)
+    note_lines(more)
     if problem.at:
         note(f"  at:  {one_line(problem.at)}")
     if problem.fix:
@@ -52,9 +53,15 @@ def say(problem: Problem, severity: str) -> None:
 
 
 def note(text: str, mark: str = "") -> None:
-    """Print to stderr if possible, with the severity that the text starts with in colour."""
+    """Print a line to stderr if possible, with the severity that the text starts with in colour."""
     with contextlib.suppress(OSError):
-        click.echo((colored(mark, mark) if mark else "") + visible(text.removeprefix(mark)), err=True)
+        click.echo((colored(mark, mark) if mark else "") + one_line(text.removeprefix(mark)), err=True)
+
+
+def note_lines(lines: Iterable[str]) -> None:
+    """Print lines to stderr if possible."""
+    for line in lines:
+        note(line)
 
 
 def warn_of_left_out() -> None:

@@ -7,7 +7,18 @@ from typing import Any
 import click
 
 from sbatchgen.cli.jobs import refuse_mistaken
-from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, put_json, say, show_markdown
+from sbatchgen.cli.output import (
+    FORMAT,
+    colored,
+    here,
+    note,
+    note_lines,
+    print_bytes,
+    put,
+    put_json,
+    say,
+    show_markdown,
+)
 from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import word
@@ -125,8 +136,7 @@ def lint(
     put(outcome.report, nl=False)
     for problem in outcome.problems:
         say(problem, "error")
-    if outcome.summary:
-        note(outcome.summary)
+    note_lines(outcome.summary)
     sys.exit(outcome.status)
 
 
@@ -182,7 +192,7 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
 
         put_json(adopt_output(adoption))
     else:
-        note(account.as_text(adoption).rstrip("\n"))
+        note_lines(account.lines(adoption))
     if not adoption.job or (adoption.lost and not partly):
         raise account.refusal(adoption)
     if to is not None:

@@ -16,6 +16,7 @@ from sbatchgen.cli.output import (
     completed_runs,
     failure_of,
     note,
+    note_lines,
     put,
     put_log,
     show_brief,
@@ -298,7 +299,8 @@ def submit_to_slurm(
         if 0 < len(done) < submission.jobs:
             what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted"
             fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
-            note(f"warning: {what}, and continue the training\n  fix: {fix}")
+            note(f"warning: {what}, and continue the training")
+            note(f"  fix: {fix}")
     return done[-1]
 
 
@@ -311,6 +313,5 @@ def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:
         note(f"note: job {', '.join(jobs)} is submitted")
         raise
     finally:
-        for says in filter(None, (run.accepted.says for run in done)):
-            note(says)
+        note_lines(filter(None, "\n".join(run.accepted.says for run in done).split("\n")))
         note(done[-1].hint(verbs))

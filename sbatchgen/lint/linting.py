@@ -36,7 +36,7 @@ class Outcome:
     report: str  # for stdout
     change: bytes  # what --fix has changed or --diff would, for stdout, before the report
     problems: tuple[Problem, ...]  # files that can't be read, for stderr
-    summary: str  # for stderr
+    summary: tuple[str, ...]  # lines for stderr
     status: int  # the exit status
 
 
@@ -163,7 +163,7 @@ def run(
         report=_report(form, located, problems, style),
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
-        summary="\n".join(notes),
+        summary=tuple(notes),
         status=FOUND if problems or failing else 0,
     )
 

@@ -183,7 +183,8 @@ def _noted(note: Note) -> Iterator[None]:
         yield
     except DocumentError as error:
         for problem in error.problems:
-            note(f"warning: {problem.what}\n  fix: {problem.fix}")
+            note(f"warning: {problem.what}")
+            note(f"  fix: {problem.fix}")
 
 
 class IndexEntry:

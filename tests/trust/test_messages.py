@@ -42,3 +42,17 @@ def test_a_link_in_a_run_folder_is_no_log(owner: User) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     owner.bash("rm runs/a/a-1000.out; echo trained >runs/a/a-1000.out")
     assert owner.sbatchgen("logs", "a").stdout == "trained\n"
+
+
+def test_what_a_script_starts_and_a_folder_forge_no_line(owner: User) -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH --time=60\n#SBATCH --ntasks=1\nsrun $'/no\\nerror: forged\\n  fix: rm -rf x'\n"
+    )
+    put(owner.home / "a.slurm", text, owner=owner.uid)
+    forged = owner.home / FORGED.partition("/")[0]
+    owner.run("mkdir", forged)
+    for words in (("adopt", "a.slurm"), ("trust", forged), ("trust", "--remove", forged)):
+        done = owner.run("sbatchgen", *words, cwd=owner.home)
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+        assert any("nerror: forged" in line for line in lines), lines
+        assert not any(line.startswith(("error: forged", "fix: rm")) for line in lines), lines
