@@ -272,6 +272,9 @@ def read_only(path: Path) -> None:
     path.chmod(0o500)
 
 
+XDG = ("CONFIG_HOME", "CONFIG_DIRS", "CACHE_HOME")
+
+
 def of_another(path: Path) -> None:
     """A folder that another user has closed."""
     for inside in ("sbatchgen/profiles", ".config/sbatchgen/profiles"):
@@ -371,7 +374,8 @@ SITUATIONS: dict[str, Change] = {
     "the home is a file": env(HOME="/etc/passwd"),
     "there is no home": lambda world: world.env.pop("HOME"),
     "XDG folders are another user's": all_of(
-        at(of_another, "xdg"), env(XDG_CONFIG_HOME="xdg", XDG_CONFIG_DIRS="xdg", XDG_CACHE_HOME="xdg")
+        at(of_another, "xdg"),
+        lambda world: world.env.update({f"XDG_{of}": str(world.work / "xdg") for of in XDG}),
     ),
     "there is no place for temporary files": all_of(env(TMPDIR="/proc"), at(read_only, "")),
     "variables are not UTF-8": env(

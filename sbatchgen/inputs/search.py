@@ -41,6 +41,12 @@ def leave_out(program: Path, problem: Problem) -> None:
         _left_out[program] = problem
 
 
+def user_folder(environment: Mapping[str, str], variable: str, default: str) -> str:
+    """Return a folder of the XDG standard, in which a relative path does not count; "" without a home."""
+    folder, home = environment.get(variable, ""), environment.get("HOME", "")
+    return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
+
+
 def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
     """Whether SBATCHGEN_TRUST names this very folder, not one above it; `here` is the current folder."""
     entries = [entry for entry in environment.get(TRUST, "").split(":") if entry]
@@ -160,15 +166,10 @@ class Places:
         if self.project:
             roots.setdefault(self.project.parent / ".sbatchgen", self.project.parent)
         shared = self.environment.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-        for entry in (self._of_user("XDG_CONFIG_HOME", ".config"), *shared.split(":")):
+        for entry in (user_folder(self.environment, "XDG_CONFIG_HOME", ".config"), *shared.split(":")):
             if entry:
                 roots.setdefault(Path(entry) / "sbatchgen", Path(entry) / "sbatchgen")
         return {root: trust for root, trust in roots.items() if self._is_folder(root, trust)}
-
-    def _of_user(self, variable: str, default: str) -> str:
-        """A folder of the XDG standard; "" without a home."""
-        home = self.environment.get("HOME", "")
-        return self.environment.get(variable) or (f"{home}/{default}" if home else "")
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
@@ -209,8 +210,8 @@ class Places:
     @functools.cached_property
     def cache(self) -> Path | None:
         """The folder for caches; None without a home."""
-        root = self._of_user("XDG_CACHE_HOME", ".cache")
-        return Path(root) / "sbatchgen" if root.startswith("/") else None
+        root = user_folder(self.environment, "XDG_CACHE_HOME", ".cache")
+        return Path(root) / "sbatchgen" if root else None
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
         """Name and file of every profile; the first one of a name is used."""
@@ -233,7 +234,8 @@ class Places:
     @property
     def new_profile(self) -> str:
         """The file of a new profile of the user."""
-        return f"{self._of_user('XDG_CONFIG_HOME', '.config') or '.'}/sbatchgen/profiles/mycluster.yaml"
+        root = user_folder(self.environment, "XDG_CONFIG_HOME", ".config") or "."
+        return f"{root}/sbatchgen/profiles/mycluster.yaml"
 
     def own_copy(self, file: Path) -> Path:
         """Return the user's own file of a profile: itself, or a copy if it is bundled, or others' file."""

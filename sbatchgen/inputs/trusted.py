@@ -9,11 +9,12 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.inputs.search import user_folder
 from sbatchgen.inputs.trust import doubt, is_private, make_own, user_name
 from sbatchgen.quoting import word
 
@@ -23,10 +24,7 @@ MAX_BYTES = 1 << 20
 
 def place(environment: Mapping[str, str]) -> Path | None:
     """Return the file with the folders, in XDG_CONFIG_HOME; None without a home."""
-    root = environment.get("XDG_CONFIG_HOME", "")
-    if not root.startswith("/"):
-        home = environment.get("HOME", "")
-        root = f"{home}/.config" if home.startswith("/") else ""
+    root = user_folder(environment, "XDG_CONFIG_HOME", ".config")
     return Path(root, "sbatchgen", NAME) if root else None
 
 
@@ -102,17 +100,22 @@ def _keep(folders: list[Path], environment: Mapping[str, str]) -> None:
 
 
 def writers(folder: Path) -> str:
-    """Return who else can write a folder, for people: "anna and the group vision"."""
+    """Return who else can write a folder or replace it, for people: "anna and the group vision"."""
+    above = (each for each in folder.parents if not each.stat().st_mode & stat.S_ISVTX)
+    return " and ".join(dict.fromkeys(who for each in (folder, *above) for who in _writers(each)))
+
+
+def _writers(folder: Path) -> Iterator[str]:
+    """Yield who else can write a folder: its owner, its group."""
     import grp
 
     status = folder.stat()
-    owner = "" if status.st_uid in (0, files.user_id()) else user_name(status.st_uid)
-    group = ""
+    if status.st_uid not in (0, files.user_id(), Path("/").stat().st_uid):  # see `doubt` for the owner of /
+        yield user_name(status.st_uid)
     if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
         try:
             about = grp.getgrgid(status.st_gid)
             members = f" ({', '.join(about.gr_mem[:5])})" if 0 < len(about.gr_mem) <= 5 else ""
-            group = f"the group {about.gr_name}{members}"
+            yield f"the group {about.gr_name}{members}"
         except KeyError:
-            group = f"the group {status.st_gid}"
-    return " and ".join(filter(None, (owner, group)))
+            yield f"the group {status.st_gid}"

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
+from sbatchgen.inputs.search import user_folder
 from sbatchgen.quoting import word
 from sbatchgen.runs import record as records
 from sbatchgen.runs.record import Record
@@ -58,9 +59,8 @@ class RunJob(NamedTuple):
 
 def place(environment: Mapping[str, str]) -> Path:
     """Return the file of the index."""
-    state = environment.get("XDG_STATE_HOME", "")
-    if not state.startswith("/"):
-        state = f"{Path(environment.get('HOME') or '~').expanduser()}/.local/state"
+    default = ".local/state"
+    state = user_folder(environment, "XDG_STATE_HOME", default) or Path("~", default).expanduser()
     return Path(state, "sbatchgen", "runs.jsonl")
 
 
@@ -245,7 +245,8 @@ class Index:
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
             self._add(run, jobs, {known.folder: known for known in self._runs.values()}, {})
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
-        self._note(f"warning: {what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER")
+        self._note(f"warning: {what}")
+        self._note("  fix: if a run is missing: sbatchgen status --scan FOLDER")
 
     @contextlib.contextmanager
     def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:

@@ -28,6 +28,13 @@ def shared(project: Path) -> Path:
     return project
 
 
+def test_who_can_put_another_folder_in_its_place_is_named_too(project: Path, command: Command) -> None:
+    give_to_group(project)
+    (project / "inner").mkdir()
+    said = command("trust", str(project / "inner")).err
+    assert "decides with you what your jobs run: the group nogroup" in said
+
+
 def test_a_folder_of_a_group_is_trusted_once_and_for_all(shared: Path, command: Command) -> None:
     refused = command("render", "ddp", "--profile", "msu").err
     assert f"or to trust it: sbatchgen trust {shared}\n" in refused
