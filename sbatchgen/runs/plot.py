@@ -26,6 +26,8 @@ from sbatchgen.runs.metrics import read_events
 from sbatchgen.runs.record import Record
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -106,10 +108,26 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
 def can_draw() -> bool:
     """Whether there is a matplotlib, without which `chart` draws."""
     try:
-        import matplotlib as mpl
+        _matplotlib()
     except ImportError:
         return False
-    return mpl is not None
+    return True
+
+
+def _matplotlib() -> ModuleType:
+    """Import matplotlib, which reads no file of the current folder here.
+
+    Its settings would be those of ./matplotlibrc, which up to 3.10 it evaluates as Python, and which may be
+    a FIFO. Raises ImportError.
+    """
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir("/")
+        import matplotlib as mpl
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    return mpl
 
 
 def plot(histories: Sequence[History], output: Path | None) -> Path:
@@ -143,7 +161,7 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
 
 def _picture(histories: Sequence[History], suffix: str) -> bytes:
     try:
-        import matplotlib as mpl
+        mpl = _matplotlib()
         from matplotlib.figure import Figure
     except ImportError as error:
         what = f"plot needs matplotlib ({error})"
