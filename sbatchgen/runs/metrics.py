@@ -10,19 +10,21 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.runs.events import EVENTS, MAX_BYTES, PLACES, as_events, events
-from sbatchgen.runs.job_log import START, find_logs, newest_logs
+from sbatchgen.runs.job_log import PIECE, START, find_logs, newest_logs
 from sbatchgen.runs.record import Record, records
 
 END = 1 << 18  # bytes at the end of a log, which have the newest numbers
-LONGEST = 4000  # characters of a line that are read
+LONGEST = 4000  # bytes of a line that are read
+MOST_LINES = 4000  # of a kind in one log, which become points: a picture has fewer columns
 # "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%", as plain programs, tqdm, Lightning and transformers do.
 _BETWEEN = r"['\"]?[\s:=\[(#'\"]{0,12}"
 _PLACE = re.compile(
@@ -46,8 +48,15 @@ _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
 _RICH = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
 _FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
 # What a line without a pattern of the user's holds, if it counts: most lines of a log hold none of it.
-_MAY_MEASURE = re.compile(rb"(?i)loss|acc|epoch|[{]\"|restart| - ")
+_MAY_MEASURE = (b"loss", b"acc", b"epoch", b'{"', b"restart", b" - ")
 _AFTER = ",;:%)]}'\""  # what may follow a number
+
+
+class Line(NamedTuple):
+    """A line of a log."""
+
+    text: str
+    skipped: int  # how many lines of its kind before it are left out
 
 
 def read_events(
@@ -86,30 +95,73 @@ def log_events(
     for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
         key = pattern or record.value("metrics")
-        lines = chain.from_iterable(_lines(path, from_end=from_end, every=bool(key)) for path in paths)
-        known = [*_events(lines, re.compile(key) if key else None), *known]
+        regex = re.compile(key) if key else None
+        read = _last_lines if from_end else _sample
+        known = [*_events(chain.from_iterable(read(path, regex) for path in paths), regex), *known]
         if from_end and paths:
             break
     return known
 
 
-def _lines(path: Path, *, from_end: bool, every: bool) -> Iterator[str]:
-    """Yield what a log says at each start of its job, and its lines, also those of a progress bar."""
+def _last_lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
+    """Yield the lines at the end of a log that may count, also those of a progress bar."""
     with contextlib.suppress(OSError):
-        data = files.read_of_run(path, END if from_end else MAX_BYTES, from_end=from_end)
-        for line in io.BytesIO(data):
-            if not (every or _MAY_MEASURE.search(line)):
+        data = files.read_of_run(path, END, from_end=True)
+        for part in _parts(io.BytesIO(data), pattern):
+            yield Line(part.decode("utf-8", "replace"), 0)
+
+
+def _sample(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
+    """Yield what a log says at each start of its job, and of its other lines as many as can be drawn.
+
+    Of each kind every n-th line is kept, and n grows with the log.
+    """
+    kept: dict[str, list[tuple[int, bytes]]] = {}
+    every, seen = Counter[str](), Counter[str]()
+    with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
+        for at, part in enumerate(_parts(file, pattern)):
+            if not (kind := _kind_of(part, pattern)):
                 continue
-            for part in line.rstrip().split(b"\r"):
-                yield part[:LONGEST].decode("utf-8", "replace")
+            lines, each = kept.setdefault(kind, []), every[kind] or 1
+            if seen[kind] % each == 0:
+                lines.append((at, part))
+            if len(lines) > 2 * MOST_LINES and kind != "start":
+                del lines[1::2]
+                every[kind] = 2 * each
+            seen[kind] += 1
+    marked = ((at, part, (every[kind] or 1) - 1) for kind, lines in kept.items() for at, part in lines)
+    for _, part, skipped in sorted(marked):
+        yield Line(part.decode("utf-8", "replace"), skipped)
 
 
-def _events(lines: Iterable[str], pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
+def _parts(file: IO[bytes], pattern: re.Pattern[str] | None) -> Iterator[bytes]:
+    """Yield the lines of a log that may count, and each state of a progress bar as a line."""
+    size = 0
+    while (line := file.readline(PIECE)) and size < MAX_BYTES:
+        size += len(line)
+        text = line.lower()
+        if pattern or any(word in text for word in _MAY_MEASURE):
+            yield from (part[:LONGEST] for part in line.rstrip().split(b"\r"))
+
+
+def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
+    """Return of which kind a line is; None if it says nothing."""
+    if part.startswith(b"Job ") and START.match(part.decode("utf-8", "replace")):
+        return "start"
+    if pattern:
+        return "matches" if pattern.search(part.decode("utf-8", "replace")) or b'{"' in part else None
+    text = part.lower()
+    if b"val" in text or b"test" in text:
+        return "validation"
+    return "training" if b"loss" in text or b"acc" in text or b'{"' in text else "heading"
+
+
+def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
     """Yield the events in lines; of several ranks that print the same, that of the first counts."""
     seen: set[tuple[str, int]] = set()
     is_new = False  # whether the job has been started again, and has printed nothing since
     validated: Mapping[str, Any] = {}  # as a bar repeats it during the next epoch
-    for line in lines if pattern else _with_epochs(lines):
+    for line, skipped in lines if pattern else _with_epochs(lines):
         if START.match(line):
             is_new = bool(seen)
         for event in line_events(line, pattern):
@@ -123,15 +175,15 @@ def _events(lines: Iterable[str], pattern: re.Pattern[str] | None) -> Iterator[d
                 if before == validated:
                     continue
             if step is None or (event["event"], step) not in seen:
-                yield event
+                yield event | {"skipped": skipped} if step is None and skipped else event
             if step is not None:
                 seen.add((event["event"], step))
 
 
-def _with_epochs(lines: Iterable[str]) -> Iterator[str]:
+def _with_epochs(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield lines, with the epoch in those that are below a heading, "Epoch 3/10"."""
     epoch, done, total = "", 0, ""
-    for line in _with_columns(lines):
+    for line, skipped in _with_columns(lines):
         is_below = False
         if heading := _HEADING.match(line):
             epoch, done, total = heading[1], 0, ""
@@ -140,22 +192,23 @@ def _with_epochs(lines: Iterable[str]) -> Iterator[str]:
             is_below = not bar and bool(_MEASURED.match(line.lstrip()))
             if bar and int(bar[1]) >= done and total in ("", bar[2]):  # else of an evaluation afterwards
                 done, total, is_below = int(bar[1]), bar[2], True
-        yield f"epoch {epoch}: {line}" if is_below else line
+        yield Line(f"epoch {epoch}: {line}" if is_below else line, skipped)
 
 
-def _with_columns(lines: Iterable[str]) -> Iterator[str]:
+def _with_columns(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield lines; the bar of rich as one, with the metrics that it prints below it."""
-    bar = ""
+    bar = Line("", 0)
     for line in lines:
-        if bar and _FAR_RIGHT.match(line):
-            bar = f"{bar.rstrip()} {line.strip()}"[:LONGEST]
+        if bar.text and _FAR_RIGHT.match(line.text):
+            bar = bar._replace(text=f"{bar.text.rstrip()} {line.text.strip()}"[:LONGEST])
             continue
-        if bar:
+        if bar.text:
             yield bar
-        bar = line.replace("it/s ", "it/s, ", 1) if _RICH.match(line) else ""  # no "s loss"
-        if not bar:
+        is_bar = _RICH.match(line.text)
+        bar = Line(line.text.replace("it/s ", "it/s, ", 1) if is_bar else "", line.skipped)  # no "s loss"
+        if not is_bar:
             yield line
-    if bar:
+    if bar.text:
         yield bar
 
 

@@ -85,7 +85,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
     kind, step = event["event"], count(event.get("step"))
     if step is None and kind in CURVES:  # your own trainer may count nothing
         known = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
-        step = 1 + max(known, default=0)
+        step = 1 + (count(event.get("skipped")) or 0) + max(known, default=0)
     if step is None:
         return
     if kind == "start":

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.runs import record
+from sbatchgen.runs import metrics, record
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.metrics import line_events, log_events
+from sbatchgen.runs.plain_job import find
 from sbatchgen.runs.plot import read_history
 from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.progress import read_progress
@@ -227,3 +228,21 @@ def test_other_lines_are_plotted_by_a_pattern_of_the_command_line(folder: Path, 
     assert (missing.status, "no line in the log of ddp matches" in missing.err) == (3, True)
     bad = command("plot", "ddp", "--metrics", "cost")
     assert (bad.status, "names no number" in bad.err, "--metrics" in bad.err) == (2, True, True)
+
+
+def test_of_a_long_log_as_many_lines_are_read_as_can_be_drawn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last ones are among them, the start of a job and validations too, and lines without a step are counted."""
+    monkeypatch.setattr(metrics, "MOST_LINES", 50)
+    for where in ("step {}", "epoch 1"):
+        lines = [f"{where.format(step)} loss: {1 / step:.4f}" for step in range(1, 3001)]
+        lines[2000:2000] = ["Job 1 on n1, restart 1 of at most 3", "step 2000 val loss: 0.5"]
+        (folder / "long.out").write_text("\n".join(lines))
+        known = find("long.out", folder, {"PATH": ""})
+        assert known
+        history = read_history(known.folder, submissions=[known.record])
+        points = history.curves["train loss"]
+        assert 50 <= len(points) <= 101
+        assert 2900 < points[-1][0] <= 3050
+        assert [value for _, value in history.curves["epoch loss"]] == [0.5]
