@@ -56,7 +56,7 @@ def _root(number: int) -> str:
 
 
 def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
-    """Yield what is in an open folder and below: the path of its folder in it, name, status, and that folder."""
+    """Yield what is in an open folder and below: its folder's path, its name, its status, its open folder."""
     root, left = _root(number), _MOST
     for folder, folders, names, at in os.fwalk(root):
         left -= len(folders) + len(names)
