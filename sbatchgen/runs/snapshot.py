@@ -19,7 +19,6 @@ from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.git import git, refusal
 from sbatchgen.job.trainer_source import TrainerSource
-from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.quoting import word
 from sbatchgen.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
 from sbatchgen.runs.folder_check import error
@@ -53,6 +52,8 @@ class Snapshot:
 
     def copy(self) -> None:
         """Copy the files; DocumentError, and nothing is there, if one can't be copied or has changed."""
+        from sbatchgen.machine.temporary import temporary_folder  # reviews copy nothing
+
         try:
             with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
                 new = made / "code"
