@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +30,12 @@ _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 def user_id() -> int:
     """Return the id of the user; 0 in a browser, where all files belong to 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+def user_folder(environment: Mapping[str, str], variable: str, default: str) -> str:
+    """Return a folder of the XDG standard, in which a relative path does not count; "" without a home."""
+    folder, home = environment.get(variable, ""), environment.get("HOME", "")
+    return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
 
 
 def read_file(path: Path, most: int) -> bytes:

@@ -16,6 +16,7 @@ from os.path import isdir, isfile  # they take any name, and folders that this u
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
+from sbatchgen.files import user_folder
 from sbatchgen.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
@@ -39,12 +40,6 @@ def leave_out(program: Path, problem: Problem) -> None:
     if program not in _reported:
         _reported.add(program)
         _left_out[program] = problem
-
-
-def user_folder(environment: Mapping[str, str], variable: str, default: str) -> str:
-    """Return a folder of the XDG standard, in which a relative path does not count; "" without a home."""
-    folder, home = environment.get(variable, ""), environment.get("HOME", "")
-    return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
 
 
 def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:

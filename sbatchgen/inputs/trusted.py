@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
-from sbatchgen.inputs.search import user_folder
 from sbatchgen.inputs.trust import doubt, is_private, make_own, user_name
 from sbatchgen.quoting import word
 
@@ -24,7 +23,7 @@ MAX_BYTES = 1 << 20
 
 def place(environment: Mapping[str, str]) -> Path | None:
     """Return the file with the folders, in XDG_CONFIG_HOME; None without a home."""
-    root = user_folder(environment, "XDG_CONFIG_HOME", ".config")
+    root = files.user_folder(environment, "XDG_CONFIG_HOME", ".config")
     return Path(root, "sbatchgen", NAME) if root else None
 
 

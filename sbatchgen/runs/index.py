@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.search import user_folder
 from sbatchgen.quoting import word
 from sbatchgen.runs import record as records
 from sbatchgen.runs.record import Record
@@ -60,7 +59,7 @@ class RunJob(NamedTuple):
 def place(environment: Mapping[str, str]) -> Path:
     """Return the file of the index."""
     default = ".local/state"
-    state = user_folder(environment, "XDG_STATE_HOME", default) or Path("~", default).expanduser()
+    state = files.user_folder(environment, "XDG_STATE_HOME", default) or Path("~", default).expanduser()
     return Path(state, "sbatchgen", "runs.jsonl")
 
 
