@@ -16,7 +16,6 @@ from os.path import isdir, isfile  # they take any name, and folders that this u
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
-from sbatchgen.files import user_folder
 from sbatchgen.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
@@ -161,10 +160,15 @@ class Places:
         if self.project:
             roots.setdefault(self.project.parent / ".sbatchgen", self.project.parent)
         shared = self.environment.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-        for entry in (user_folder(self.environment, "XDG_CONFIG_HOME", ".config"), *shared.split(":")):
+        for entry in (self._of_user("XDG_CONFIG_HOME", ".config"), *shared.split(":")):
             if entry:
                 roots.setdefault(Path(entry) / "sbatchgen", Path(entry) / "sbatchgen")
         return {root: trust for root, trust in roots.items() if self._is_folder(root, trust)}
+
+    def _of_user(self, variable: str, default: str) -> str:
+        from sbatchgen.files import user_folder  # help reads no files
+
+        return user_folder(self.environment, variable, default)
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
@@ -205,7 +209,7 @@ class Places:
     @functools.cached_property
     def cache(self) -> Path | None:
         """The folder for caches; None without a home."""
-        root = user_folder(self.environment, "XDG_CACHE_HOME", ".cache")
+        root = self._of_user("XDG_CACHE_HOME", ".cache")
         return Path(root) / "sbatchgen" if root else None
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
@@ -229,7 +233,7 @@ class Places:
     @property
     def new_profile(self) -> str:
         """The file of a new profile of the user."""
-        root = user_folder(self.environment, "XDG_CONFIG_HOME", ".config") or "."
+        root = self._of_user("XDG_CONFIG_HOME", ".config") or "."
         return f"{root}/sbatchgen/profiles/mycluster.yaml"
 
     def own_copy(self, file: Path) -> Path:
