@@ -45,10 +45,12 @@ def main(argv: list[str]) -> int:
     os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
     if importlib.util.find_spec("torch") is None:
         return refuse(UserError("this Python has no torch", at=sys.executable, fix="install it"))
+    from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args
 
+    _stop_once(api)
     # The failure is printed below, once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
@@ -73,6 +75,21 @@ def main(argv: list[str]) -> int:
         sys.stdout.flush()
         os._exit(INTERRUPTED)  # torch aborts an ordinary exit if the signal came while it made its store
     return 0
+
+
+def _stop_once(api: Any) -> None:
+    """Let torchrun stop at its first signal and ignore later ones: they would end its wait for the last save.
+
+    Slurm may send several: to each process of a container, whose runtime passes its own on, or two scancel.
+    """
+    stop = api._terminate_process_handler  # noqa: SLF001 - there is no public access
+
+    def first(number: int, frame: object) -> None:
+        for name in SIGNALS.split(","):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        stop(number, frame)
+
+    api._terminate_process_handler = first  # noqa: SLF001
 
 
 def _spelled(argv: list[str]) -> list[str]:

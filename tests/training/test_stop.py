@@ -15,7 +15,7 @@ from training.processes import stop
 from training.processes.stop import Stop, first_reason, parse_deadline
 from training.run.session import Meter
 
-from .trainers import Here, status
+from .trainers import SCRIPTS_TORCHRUN_2, Here, Trainers, events, finish, status, wait_for
 
 NEVER = float("inf")
 SLURM = {"SLURM_JOB_END_TIME": "1700000000"}
@@ -157,3 +157,18 @@ def test_quick_steps_synchronise_seldom(slept: list[float]) -> None:
             meter.synchronised(meter.step_s())
 
     assert synchronised == [1, 10, 20, 30, 40, 50, 60]
+
+
+def test_further_signals_to_torchrun_do_not_end_its_wait_for_the_save(
+    trainers: Trainers, tmp_path: Path
+) -> None:
+    """Slurm and the runtime of a container may both send one to torchrun, and each scancel sends more."""
+    slowly = ("--step-delay", "2", "--sync-every", "1", "--log-every", "1", "--epochs", "9")
+    process = trainers.start(tmp_path, *slowly, launcher=SCRIPTS_TORCHRUN_2)
+    wait_for(lambda: events(tmp_path, "train"), "step")
+    for _ in range(5):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    ended = finish(process)
+    assert "checkpoint checkpoints/step-" in ended.out, ended
+    assert status(tmp_path)["state"] == "preempted"
