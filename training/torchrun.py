@@ -27,7 +27,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import UserError, complain
-from training.processes import hang, stacks
+from training.processes import hang, resident, stacks
 from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
 
@@ -57,6 +57,7 @@ def main(argv: list[str]) -> int:
         nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
         options = parse_args(_spelled([*_meeting(nodes, os.environ), *argv]))  # type: ignore[no-untyped-call]
         hang.watch(os.environ)
+        resident.keep()
         os.environ.update(stacks.with_hook(stacks.with_recorder(os.environ, os.environ.get("RUN_DIR", ""))))
         _run(options)
     except UserError as error:

@@ -547,8 +547,10 @@ def _one_line(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB044", "info", "a save that the image's mount may not survive")
 def _unsaved(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if not (resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop):
-        return
+    if resolved.is_bundled or not (
+        resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop
+    ):
+        return  # the bundled trainer has read what it needs of the image
     if fault := resolved.runtime.unsaved(resolved):
         what = f"jobs of other partitions may preempt this one, and {fault.what}"
         yield Hit(job.at(fault.key), what, fault.fix)

@@ -1,10 +1,13 @@
-"""A trainer that imports a module while it saves, in a container that gets SIGTERM with it: which images keep it.
+"""What is saved in a container whose image ends before the trainer: Slurm sends SIGTERM to all processes of a step.
 
-Apptainer without setuid mounts a .sif file by squashfuse, which ends at once.
+Apptainer without setuid mounts a .sif file by squashfuse, which ends at once. The bundled trainer saves all the same;
+a trainer of the user's own may need more of the image.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +30,18 @@ import late
 (run / "saved").touch()
 """
 
+PACE = ("--step-delay", "0.3", "--sync-every", "1", "--epochs")
+ONE, TWO = ("--nodes", "1", "--gpus-per-node", "2"), ("--nodes", "2", "--gpus-per-node", "1")
+# How each training in a .sif is stopped, and its shape.
+STOPPED = {
+    "scancel": ("ddp", *TWO, "--launcher", "srun"),
+    "requeue": ("ddp", *TWO, "--launcher", "torchrun"),
+    "preemption": ("ddp", *ONE, "--launcher", "spawn", "--partition", "low", "--nodelist", "n4"),
+    "cancel": ("single",),
+    "limit": ("single",),
+    "drain": ("single", "--nodelist", "n3"),
+}
+
 
 @pytest.fixture(scope="module")
 def site(later_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -37,13 +52,64 @@ def site(later_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         image.make(cluster, small, {}, torch=False)
         (small / "opt/late").mkdir()
         (small / "opt/late/late.py").write_text("x = 1\n")
-        image.build(cluster, "--mksquashfs-args", "-noI -noD -noF -noX", folder / "small.sif", small)
+        image.make(cluster, folder / "torch", {})
+        for name in ("small", "torch"):
+            uncompressed = ("--mksquashfs-args", "-noI -noD -noF -noX")
+            image.build(cluster, *uncompressed, folder / f"{name}.sif", folder / name)
+        shutil.rmtree(folder / "torch")
         text = PROFILE.partition("runtime: venv")[0] + "runtime: apptainer\n"
         cluster.put("work/testing.yaml", text)
         cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
         cluster.put("work/train.py", TRAINER)
         (cluster.home / "work/images").symlink_to(folder)
-        yield Site(cluster, cluster.home / "work")
+        site = Site(cluster, cluster.home / "work")
+        site.sbatchgen(
+            "data", "mnist", "--to", "data", "--synthetic", "--train", "400", "--test", "16", check=True
+        )
+        yield site
+
+
+@pytest.fixture(scope="module")
+def stopped(site: Site) -> dict[str, int]:
+    """Trainings of the bundled trainer, all at once, each stopped in its way after some steps."""
+    run, root, ids = site.cluster.run, site.cluster.root, dict[str, int]()
+    for how, shape in STOPPED.items():
+        epochs = "1" if how == "drain" else "999"
+        ids[how] = site.submit(how, *shape, "--image", "./images/torch.sif", "--", *PACE, epochs)
+    for how, job in ids.items():
+        site.reach_step(how, 3)
+        if how in ("scancel", "requeue"):
+            run(["scancel", str(job)] if how == "scancel" else ["scontrol", "requeue", str(job)], check=True)
+        elif how == "preemption":
+            site.cluster.sbatch("--partition=high", "--nodelist=n4", "--exclusive", "--time=1", "--wrap=true")
+        elif how == "cancel":
+            site.sbatchgen("cancel", how, check=True)
+        elif how == "limit":
+            run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+        else:
+            root(["scontrol", "update", "nodename=n3", "state=drain", "reason=tested"])
+    return ids
+
+
+@pytest.mark.parametrize("how", STOPPED)
+def test_the_bundled_trainer_saves_in_an_image_that_a_process_mounts(
+    site: Site, stopped: dict[str, int], how: str
+) -> None:
+    starts_again = how in ("requeue", "preemption", "limit")
+    if starts_again:
+        site.cluster.until(lambda: "Resuming from" in site.log(how), f"second start\n{site.log(how)}")
+    else:
+        site.cluster.wait(stopped[how], {"COMPLETED"} if how == "drain" else {"CANCELLED", "FAILED"})
+    log = site.log(how)
+    assert "Bus error" not in log
+    saved = re.findall(r"Stopped by .* at step \d+; checkpoint (\S+) saved", log)
+    assert len(saved) == (how != "drain"), log
+    if starts_again:
+        assert f"Resuming from {saved[0]}" in log
+        site.cluster.run(["scancel", str(stopped[how])], check=True)
+    elif saved:
+        assert (site.folder / "runs" / how / saved[0]).exists()
+        assert site.status(how)["state"] == "preempted"
 
 
 def cancelled(site: Site, name: str, *flags: str) -> bool:

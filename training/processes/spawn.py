@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from training.errors import DONE, PREEMPTED, complain
-from training.processes import hang, stacks
+from training.processes import hang, resident, stacks
 from training.processes.jobscript import PARENT
 from training.processes.ranks import spawn_environments
 from training.processes.stop import SIGNALS, handled_signals
@@ -61,6 +61,7 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
         )
         unblock()
         hang.watch(processes[0][1])  # a thread: none may be there at a fork
+        resident.keep()
         return _wait(children)
     finally:
         unblock()

@@ -13,6 +13,7 @@ from training.errors import DONE, PREEMPTED, FolderError, UserError, explain, on
 from training.files import CHECKPOINTS, list_checkpoints, own_folder
 from training.model.optimizer import state_bytes
 from training.output.log import Log, format_duration, progress_of, read_status
+from training.processes import resident
 from training.processes.jobscript import AGAIN_FILE, STOP, ask_again
 from training.processes.ranks import Place
 from training.processes.stacks import with_recorder
@@ -38,6 +39,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     lock = RunLock(run_dir)
     try:
         world = _join(config, place, lock, log)
+        resident.keep()  # meanwhile, of torch's libraries
         announce(config, world, log)
         try:
             session = prepare(config, world, log, stop, lock)
@@ -102,6 +104,7 @@ def _train(session: Session) -> int:
     session = dataclasses.replace(session, trained=wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
+    resident.keep().join()  # of all libraries: a save may come after the image's file system has ended
     try:
         with trace(config, log, steps_left(session, progress)) as profiler:
             usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))

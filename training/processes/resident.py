@@ -1,0 +1,84 @@
+"""What a process has mapped of its image, read into memory: the image's file system may end before it.
+
+Without setuid, Apptainer mounts a .sif file by squashfuse, and pyxis may do the same. squashfuse is a process
+of the step: where Slurm signals all of them (proctrack/linuxproc, scancel --full), SIGTERM ends it at once.
+Then a page of a library that was never touched is a bus error, in the middle of the last save for example.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+OF_IMAGES = ("overlay", "fuse")  # how the types begin that the root folder of such a container has
+ELSEWHERE = ("/dev/", "/memfd:", "/SYSV")  # mapped, but of no image
+POPULATE_READ, WILL_NEED = 22, 3  # of madvise(2); the first is there since Linux 5.14
+CHUNK = 4 << 20  # bytes: an mmap of another thread waits so long
+
+
+def keep() -> threading.Thread:
+    """Begin to read all that this process has mapped of its image, and return the thread that does so.
+
+    Pages that were read cost nothing. Where no process mounts the image, the thread ends at once.
+    """
+    mounts = _lines("mountinfo")
+    parts = [*mapped(_lines("maps"), mounts)] if in_image(os.environ, mounts) else []
+    thread = threading.Thread(target=_read, args=(parts,), name="resident pages", daemon=True)
+    thread.start()
+    return thread
+
+
+def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
+    """Return whether a process may mount the root folder; no process does for an image that is a folder."""
+    for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        if environ.get(name) and Path(environ[name]).is_dir():
+            return False
+    kinds = [kind for _, place, kind in map(_mount, mounts) if place == "/"]
+    return bool(kinds) and kinds[-1].startswith(OF_IMAGES)
+
+
+def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield address and length of what is mapped of files that lie on no other mount than the image's.
+
+    An overlay may show the device of the file below it (before Linux 6.8), which no mount here has.
+    """
+    others = {device for device, _, kind in map(_mount, mounts) if not kind.startswith(OF_IMAGES)}
+    for line in maps:
+        fields = line.split(maxsplit=5)
+        if len(fields) < 6 or not fields[5].startswith("/") or fields[5].startswith(ELSEWHERE):
+            continue
+        device = ":".join(str(int(number, 16)) for number in fields[3].split(":"))
+        if fields[1].startswith("r") and device not in others:
+            start, end = (int(address, 16) for address in fields[0].split("-"))
+            yield start, end - start
+
+
+def _read(parts: list[tuple[int, int]]) -> None:
+    """Read parts of the memory; one that can't be read, as behind the end of a file, is left as it is."""
+    if not parts:
+        return
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for start, length in parts:
+        for offset in range(0, length, CHUNK):
+            part = start + offset, min(CHUNK, length - offset)
+            if advise(*part, POPULATE_READ) and ctypes.get_errno() == errno.EINVAL:  # an older Linux
+                advise(*part, WILL_NEED)
+
+
+def _mount(line: str) -> tuple[str, str, str]:
+    """Return device, place and type of a line of mountinfo (proc_pid_mountinfo(5))."""
+    fields, _, more = line.partition(" - ")
+    return fields.split()[2], fields.split()[4], more.split()[0]
+
+
+def _lines(name: str) -> list[str]:
+    """Return the lines of a file of this process in /proc; none where it can't be read."""
+    try:
+        return Path("/proc/self", name).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
