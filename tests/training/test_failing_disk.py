@@ -1,4 +1,4 @@
-"""A file system that fails in twelve ways while a training saves: each is told at once, and the next save is whole."""
+"""A file system that fails in twelve ways while a training saves: each is reported at once, and the next save is whole."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Disk:
         return max((int(event["step"]) for event in events(self.run, kind)), default=-1)
 
 
-def test_each_failure_is_told_and_over_when_the_disk_is_well(trainers: Trainers, tmp_path: Path) -> None:
+def test_each_failure_is_reported_and_over_when_the_disk_is_well(trainers: Trainers, tmp_path: Path) -> None:
     disk = Disk(tmp_path, trainers)
     disk.until_it_saves()
     for name, (how, number) in FAILS.items():
@@ -91,8 +91,8 @@ def test_each_failure_is_told_and_over_when_the_disk_is_well(trainers: Trainers,
         why = f"[Errno {number}] {os.strerror(number)}"
         disk.until(lambda before=before, why=why: why in disk.said()[len(before) :])  # type: ignore[misc]
         disk.until(lambda why=why: why in str(status(disk.run)["reason"]))  # type: ignore[misc]
-        told = disk.said()[len(before) :]
-        assert re.search(r"Could not save step \d+ \(.*\): training continues", told), (name, told)
+        lines = disk.said()[len(before) :]
+        assert re.search(r"Could not save step \d+ \(.*\): training continues", lines), (name, lines)
         disk.fail("")
         disk.until_it_saves()
         disk.until(lambda: status(disk.run)["reason"] is None)
@@ -124,4 +124,4 @@ def test_each_failure_is_told_and_over_when_the_disk_is_well(trainers: Trainers,
         for event in events(folder, kind)
     }
     trained = range(1, int(last["step"]) + 1)
-    assert not {*trained} - tried, "each step was saved, or the failure is told"
+    assert not {*trained} - tried, "each step was saved, or the failure is reported"

@@ -76,7 +76,7 @@ print(open("/proc/self/smaps").read())
 
 
 def test_all_pages_are_in_memory_and_a_file_that_became_shorter_is_no_error(tmp_path: Path) -> None:
-    """A page behind the end of a file would be a bus error if it were touched."""
+    """A page after the end of a file would be a bus error if it were touched."""
     files = [tmp_path / name for name in ("whole", "short")]
     for file in files:
         file.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
@@ -85,6 +85,6 @@ def test_all_pages_are_in_memory_and_a_file_that_became_shorter_is_no_error(tmp_
         [sys.executable, "-c", READS, *files], capture_output=True, text=True, env=environ, check=True
     )
     kilobytes = [re.search(rf" {file}\n(?:.*\n)*?Rss: +(\d+) kB", done.stdout) for file in files]
-    whole, short = (int(found[1]) * 1024 for found in kilobytes if found)
+    whole, short = (int(match[1]) * 1024 for match in kilobytes if match)
     assert whole == PAGES * mmap.PAGESIZE
     assert short <= whole

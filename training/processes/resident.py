@@ -58,7 +58,7 @@ def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _read(parts: list[tuple[int, int]]) -> None:
-    """Read parts of the memory; one that can't be read, as behind the end of a file, is left as it is."""
+    """Read parts of the memory; one that can't be read, as after the end of a file, is left as it is."""
     if not parts:
         return
     advise = ctypes.CDLL(None, use_errno=True).madvise
