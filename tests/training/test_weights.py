@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import json
 import os
+import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -25,7 +30,7 @@ from training.model.models import build_model, load_weights
 from training.saving import checkpoint
 
 from .states import equal, everything
-from .trainers import Here, Trainers, events, status
+from .trainers import ROOT, Here, Trainers, events, status
 
 CLASSES = 12
 WITHOUT_BF16 = (
@@ -152,6 +157,7 @@ def test_a_resnet_of_torchvision_goes_there_and_back(here: Here, tmp_path: Path)
     assert here(tmp_path / "run", *flags).code == 0
     model = resnet18(num_classes=CLASSES)
     model.load_state_dict(torch.load(tmp_path / "run/model.pt"))
+    assert _accuracy_of_the_example(tmp_path) == events(tmp_path / "run", "epoch")[-1]["accuracy"]
     state = {"arch": "resnet18", "state_dict": DataParallel(model).state_dict(), "best_acc1": 1.0}
     torch.save(state, tmp_path / "model_best.pth.tar")
     ended = here(
@@ -345,3 +351,35 @@ def test_a_model_that_does_not_fit_is_told_by_its_own_fault(
 
     assert ended.code == 1
     assert said in ended.err
+
+
+def _accuracy_of_the_example(folder: Path) -> float:
+    """How many validation images the example of the documentation names rightly, with weights and card alone."""
+    page = (ROOT / "docs/how-to/bundled-trainer.md").read_text()
+    (example,) = re.findall(r"```python\n(import json.*?)```", page, re.DOTALL)
+    images = sorted((folder / "images/val").glob("*/*.png"))
+    right = 0
+    for image in images:
+        said = io.StringIO()
+        with (
+            contextlib.chdir(folder / "run"),
+            contextlib.redirect_stdout(said),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(sys, "argv", ["example.py", str(image)])
+            exec(compile(example, "example.py", "exec"), {})  # noqa: S102 - of our own documentation
+        right += said.getvalue().strip() == image.parent.name
+    return right / len(images)
+
+
+def test_the_card_says_what_the_weights_are_and_replaces_no_other_file(here: Here, tmp_path: Path) -> None:
+    ended = here(tmp_path / "run")
+    assert ended.code == 0
+    card = json.loads((tmp_path / "run/model.json").read_text())
+    assert (card["weights"], card["model"], card["classes"]) == ("model.pt", "convnet", 10)
+    assert card["images"] == {"shape": [1, 14, 14], "mean": [0.1307], "std": [0.3081]}
+    assert card["run"] == str(tmp_path / "run")
+    config = (tmp_path / "run/config.json").read_bytes()
+    again = here(tmp_path / "run", "--export", "config.pt")
+    assert "config.json is another file: the weights have no card" in again.out
+    assert json.loads((tmp_path / "run/config.json").read_text()).keys() == json.loads(config).keys()

@@ -35,6 +35,9 @@ class Data:
     shape_CHW: tuple[int, ...]
     target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of a sample: 0
     checksum: str = ""  # of the training labels, and of the names of classes and files
+    norm: Norm = field(default_factory=Norm)  # of images in bytes
+    names: tuple[str, ...] = ()  # of the classes; () if the data set gives none
+    evaluated_CHW: tuple[int, ...] = ()  # of a validation image
     problems: list[UserError] = field(default_factory=list)  # of reading, raised at the next synchronisation
 
 
@@ -89,7 +92,10 @@ def _in_memory(
         splits.append(InMemory(images.to(device), labels_N, norm, pixels, config.seed))
     classes = 0 if config.task else max(int(split.labels_N.max()) for split in splits) + 1
     target = torch.zeros_like(splits[0].labels_N[0], device="cpu")
-    return Data(splits[0], splits[1], classes, tuple(shapes[0]), target, _checksum(train[1].tolist()))
+    shape_CHW, checksum = tuple(shapes[0]), _checksum(train[1].tolist())
+    return Data(
+        splits[0], splits[1], classes, shape_CHW, target, checksum, norm=norm, evaluated_CHW=shape_CHW
+    )
 
 
 def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
@@ -112,9 +118,12 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     samples = getattr(train, "samples", ())
     pair = samples[0] if isinstance(samples, list) and samples else None
     are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # as torchvision's
-    names = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
-    checksum = _checksum([*getattr(train, "classes", ())], names)
-    return Data(trained, validated, classes, shape_CHW, torch.zeros_like(target), checksum)
+    files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
+    names = [*getattr(train, "classes", ())]
+    facts = {"norm": norm, "names": tuple(map(str, names)), "evaluated_CHW": evaluated_CHW}
+    return Data(
+        trained, validated, classes, shape_CHW, torch.zeros_like(target), _checksum(names, files), **facts
+    )
 
 
 def _checksum(*parts: list[Any]) -> str:

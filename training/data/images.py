@@ -135,8 +135,14 @@ def evaluation_transform(config: Config, side: int = 0) -> Any:
     """The middle square of an image, of `side` pixels; 0 for the side of validation images."""
     v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     side = side or config.eval_crop or config.train_crop
-    shorter = config.eval_resize or side * 8 // 7
-    return v2.Compose([v2.Resize(shorter, antialias=True), v2.CenterCrop(side), v2.PILToTensor()])
+    return v2.Compose(
+        [v2.Resize(shorter_side(config, side), antialias=True), v2.CenterCrop(side), v2.PILToTensor()]
+    )
+
+
+def shorter_side(config: Config, side: int) -> int:
+    """Return to how many pixels the shorter side is scaled before the middle of `side` pixels is cut out."""
+    return config.eval_resize or side * 8 // 7
 
 
 def _decode(file: Any, key: str = "", *, at: str, fix: str = "replace the file, or remove it") -> Any:

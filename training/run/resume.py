@@ -19,6 +19,7 @@ from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder
 from training.model.models import load_weights
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
+from training.run.card import write_card
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
@@ -243,6 +244,7 @@ def write_weights(session: Session) -> None:
         with session.updater.evaluated():
             state = session.model.state_dict()
             checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
+        write_card(session, path)
     except OSError as error:
         what = f"cannot write the weights ({one_line(error)})"
         fix = "make room, another --export, or --export off"

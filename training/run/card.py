@@ -1,0 +1,52 @@
+"""What somebody needs to use the weights of a run: a file of JSON beside them."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.data.datasets import FILES
+from training.data.images import shorter_side
+from training.errors import one_line
+from training.files import parse, read_small
+from training.output.log import write_json
+from training.run.session import Session
+
+ENDING = ".json"
+
+
+def write_card(session: Session, weights: Path) -> None:
+    """Write the card of exported weights beside them, as model.json, unless another file has that name.
+
+    The weights are written: a card that can't be is no failure.
+    """
+    place = weights.with_suffix(ENDING)
+    try:
+        if os.path.lexists(place) and "weights" not in parse(read_small(place)):
+            session.log.say(f"{place} is another file: the weights have no card")
+            return
+        write_json(place, card(session, weights.name), indent=2)
+    except OSError as error:
+        session.log.say(f"Cannot write {place} ({one_line(error)}): the weights have no card")
+
+
+def card(session: Session, weights: str) -> dict[str, Any]:
+    """Return the model, its classes, the images it takes, and where it comes from."""
+    config, data = session.config, session.data
+    images: dict[str, Any] = {"shape": data.evaluated_CHW, "mean": data.norm.mean, "std": data.norm.std}
+    if config.dataset in FILES:
+        images["resize"] = shorter_side(config, data.evaluated_CHW[-1])
+    return {
+        "weights": weights,
+        "model": config.model,
+        "classes": data.classes,
+        "names": data.names,
+        "images": images,
+        "run": str(Path(config.run_dir).absolute()),
+        "job": os.environ.get("SLURM_JOB_ID", ""),
+        "command": shlex.join(["python3", "-m", "training", *sys.argv[1:]]),
+        "torch": str(torch.__version__),
+    }
