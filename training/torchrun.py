@@ -83,7 +83,9 @@ def _stop_once(api: Any) -> None:
 
     Slurm may send several: to each process of a container, whose runtime passes its own on, or two scancel.
     """
-    stop = api._terminate_process_handler  # noqa: SLF001 - there is no public access
+    stop = getattr(api, "_terminate_process_handler", None)  # there is no public access
+    if stop is None:
+        return
 
     def first(number: int, frame: object) -> None:
         for name in SIGNALS.split(","):

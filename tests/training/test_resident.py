@@ -22,22 +22,26 @@ ROOTS = {
     "disk": "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
     "kernel": "21 1 7:1 / / ro,nodev - squashfs /dev/loop1 ro",
 }
+DATA = "23 21 0:79 /data /data rw - fuse.gcsfuse bucket rw"
 HOME = "22 21 254:0 /home /home rw - ext4 /dev/vda rw"
 # of an overlay, of a file below one as Linux before 6.8 shows it, and what must not be read
 IMAGE = """\
 7f0000000000-7f0000002000 r-xp 00000000 00:a2 479                /opt/python/lib/libtorch_cpu.so
-7f0000010000-7f0000011000 r--p 00000000 00:2b 480                /usr/lib/libc.so.6"""
+7f0000010000-7f0000011000 r-xp 00000000 00:2b 480                /usr/lib/libc.so.6"""
 OTHERS = """\
 7f0000100000-7f0000101000 r-xp 00000000 fe:00 481                /home/anna/venv/lib/libown.so
 7f0000200000-7f0000201000 ---p 00000000 00:a2 479                /opt/python/lib/libtorch_cpu.so
 7f0000300000-7f0000301000 rw-p 00000000 00:00 0
 7f0000400000-7f0000401000 rw-p 00000000 00:00 0                  [heap]
+7f0000480000-7f0000490000 r--s 00000000 00:a2 490                /opt/data/images.npy
+7f0000490000-7f00004a0000 r--s 00000000 00:4f 491                /data/features.npy
 7f0000500000-7f0000501000 rw-s 00000000 00:05 482                /dev/nvidia0
 7f0000600000-7f0000601000 rw-s 00000000 00:01 483                /memfd:sbatchgen-stacks (deleted)"""
 
 
 @pytest.mark.parametrize(
-    ("root", "mounted"), {"overlay": True, "fuse": True, "disk": False, "kernel": False}.items()
+    ("root", "mounted"),
+    {"overlay": False, "fuse": True, "disk": False, "kernel": False}.items(),  # an overlay as of Docker
 )
 def test_a_process_may_mount_the_root_folder(root: str, *, mounted: bool) -> None:
     assert in_image({}, [ROOTS["disk"], ROOTS[root], HOME]) == mounted
@@ -53,7 +57,10 @@ def test_a_folder_as_image_needs_no_process(tmp_path: Path) -> None:
 
 def test_only_what_the_image_has_is_read() -> None:
     maps = [*OTHERS.splitlines(), *IMAGE.splitlines()]
-    assert [*mapped(maps, [ROOTS["overlay"], HOME])] == [(0x7F0000000000, 0x2000), (0x7F0000010000, 0x1000)]
+    assert [*mapped(maps, [ROOTS["overlay"], HOME, DATA])] == [
+        (0x7F0000000000, 0x2000),
+        (0x7F0000010000, 0x1000),
+    ]
 
 
 READS = f"""
@@ -64,11 +71,11 @@ size = {PAGES} * mmap.PAGESIZE
 maps = []
 for name in sys.argv[1:]:
     with open(name, "r+b") as file:
-        maps.append(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+        maps.append(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ | mmap.PROT_EXEC))
         if "short" in name:
             file.truncate(mmap.PAGESIZE)
 lines = resident._lines
-mounts = [line.replace(" - ", " - overlay ") for line in lines("mountinfo")]
+mounts = [line.replace(" - ", " - fuse ") for line in lines("mountinfo")]
 resident._lines = lambda name: mounts if name == "mountinfo" else lines(name)
 resident.keep().join()
 print(open("/proc/self/smaps").read())

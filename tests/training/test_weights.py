@@ -362,10 +362,10 @@ def _accuracy_of_the_example(folder: Path) -> float:
     for image in images:
         said = io.StringIO()
         with (
-            contextlib.chdir(folder / "run"),
             contextlib.redirect_stdout(said),
             pytest.MonkeyPatch.context() as patch,
         ):
+            patch.chdir(folder / "run")
             patch.setattr(sys, "argv", ["example.py", str(image)])
             exec(compile(example, "example.py", "exec"), {})  # noqa: S102 - of our own documentation
         right += said.getvalue().strip() == image.parent.name

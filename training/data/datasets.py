@@ -120,9 +120,16 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # as torchvision's
     files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     names = [*getattr(train, "classes", ())]
-    facts = {"norm": norm, "names": tuple(map(str, names)), "evaluated_CHW": evaluated_CHW}
     return Data(
-        trained, validated, classes, shape_CHW, torch.zeros_like(target), _checksum(names, files), **facts
+        train=trained,
+        validation=validated,
+        classes=classes,
+        shape_CHW=shape_CHW,
+        target=torch.zeros_like(target),
+        checksum=_checksum(names, files),
+        norm=norm,
+        names=tuple(map(str, names)),
+        evaluated_CHW=evaluated_CHW,
     )
 
 

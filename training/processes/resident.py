@@ -14,8 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-OF_IMAGES = ("overlay", "fuse")  # how the types begin that the root folder of such a container has
-ELSEWHERE = ("/dev/", "/memfd:", "/SYSV")  # mapped, but of no image
+APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image, in a container of Apptainer
 POPULATE_READ, WILL_NEED = 22, 3  # of madvise(2); the first is there since Linux 5.14
 CHUNK = 4 << 20  # bytes: an mmap of another thread waits so long
 
@@ -33,23 +32,28 @@ def keep() -> threading.Thread:
 
 
 def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
-    """Return whether a process may mount the root folder; no process does for an image that is a folder."""
-    for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
-        if environ.get(name) and Path(environ[name]).is_dir():
-            return False
+    """Return whether a process may mount the root folder.
+
+    An overlay hides what is below it: Apptainer puts one over squashfuse, and other runtimes over folders. No
+    process mounts an image that is a folder.
+    """
+    images = [environ[name] for name in APPTAINER if environ.get(name)]
+    if any(Path(image).is_dir() for image in images):
+        return False
     kinds = [kind for _, place, kind in map(_mount, mounts) if place == "/"]
-    return bool(kinds) and kinds[-1].startswith(OF_IMAGES)
+    return bool(kinds) and kinds[-1].startswith(("fuse", "overlay") if images else "fuse")
 
 
 def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield address and length of what is mapped of files that lie on no other mount than the image's.
+    """Yield address and length of what is mapped of the image's libraries: data may be too large to read.
 
     An overlay may show the device of the file below it (before Linux 6.8), which no mount here has.
     """
-    others = {device for device, _, kind in map(_mount, mounts) if not kind.startswith(OF_IMAGES)}
-    for line in maps:
-        fields = line.split(maxsplit=5)
-        if len(fields) < 6 or not fields[5].startswith("/") or fields[5].startswith(ELSEWHERE):
+    others = {device for device, place, _ in map(_mount, mounts) if place != "/"}
+    mappings = [line.split(maxsplit=5) for line in maps]
+    libraries = {fields[5] for fields in mappings if len(fields) > 5 and "x" in fields[1]}
+    for fields in mappings:
+        if len(fields) < 6 or fields[5] not in libraries or not fields[5].startswith("/"):
             continue
         device = ":".join(str(int(number, 16)) for number in fields[3].split(":"))
         if fields[1].startswith("r") and device not in others:

@@ -21,7 +21,7 @@ ENDING = ".json"
 def write_card(session: Session, weights: Path) -> None:
     """Write the card of exported weights beside them, as model.json, unless another file has that name.
 
-    The weights are written: a card that can't be is no failure.
+    The weights are written: without a card the training has not failed.
     """
     place = weights.with_suffix(ENDING)
     try:
