@@ -26,6 +26,7 @@ MOST_RECORDS = 512  # if their start is only recorded
 MOST_OF_STEP = 1 << 17  # no job has more
 # What runs in the sandbox as it is, by name; of other programs only the start is recorded.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
+_SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _OF_GPUS = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # which a step without GPUs lacks
 # Options by which a step takes a part of its nodes, shares all with others, and names its nodes.
@@ -409,6 +410,13 @@ def exported(export: str, environment: Options) -> Options:
 def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
     """Start each command in its environment, all at once; return the worst status."""
     children = []
+    inputs = []
+    first, *others = commands[0][0] if len(commands) > 1 else [""]
+    if first in _SHELLS and others in ([], ["-s"]):  # srun sends its input to each task
+        path = f"{PLACE}/input.{os.getpid()}"
+        with open(0, "rb", closefd=False) as stream, open(path, "xb") as copy:
+            copy.write(stream.read())
+        inputs = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
     for command, environment in commands:
         words, inner = unwrapped(command, environment, job)
         if not words:
@@ -418,7 +426,7 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
             record(words[0], words[1:], inner)
             continue
         try:
-            children.append(os.posix_spawn(program, words, inner))
+            children.append(os.posix_spawn(program, words, inner, file_actions=inputs))
         except OSError:  # a script of an interpreter that is not here
             record(words[0], words[1:], inner)
     worst = number_of(os.environ.get("__plan_status"))  # noqa: SIM112 - no name of a script

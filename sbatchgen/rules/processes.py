@@ -46,9 +46,8 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
             what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             fix = f"srun {_head(launch)}"
-            if not _ONE_OF_SEVERAL.search(script.text) and resources.gpu_count != (
-                resources.ntasks_per_node or 0
-            ):
+            rank_each = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
+            if not _ONE_OF_SEVERAL.search(script.text) and not rank_each:
                 cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
                 alone = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
                 fix = f"{alone} for one process; {fix} if each task is to be a rank of it"
