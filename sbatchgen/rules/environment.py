@@ -10,6 +10,7 @@ import re
 from collections.abc import Container, Iterator
 
 from sbatchgen.bash import Assignment, Command, Word
+from sbatchgen.errors import nearest
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
@@ -32,6 +33,25 @@ _NEEDED = values_of("needed")
 _OLD = {old: new for old, (new,) in values_of("old").items()}
 _SLOW = values_of("slow")
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
+_ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
+_SHELLS = frozenset(
+    [
+        "ash",
+        "bash",
+        "csh",
+        "dash",
+        "fish",
+        "hush",
+        "ksh",
+        "mksh",
+        "rbash",
+        "sash",
+        "sh",
+        "tcsh",
+        "yash",
+        "zsh",
+    ]
+)
 _WORKERS = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
@@ -200,6 +220,12 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
+        if options == ["array"]:  # most often given to sbatch itself
+            if not script.body.option_at("nounset", use.line) or _ARRAY_GIVEN.search(script.text):
+                continue
+            what = (
+                f"Slurm sets {use.name} only if --array is given: under set -u the job ends here without it"
+            )
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
@@ -231,7 +257,13 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
         path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
         line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
         yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
-    if script.body.language not in ("sh", "dash"):
+    language = script.body.language
+    if first.startswith("#!") and language not in _SHELLS and nearest(language, ["bash"], 0.75):
+        column = first.index(language) + 1
+        what = f"there is no program {language}: the job fails at once, and nothing more of it was checked"
+        edit = Edit(1, column, column + len(language), "bash")
+        yield Hit(script.at(1), what, first.replace(language, "bash", 1), "error", (edit,))
+    if language not in ("sh", "dash"):
         return
     for command in script.body.commands:
         feature = _of_bash(command)

@@ -99,6 +99,9 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         except ValueError as error:
             what = f"Slurm refuses --{option}={text[:80]}: {error}"
             yield Hit(option, what, _like(_examples()[f"kind {kind}"].format(option), text))
+    if (partition := job.resources.options.get("partition", "")).startswith("="):
+        what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
+        yield Hit("partition", what, f"--partition={partition.lstrip('=')}")
     nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
     if nodes and listed and not {"/", "{", "$", "<"} & {*listed}:
         from sbatchgen.sbatch.hostlist import hosts

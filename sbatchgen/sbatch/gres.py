@@ -13,6 +13,7 @@ from sbatchgen.units import GRES, NEWEST, number
 _UNITS = "KMGTP"
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
 _NAME = re.compile("(?:gres[:/])?([^:=]*)")
+_BLANK_IN_TYPE = re.compile(r"(?<=\w) (?=[\w ]*:[0-9]+$)")  # as in "gpu:GTX 1080 Ti:1"
 OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of one
 _SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
 Amount = tuple[str, str, int]  # name, type ("" for any) and count
@@ -64,12 +65,16 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
             resource = re.sub(r":\s*\+?(?=[0-9])", ":", resource)
         if re.search("(?:^|[:=])0+$|^$", resource):
             continue
-        match = re.fullmatch(GRES, resource)
+        match = re.fullmatch(GRES, _BLANK_IN_TYPE.sub("_", resource))
         if match is None or ("=" in resource and slurm < "23.02"):
             raise ValueError(f"'{item}' is not a resource with a count")
         count = amount(match["count"] + match["unit"]) if match["count"] else 1
         if count:
-            yield match["name"], match["type"] or "", count
+            yield (
+                match["name"],
+                resource[match.start("type") : match.end("type")] if match["type"] else "",
+                count,
+            )
 
 
 def amount(text: str) -> int | None:

@@ -26,16 +26,35 @@ _NEGATIVE = re.compile("-[0-9]+")
 _DAYS = re.compile("[0-9]+-")
 _SIZES = re.compile("[0-9,:-]*[0-9][,:][0-9,:-]*")
 _NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
+_LIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"
+_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"
 _PATTERNS = {
+    # sbatch compares the first two letters of a word
+    "cpu-freq": r"(\d|lo|hi|me|co|on|pe|po|us|sc|ve)[^:,-]*([:,-](\d|lo|hi|me|co|on|pe|po|us|sc|ve)[^:,-]*)*",
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
     "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
+    "gpu-bind": "(verbose,)?(closest.*|none|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)",
+    "gpu-freq": f"{_CLOCK}(,{_CLOCK})*",
     "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
     "moment": r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses|uts|[ap]m"
     r"|(second|minute|hour|day|week)s?|[0-9:./T+\s-])+",
+    "no-kill": "|no|off|set",
     "open-mode": "[at].*",
+    "profile": ".*(all|energy|lustre|network|none|task).*",
+    "propagate": f"|(?-i:{_LIMIT}(,{_LIMIT})*)",
     "requeue": "|expedite",
+    "specialized": r"\s*\+?\d*",
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
+}
+_MESSAGES = {
+    "cpu-freq": "Invalid --{0} argument",
+    "gpu-bind": "Invalid --{0} argument",
+    "gpu-freq": "Invalid --{0} argument",
+    "hint": 'unrecognized --{0} argument "{1}"',
+    "profile": "invalid --{0}={1} option",
+    "propagate": "--{0}={1} is not valid.",
+    "specialized": 'Invalid numeric value "{1}" for --{0}.',
 }
 
 
@@ -69,8 +88,7 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
     elif kind == "gres" and fold(text) in ("help", "list"):
         raise RefusedError
     elif not _is_taken(kind, text):
-        of_hint = f'unrecognized --hint argument "{text}"'
-        raise RefusedError(of_hint if kind == "hint" else f"Invalid --{option} specification")
+        raise RefusedError(_MESSAGES.get(kind, "Invalid --{0} specification").format(option, text))
 
 
 def _is_taken(kind: str, text: str) -> bool:
