@@ -48,7 +48,7 @@ def test_each_fix_leaves_nothing_to_find(tmp_path: Path) -> None:
 
 
 def leaves_nothing(mend: Mend, folder: Path) -> None:
-    """What is typed stands in the fix, and lint warns of nothing afterwards."""
+    """What is typed is in the fix, and lint warns of nothing afterwards."""
     before, after = scripts(mend, folder)
     fix = next(each.problem.fix for each in lint(before) if each.rule == mend.rule)
     typed = {token for old, new in mend.changes for token in _tokens(new) - _tokens(old)}
