@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.sbatch.combination import INVALID, MIXED
+from sbatchgen.sbatch.gres import requested
 from sbatchgen.sbatch.header import Kind
 from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
 from sbatchgen.sbatch.reader import Script, read_script
@@ -127,6 +128,13 @@ def test_what_a_later_sbatch_said() -> None:
     assert compared > 180
     assert refused > 100
     assert missed < refused / 4  # rare values
+
+
+def test_a_type_of_gpus_may_hold_blanks() -> None:
+    text = "#!/bin/bash\n#SBATCH --time=1:00:00 --gres gpu:'GeForce GTX 1080 Ti':1\ntrue\n"
+    script = JobScript(file="a", text=text, slurm="22.05")
+    assert [found.rule for found in lint(script) if found.severity == "error"] == []
+    assert requested(script.option("gres")) == (("gpu", "GeForce GTX 1080 Ti", 1),)
 
 
 _FAILED = "Failed to validate job spec"
