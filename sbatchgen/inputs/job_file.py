@@ -86,8 +86,7 @@ class _CommonKeys:
     )
     template: Text | None = described("Template of the script.", group="Job", metavar="NAME")
     env: Mapping[EnvName, EnvValue | None] = training_key(
-        "Environment variable of the job; without =VALUE, that of the shell that submits. "
-        "null in a file takes a variable of the profile away.",
+        "Variable of the job; without =VALUE, that of the shell that submits. null in a file removes it.",
         make=dict,
         metavar="NAME[=VALUE]",
         common=True,

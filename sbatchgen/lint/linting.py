@@ -19,7 +19,7 @@ from sbatchgen.lint import fix, formats, shellcheck
 from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
 from sbatchgen.lint.linter import marks_secret, rules
 from sbatchgen.lint.source import STDIN, Source, files, sources
-from sbatchgen.quoting import counted
+from sbatchgen.quoting import counted, one_line
 from sbatchgen.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.rules.rule_page import pages
 
@@ -265,10 +265,10 @@ def _pages(checked: Sequence[Checked]) -> list[str]:
     if len(pages) < 2:
         return []
     worst = sorted(pages, key=lambda file: [-count for count in _numbers(file.located)])[:PAGES_MAX]
-    rows = [(file.located[0].file, _counts(file.located)) for file in pages if file in worst]
+    rows = [(one_line(file.located[0].file), _counts(file.located)) for file in pages if file in worst]
     left = len(pages) - len(rows)
     others = f"and {counted(left, 'page')} with fewer" if left else ""
-    return [tables.table([("PAGE", "FINDINGS"), *rows]) + others]
+    return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), others]
 
 
 def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:

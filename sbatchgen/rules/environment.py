@@ -10,7 +10,6 @@ import re
 from collections.abc import Container, Iterator
 
 from sbatchgen.bash import Assignment, Command, Word
-from sbatchgen.errors import nearest
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
@@ -34,24 +33,7 @@ _OLD = {old: new for old, (new,) in values_of("old").items()}
 _SLOW = values_of("slow")
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
-_SHELLS = frozenset(
-    [
-        "ash",
-        "bash",
-        "csh",
-        "dash",
-        "fish",
-        "hush",
-        "ksh",
-        "mksh",
-        "rbash",
-        "sash",
-        "sh",
-        "tcsh",
-        "yash",
-        "zsh",
-    ]
-)
+_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # where the system has its own
 _WORKERS = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
@@ -258,7 +240,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
         line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
         yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
     language = script.body.language
-    if first.startswith("#!") and language not in _SHELLS and nearest(language, ["bash"], 0.75):
+    if language != "bash" and {*language} == {*"bash"} and _BASH.match(first):  # bash4 and bosh may exist
         column = first.index(language) + 1
         what = f"there is no program {language}: the job fails at once, and nothing more of it was checked"
         edit = Edit(1, column, column + len(language), "bash")

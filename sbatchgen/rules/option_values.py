@@ -90,6 +90,13 @@ def _megabytes(job: Job) -> Iterator[Hit]:
             yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
 
 
+def _is_short(job: Job, name: str) -> bool:
+    """Whether a directive names an option by its letter, as -p."""
+    from sbatchgen.job.script import JobScript
+
+    return isinstance(job, JobScript) and not job.options[name].word.text.startswith("--")
+
+
 @RULES.add("SB140", "error", "a value that slurmctld refuses")
 def _refused_value(job: Job) -> Iterator[Hit]:
     for option, text in job.resources.options.items():
@@ -99,7 +106,8 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         except ValueError as error:
             what = f"Slurm refuses --{option}={text[:80]}: {error}"
             yield Hit(option, what, _like(_examples()[f"kind {kind}"].format(option), text))
-    if (partition := job.resources.options.get("partition", "")).startswith("="):
+    partition = job.resources.options.get("partition", "")
+    if partition.startswith("=") and not _is_short(job, "partition"):  # SB111
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
         yield Hit("partition", what, f"--partition={partition.lstrip('=')}")
     nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
