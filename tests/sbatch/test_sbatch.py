@@ -133,7 +133,7 @@ def test_what_a_later_sbatch_said() -> None:
 def test_a_type_of_gpus_may_hold_blanks() -> None:
     text = "#!/bin/bash\n#SBATCH --time=1:00:00 --gres gpu:'GeForce GTX 1080 Ti':1\ntrue\n"
     script = JobScript(file="a", text=text, slurm="22.05")
-    assert [found.rule for found in lint(script) if found.severity == "error"] == []
+    assert [finding.rule for finding in lint(script) if finding.severity == "error"] == []
     assert requested(script.option("gres")) == (("gpu", "GeForce GTX 1080 Ti", 1),)
 
 
