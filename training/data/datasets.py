@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +120,9 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # as torchvision's
     files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     names = [*getattr(train, "classes", ())]
-    return Data(
-        train=trained,
-        validation=validated,
-        classes=classes,
-        shape_CHW=shape_CHW,
-        target=torch.zeros_like(target),
-        checksum=_checksum(names, files),
-        norm=norm,
-        names=tuple(map(str, names)),
-        evaluated_CHW=evaluated_CHW,
-    )
+    checksum = _checksum(names, files)
+    data = Data(trained, validated, classes, shape_CHW, torch.zeros_like(target), checksum, norm)
+    return replace(data, names=tuple(map(str, names)), evaluated_CHW=evaluated_CHW)
 
 
 def _checksum(*parts: list[Any]) -> str:
