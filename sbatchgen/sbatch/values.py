@@ -33,7 +33,7 @@ _PATTERNS = {
     "cpu-freq": r"(\d|lo|hi|me|co|on|pe|po|us|sc|ve)[^:,-]*([:,-](\d|lo|hi|me|co|on|pe|po|us|sc|ve)[^:,-]*)*",
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
     "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
-    "gpu-bind": "(verbose,)?(closest.*|none|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)",
+    "gpu-bind": "(verbose,)?(closest.*|none|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)|verbose,?",
     "gpu-freq": f"{_CLOCK}(,{_CLOCK})*",
     "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
     "moment": r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses|uts|[ap]m"
