@@ -202,4 +202,6 @@ def test_the_git_of_the_folder_is_not_started(repository: Path, monkeypatch: pyt
     monkeypatch.chdir(repository)
     monkeypatch.setenv("PATH", ".:", prepend=":")
     assert describe(repository).commit
+    (problem,) = left_out()  # else the next command would say so
+    assert problem.what.startswith("ignored ./git: PATH has the entry")
     assert not (repository.parent / "mark").exists()
