@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from training.processes import proc
+
 APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image, in a container of Apptainer
 POPULATE_READ, WILL_NEED = 22, 3  # of madvise(2); the first is there since Linux 5.14
 CHUNK = 4 << 20  # bytes: an mmap of another thread waits so long
@@ -82,7 +84,4 @@ def _mount(line: str) -> tuple[str, str, str]:
 
 def _lines(name: str) -> list[str]:
     """Return the lines of a file of this process in /proc; none where it can't be read."""
-    try:
-        return Path("/proc/self", name).read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    return proc.read(os.getpid(), name).splitlines()
