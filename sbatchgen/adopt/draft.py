@@ -84,6 +84,12 @@ class Draft:
                 self.add((number,), "kept", f"{where}{end}")
         return lines
 
+    def variable_of(self, value: str) -> str:
+        """Return the variable that gets a value which only the job knows."""
+        name = self.made.setdefault(value, f"argument_{len(self.made) + 1}")
+        self.made_names.add(name)
+        return name
+
     def note(self, text: str) -> None:
         """Note another difference, once."""
         if text not in self.notes:

@@ -73,14 +73,7 @@ def _as_array(draft: Draft, word: Word) -> str | None:
     if is_new or changed or not word.text.isprintable():
         return None
     draft.needed |= {*_NAME.findall(word.text)}
-    return f"{{env:{_made(draft, f'({word.text})')}[@]}}"
-
-
-def _made(draft: Draft, value: str) -> str:
-    """Return the variable that gets a value which only the job knows."""
-    name = draft.made.setdefault(value, f"argument_{len(draft.made) + 1}")
-    draft.made_names.add(name)
-    return name
+    return f"{{env:{draft.variable_of(f'({word.text})')}[@]}}"
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
@@ -110,7 +103,7 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
         return f"{{env:{piece.name}}}"
     value = f'"{piece.text}"' if piece.quoted else piece.text
-    return f"{{env:{_made(draft, value)}}}"
+    return f"{{env:{draft.variable_of(value)}}}"
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:
