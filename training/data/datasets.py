@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,8 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     names = [*getattr(train, "classes", ())]
     checksum = _checksum(names, files)
-    data = Data(trained, validated, classes, shape_CHW, torch.zeros_like(target), checksum, norm)
-    return replace(data, names=tuple(map(str, names)), evaluated_CHW=evaluated_CHW)
+    zero, shown = torch.zeros_like(target), tuple(map(str, names))
+    return Data(trained, validated, classes, shape_CHW, zero, checksum, norm, shown, evaluated_CHW)
 
 
 def _checksum(*parts: list[Any]) -> str:
