@@ -146,17 +146,15 @@ def watched(user: User, *command: object, job: Path | None = None, setup: str = 
     own += [f"cp /run/lab-secret /run/user/{user.uid}/; chown {user.uid} /run/*/*/lab-secret", setup]
     secrets = {"LAB_TOKEN": SECRET, "SSH_AUTH_SOCK": str(job / "socket"), "MANPATH": "/"}
     secrets |= {"TMPDIR": str(user.lab / "scratch")}  # where colleagues see it
-    before = tree(user.lab)
+    of_colleague = (f"{user.lab}/project/theirs", f"{user.lab}/scratch/accomplice")
+    before = tree(user.lab, without=of_colleague)
     done = user.run(sys.executable, WATCHED, job, *command, setup="\n".join(own), env=secrets)
     assert done.returncode == 0, done.stderr
-    after = tree(user.lab)
+    after = tree(user.lab, without=of_colleague)
     what: dict[str, Any] = json.loads(done.stdout)
-    of_colleague = (f"{user.lab}/project/theirs", f"{user.lab}/scratch/accomplice")
     changing = (str(job), f"{user.lab}/project", f"{user.lab}/scratch")  # the times of these folders alone
     what["reached"] += [
-        name
-        for name in {*before, *after}
-        if before.get(name) != after.get(name) and name not in changing and not name.startswith(of_colleague)
+        name for name in {*before, *after} if before.get(name) != after.get(name) and name not in changing
     ]
     return what
 

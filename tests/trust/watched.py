@@ -28,16 +28,21 @@ _ADD_KEY, _KEYCTL = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().mac
 _SESSION, _JOIN, _READ = -3, 1, 11  # of keyctl(2)
 
 
-def tree(*roots: Path) -> dict[str, Any]:
-    """All that can be seen of files below some folders, but when they were read."""
-    return {str(path): _about(path) for root in roots for path in _below(root)}
+def tree(*roots: Path, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All that can be seen of files below some folders, but when they were read.
+
+    Paths that begin with one of the texts in `without` are not looked at: somebody changes them meanwhile.
+    """
+    return {str(path): _about(path) for root in roots for path in _below(root, without)}
 
 
-def _below(root: Path) -> Iterator[Path]:
+def _below(root: Path, without: tuple[str, ...]) -> Iterator[Path]:
     device = root.lstat().st_dev
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if Path(folder, name).lstat().st_dev == device]  # no checkout
-        yield from (Path(folder, name) for name in (*folders, *names))
+        kept = [name for name in folders if not f"{folder}/{name}".startswith(without)]
+        folders[:] = [name for name in kept if Path(folder, name).lstat().st_dev == device]  # no checkout
+        files = [name for name in names if not f"{folder}/{name}".startswith(without)]
+        yield from (Path(folder, name) for name in (*folders, *files))
 
 
 def _about(path: Path) -> tuple[object, ...]:
