@@ -51,10 +51,10 @@ export async function serve(folder, below = "/job/", speed = 0) {
 export async function tools(packages) {
   const require = createRequire(resolve(packages, "x.js"));
   const { default: puppeteer } = await import(require.resolve("puppeteer-core"));
-  const launch = () =>
+  const launch = (options = []) =>
     puppeteer.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-      args: ["--no-sandbox", "--disable-dev-shm-usage"], // tests run as root, in containers
+      args: ["--no-sandbox", "--disable-dev-shm-usage", ...options], // tests run as root, in containers
       protocolTimeout: 300_000,
     });
   return { launch, axe: readFileSync(require.resolve("axe-core/axe.min.js"), "utf8") };

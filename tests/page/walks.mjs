@@ -10,6 +10,7 @@ const [folder, packages, pictures] = process.argv.slice(2);
 const TIMEOUT = 60_000;
 const server = await serve(folder);
 const { launch, axe } = await tools(packages);
+const browser = await launch(["--js-flags=--liftoff-only"]); // what is visited for seconds is not compiled twice
 const opened = new Set();
 const left = new Set(); // addresses outside of the folder
 if (pictures) mkdirSync(pictures, { recursive: true });
@@ -19,13 +20,13 @@ function check(ok, what) {
 }
 
 class Visit {
-  static async open(hash = "", { width = 1280, height = 900 } = {}) {
+  static async open(hash = "", { width = 1280, height = 900, downloadPath = undefined } = {}) {
     const visit = new Visit();
-    visit.browser = await launch(); // one for each visit: nothing is left of the visit before
-    opened.add(visit.browser);
-    visit.context = visit.browser.defaultBrowserContext();
+    const downloadBehavior = downloadPath && { policy: "allow", downloadPath };
+    visit.context = await browser.createBrowserContext({ downloadBehavior }); // one for each visit: nothing is left of the visit before
+    opened.add(visit.context);
     await visit.context.overridePermissions(new URL(server.base).origin, ["clipboard-read", "clipboard-write", "clipboard-sanitized-write"]);
-    visit.page = (await visit.browser.pages())[0];
+    visit.page = await visit.context.newPage();
     await visit.page.setViewport({ width, height });
     visit.page.setDefaultTimeout(TIMEOUT);
     visit.errors = [];
@@ -199,10 +200,8 @@ const walks = {
   },
   "the script is downloaded": async () => {
     const to = mkdtempSync(join(tmpdir(), "downloads-"));
-    const visit = await Visit.open("#profile=msu&mode=ddp&job-name=mine");
+    const visit = await Visit.open("#profile=msu&mode=ddp&job-name=mine", { downloadPath: to });
     await visit.settled();
-    const session = await visit.page.createCDPSession();
-    await session.send("Browser.setDownloadBehavior", { behavior: "allow", downloadPath: to });
     await visit.page.click("#download");
     for (let waited = 0; !readdirSync(to).includes("mine.slurm") && waited < 100; waited++) await new Promise((done) => setTimeout(done, 100));
     check(readFileSync(join(to, "mine.slurm"), "utf8") === (await visit.script()), readdirSync(to).join());
@@ -470,11 +469,12 @@ for (const [name, walk] of Object.entries(walks)) {
   } catch (problem) {
     error = String(problem?.message ?? problem);
   }
-  await Promise.all([...opened].map((browser) => browser.close()));
+  await Promise.all([...opened].map((context) => context.close()));
   opened.clear();
   server.replaced.clear();
   process.stdout.write(`${JSON.stringify({ name, error, seconds: (performance.now() - from) / 1000, ...seen })}\n`);
 }
 const missing = server.asked.filter(([, size]) => !size).map(([name]) => name);
 process.stdout.write(`${JSON.stringify({ name: "nothing leaves the folder", error: [...left, ...missing].join(", ") || null })}\n`);
+await browser.close();
 server.close();
