@@ -48,6 +48,8 @@ def as_yaml(adoption: Adoption) -> str:
 def refusal(adoption: Adoption) -> SbatchgenError:
     """Return the error of an adoption that is not written."""
     as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {adoption.script}"
+    if adoption.scheduler:
+        as_it_is = f"submit the script as it is where {adoption.scheduler} runs"
     if not adoption.job:
         row = next((row for row in adoption.lost if row.what != REST), adoption.lost[0])
         at = f"{adoption.script}:{row.lines[0]}" if row.lines else adoption.script

@@ -44,6 +44,7 @@ class Adoption:
     """A script as a job and a profile."""
 
     script: str  # the script's file
+    scheduler: str  # what the script is for, if that is not Slurm
     name: str  # the name of the job's file, without its suffix
     remarks: Sequence[Remark]  # the outcomes of its lines, with their reasons
     lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
@@ -228,6 +229,7 @@ def _adoption(draft: Draft, name: str) -> Adoption:
             draft.add((number,), *(("kept", "bash") if blank else ("lost", "no key of a job expresses it")))
     return Adoption(
         script=draft.script.file,
+        scheduler=other.name if (other := draft.script.other_scheduler) else "",
         name=name,
         remarks=sorted(draft.remarks, key=lambda remark: remark.lines[0] if remark.lines else 0),
         lines={number: draft.outcomes[number] for number in numbers},

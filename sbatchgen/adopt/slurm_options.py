@@ -30,10 +30,9 @@ def adopt_options(draft: Draft) -> None:
     uses = defaultdict[int, list[Option]](list)
     for use in (use for use in script.uses if isinstance(use, Option)):
         uses[use.line].append(use)
+    _lose_others(draft)
     for directive in script.sbatch.directives:
-        if directive.kind in FOREIGN and script.sbatch.has_foreign:
-            draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
-        elif directive.component > 0:
+        if directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
         elif directive.kind in _IGNORED:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
@@ -49,6 +48,16 @@ def adopt_options(draft: Draft) -> None:
         draft.profile["gpu_request"] = form
     elif not script.resources.gpu_option:
         draft.job["gpu_request"] = "none"
+
+
+def _lose_others(draft: Draft) -> None:
+    """Note the options of other schedulers, which no key expresses."""
+    script = draft.script
+    if other := script.other_scheduler:
+        draft.add(other.lines, "lost", f"an option of {other.name}: write it as #SBATCH")
+    elif script.sbatch.has_foreign:
+        for line in (each.line for each in script.sbatch.directives if each.kind in FOREIGN):
+            draft.add((line,), "lost", "an option of another scheduler: write it as #SBATCH")
 
 
 def _ask_once(draft: Draft) -> None:

@@ -17,7 +17,7 @@ from sbatchgen.job.read_request import resources
 from sbatchgen.keys import record
 from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.sbatch.header import READ, Kind
+from sbatchgen.sbatch.header import READ, Kind, OtherScheduler, other_scheduler
 from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read_script
 
@@ -77,6 +77,11 @@ class JobScript(Job):
     def directive_lines(self) -> frozenset[int]:
         """The numbers of the lines that sbatch reads."""
         return frozenset(line.line for line in self.sbatch.directives if line.kind in READ)
+
+    @cached_property
+    def other_scheduler(self) -> OtherScheduler | None:
+        """The scheduler that it is for, if that is not Slurm."""
+        return other_scheduler(self.text)
 
     @cached_property
     def writes_jobs(self) -> bool:

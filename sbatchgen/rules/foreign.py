@@ -1,4 +1,4 @@
-"""Lines of PBS and LSF, which sbatch translates: SB122, SB142 and SB143.
+"""Lines of other schedulers: sbatch translates those of PBS and LSF, and skips others.
 
 tests/rules/test_foreign.py asks sbatch 22.05 and 26.05 about each option.
 """
@@ -12,7 +12,7 @@ from sbatchgen.finding import Place
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.sbatch.header import FOREIGN, Directive, Kind, Token
+from sbatchgen.sbatch.header import FOREIGN, Directive, Kind, OtherScheduler, Token
 from sbatchgen.sbatch.values import RefusedError, check_value
 
 RULES: Rules[JobScript] = Rules()
@@ -41,12 +41,26 @@ def _obeyed(script: JobScript) -> Iterator[Hit]:
     if lines and not any(map(_refused, lines)):
         what = f"sbatch obeys #{lines[0].kind.name} lines too, even after commands, and they win over #SBATCH"
         fix = "remove them, or add #SBATCH --ignore-pbs"
-        if all(line.kind in _NAMES for line in script.sbatch.directives):
-            name = _NAMES[lines[0].kind]
-            what = f"this is a script of {name}, not of Slurm: sbatch would take its "
-            what += f"#{lines[0].kind.name} lines for its own"
-            fix = f"submit it where {name} runs; for Slurm write its options as #SBATCH lines"
+        if other := script.other_scheduler:
+            what = f"{_called(other)}: sbatch would take its {other.mark} lines for its own"
+            fix = _submit_there(other)
         yield Hit(script.at(lines[0].line), what, fix)
+
+
+def _called(other: OtherScheduler) -> str:
+    return f"this is a script of {other.name}, not of Slurm"
+
+
+def _submit_there(other: OtherScheduler) -> str:
+    return f"submit it where {other.name} runs; for Slurm write its options as #SBATCH lines"
+
+
+@RULES.add("SB148", "warning", "directives of a scheduler that sbatch does not know", source="sbatch(1)")
+def _skipped(script: JobScript) -> Iterator[Hit]:
+    other = script.other_scheduler
+    if other and other.name not in _NAMES.values():
+        what = f"{_called(other)}: sbatch takes its {other.mark} lines for comments"
+        yield Hit(script.at(other.lines[0]), what, _submit_there(other))
 
 
 @RULES.add("SB142", "error", "a line of PBS or LSF that sbatch refuses", source="src/sbatch/xlate.c of Slurm")
@@ -55,7 +69,9 @@ def _not_known(script: JobScript) -> Iterator[Hit]:
         if line.line not in script.placeholders and (refused := _refused(line)):
             word, why = refused
             what = f"sbatch reads #{line.kind.name} lines too, and refuses the script: {why}"
-            yield Hit(_at(script, word), what, "remove the line, or add #SBATCH --ignore-pbs")
+            other = script.other_scheduler
+            fix = _submit_there(other) if other else "remove the line, or add #SBATCH --ignore-pbs"
+            yield Hit(_at(script, word), what, fix)
 
 
 @RULES.add(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 from sbatchgen.frozen import frozen
 from sbatchgen.sbatch.option_table import line_of
@@ -26,6 +27,16 @@ _QUOTING = re.compile(r"""["'\\#]""")
 _ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
+
+_OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
+# Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF, RFC 36 of Flux.
+_OTHERS = {
+    "PBS": re.compile(r"^#PBS[ \t]+-.*", re.MULTILINE),
+    "LSF": re.compile(r"^#BSUB[ \t]+-.*", re.MULTILINE),
+    "Flux": re.compile(r"^#+[ \t]*(?:flux|FLUX):[ \t]*-.*", re.MULTILINE),
+    "Grid Engine": re.compile(r"^#\$[ \t]+-[a-zA-Z].*", re.MULTILINE),
+    "Cobalt": re.compile(r"^#COBALT[ \t]+-.*", re.MULTILINE),
+}
 
 
 class Kind(Enum):
@@ -75,6 +86,14 @@ class Directive:
     fault: Message | None = None  # the error that ends the reading in this line, such as an open quote
 
 
+class OtherScheduler(NamedTuple):
+    """A scheduler that is not Slurm, and what a script asks of this scheduler."""
+
+    name: str
+    lines: tuple[int, ...]  # the numbers of its directives
+    mark: str  # the first word of the first of them, such as #PBS
+
+
 def check_file(script: bytes) -> None:
     """Raise RefusedError for a file that is not a script for sbatch."""
     if not script:
@@ -87,6 +106,18 @@ def check_file(script: bytes) -> None:
         raise RefusedError("The Slurm controller does not allow scripts that contain a NULL character", 1, 1)
     if b"\r\n" in script:
         raise RefusedError("Batch script contains DOS line breaks", 1, 1)
+
+
+def other_scheduler(text: str) -> OtherScheduler | None:
+    """Return the scheduler whose directives begin a script; None if a line is, or looks like, one of Slurm."""
+    if _OF_SLURM.search(text):
+        return None
+    command = _COMMAND.search(text)
+    for name, form in _OTHERS.items():
+        if matches := [*form.finditer(text, 0, command.start() if command else len(text))]:
+            lines = tuple(text.count("\n", 0, match.start()) + 1 for match in matches)
+            return OtherScheduler(name, lines, matches[0][0].partition("-")[0].rstrip())
+    return None
 
 
 def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:

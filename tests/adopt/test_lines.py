@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sbatchgen.adopt.account import refusal
 from sbatchgen.adopt.adoption import Adoption
 from sbatchgen.errors import DocumentError
 from sbatchgen.plan.planning import plan_of, script_of
@@ -329,6 +330,25 @@ def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
     )
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
     assert "no-folder" in ended.stderr
+
+
+def test_a_script_of_another_scheduler() -> None:
+    for name, directives in {
+        "PBS": "#PBS -q prod\n#PBS -l select=1",
+        "LSF": "#BSUB -J x\n#BSUB -W 30",
+        "Flux": "#flux: -N 2\n# flux: --time-limit=1h",
+        "Grid Engine": "#$ -N x\n#$ -pe smp 4",
+        "Cobalt": "#COBALT -n 2\n#COBALT -t 30",
+    }.items():
+        found = adopted(f"#!/bin/bash\n{directives}\npython t.py\n")
+        assert found.lost[0].what == f"an option of {name}: write it as #SBATCH", name
+        assert found.lost[0].lines == [2, 3]
+        fix = refusal(found).problems[0].fix
+        assert fix is not None
+        assert fix.endswith(f"submit the script as it is where {name} runs")
+        assert not adopted(f"#!/bin/bash\n#SBATCH --nodes=1\n{directives}\npython t.py\n").scheduler
+        assert not adopted(f"#!/bin/bash\ncat >job <<'E'\n{directives}\nE\npython t.py\n").scheduler
+    assert not of_body("#$HOME is here\n# flux is not used\npython t.py").scheduler
 
 
 def test_threads_that_the_old_script_did_not_set() -> None:
