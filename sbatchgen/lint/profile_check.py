@@ -6,7 +6,7 @@ or left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Moment, Text
 
 _SMALL_GIB = 64  # nodes with less are not those of a table of hardware
+_COUNTS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
 
@@ -54,6 +55,7 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
                 every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
                 every += _of_gpus(about, profile, partition)
                 every += _of_script(resolved, file, places)
+    every = [*_fitting_one_node(every, profile)]
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -145,15 +147,34 @@ def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | N
             yield finding._replace(problem=finding.problem._replace(at=at))
 
 
+def _fitting_one_node(every: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
+    """Yield findings; a fixed number of tasks or nodes that fits a job of one node is not an error."""
+    counts = {at for key, at in profile.places.items() if key.endswith(_COUNTS)}
+    refused = {finding.problem.at for finding in every if finding.severity == "error"} & counts
+    fitting = set[str]()
+    for partition in ((*profile.value.partitions,) or (None,)) if refused else ():
+        on_one = check(_plan(profile, "ddp", partition, "srun", nodes="1"), log_folders_made=True)
+        fitting |= refused - {finding.problem.at for finding in on_one}
+    for finding in every:
+        at = finding.problem.at
+        if at in fitting:
+            what = "only mode ddp with launcher srun on one node has this number: render refuses other jobs"
+            yield Finding("info", Problem(what, at, "remove the number: sbatchgen counts for each job"))
+        else:
+            yield finding
+
+
 def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
     """Return the launchers that have settings of their own; first "", the default one."""
     of_partition = profile.partitions[Text(partition)].launchers if partition else {}
     return ["", *({**profile.launchers, **of_partition} if MODES[mode].launchers else {})]
 
 
-def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> ResolvedJob:
+def _plan(
+    profile: Document[Profile], mode: str, partition: str | None, launcher: str, **options: str
+) -> ResolvedJob:
     """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
-    texts = required(profile.value) | ({} if partition is None else {"partition": partition})
+    texts = required(profile.value) | ({} if partition is None else {"partition": partition}) | options
     keys = {f"options.{name}": text for name, text in texts.items()}
     values = {key: parse_scalar(text, key_type(key)) for key, text in keys.items()}
     values |= {"launcher": launcher} if launcher else {}

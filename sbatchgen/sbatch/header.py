@@ -109,7 +109,7 @@ def check_file(script: bytes) -> None:
 
 
 def other_scheduler(text: str) -> OtherScheduler | None:
-    """Return the scheduler whose directives begin a script; None if a line is, or looks like, one of Slurm."""
+    """Return the scheduler whose directives begin a script; None if one line is, or looks like, Slurm's."""
     if _OF_SLURM.search(text):
         return None
     command = _COMMAND.search(text)

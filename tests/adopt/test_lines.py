@@ -340,10 +340,10 @@ def test_a_script_of_another_scheduler() -> None:
         "Grid Engine": "#$ -N x\n#$ -pe smp 4",
         "Cobalt": "#COBALT -n 2\n#COBALT -t 30",
     }.items():
-        found = adopted(f"#!/bin/bash\n{directives}\npython t.py\n")
-        assert found.lost[0].what == f"an option of {name}: write it as #SBATCH", name
-        assert found.lost[0].lines == [2, 3]
-        fix = refusal(found).problems[0].fix
+        adoption = adopted(f"#!/bin/bash\n{directives}\npython t.py\n")
+        assert adoption.lost[0].what == f"an option of {name}: write it as #SBATCH", name
+        assert adoption.lost[0].lines == [2, 3]
+        fix = refusal(adoption).problems[0].fix
         assert fix is not None
         assert fix.endswith(f"submit the script as it is where {name} runs")
         assert not adopted(f"#!/bin/bash\n#SBATCH --nodes=1\n{directives}\npython t.py\n").scheduler

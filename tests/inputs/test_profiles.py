@@ -224,6 +224,20 @@ def test_a_check_warns_of_memory_that_is_built_in(command: Command, facts: str, 
     assert done.status == 0
 
 
+@pytest.mark.parametrize(("number", "status"), [("8", 0), ("7", 3)])
+def test_a_check_only_tells_of_a_number_of_tasks_that_one_node_has(
+    command: Command, number: str, status: int
+) -> None:
+    Path("mine.yaml").write_text(
+        f"{WRONG}partitions: {{gpu: {{gpus_per_node: 8}}}}\nstep: {{ntasks: {number}}}\n"
+    )
+    done = command("profile", "check", "./mine.yaml")
+    assert done.status == status, done.err
+    assert ("info: only mode ddp with launcher srun on one node has this number" in done.err) is (status == 0)
+    of_one = "render ddp --profile ./mine.yaml --trainer t.py --launcher srun --nodes 1"
+    assert command(*of_one.split()).status == status
+
+
 def test_an_unknown_profile_names_the_folders_of_the_search(command: Command, folder: Path) -> None:
     Path("sbatchgen.yaml").touch()
     Path(".sbatchgen/profiles").mkdir(parents=True)
