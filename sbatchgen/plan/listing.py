@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -53,7 +53,7 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
 def headline(done: DryRun) -> str:
     """Return a plan in a line."""
     grant = done.grant
-    processes = sum(max(len(step.processes), step.tasks) for step in done.steps)
+    processes = sum(map(_processes, done.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
     if len({*grant.gpus}) > 1:
         gpus = f", with {first_names([*map(str, grant.gpus)], _NODES)} GPUs on idle nodes"
@@ -61,6 +61,11 @@ def headline(done: DryRun) -> str:
     end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
     steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
+
+
+def _processes(step: Step) -> int:
+    """How many processes a step starts: itself, and those that its MPI starts."""
+    return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
 
 
 def _needed(done: DryRun, kind: str, name: str) -> str:
@@ -113,16 +118,27 @@ def _values(column: Sequence[str]) -> str:
 
 def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
     what = "srun," if step.is_srun else "in the batch script,"
-    count = counted(max(step.tasks, len(step.processes)), "process")
+    count = counted(_processes(step), "process")
     yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
     if step.refusal:
         yield "  ", ["refused by Slurm:", one_line(step.refusal)]
     if not step.processes:
         yield "  ", [*map(_shown, step.command)]
+    if step.by_mpi:
+        yield "  ", [f"{one_line(step.command[0])} starts {_on_nodes(step.by_mpi)}"]
     for group in _groups(step.processes):
         members = [process for process in group if chosen is None or process.rank == chosen]
         if members:
             yield from _of_group(members, full=chosen is not None)
+
+
+def _on_nodes(counts: Mapping[str, int]) -> str:
+    runs = [(count, [*nodes]) for count, nodes in groupby(counts, key=lambda node: counts[node])]
+    places = (
+        f"{count} on {nodes[0]}" if len(nodes) == 1 else f"{count} on each of {nodes[0]} to {nodes[-1]}"
+        for count, nodes in runs
+    )
+    return f"{counted(sum(counts.values()), 'process')}: {', '.join(places)}"
 
 
 def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:

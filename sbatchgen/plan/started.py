@@ -14,6 +14,7 @@ from sbatchgen.executables.program import PROGRAMS, commands, programs
 from sbatchgen.frozen import frozen
 from sbatchgen.job.launches import WATCH
 from sbatchgen.plan.batch_job import Grant
+from sbatchgen.plan.mpi import processes_on_nodes
 from sbatchgen.plan.step import GPU_VARIABLES, number_of
 from sbatchgen.sandbox.box import PLACE
 
@@ -110,6 +111,8 @@ class Step:
     processes: tuple[StartedProcess, ...] = field(default=())  # what it starts
     sharing: str = ""  # how it shares its nodes with other steps: "overlap", "exact" or "whole"
     takes: Mapping[str, Taken] = field(default_factory=dict)  # what it takes of each of its nodes
+    # Of a launcher of MPI: how many processes it starts on each node.
+    by_mpi: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_srun(self) -> bool:
@@ -211,6 +214,7 @@ def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) 
         processes=tuple(sorted(processes, key=lambda process: process.rank)),
         sharing=start.sharing,
         takes={node: part for node, part in start.takes.items() if node in held.nodes},
+        by_mpi={} if start.takes else processes_on_nodes((start.name, *start.words), held),
     )
 
 
