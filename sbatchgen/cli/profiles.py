@@ -14,7 +14,7 @@ from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_byte
 from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
 from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import one_line, visible
 
 if TYPE_CHECKING:
     from datetime import date
@@ -190,7 +190,7 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
         note("nothing was written: add --yes")
         return
     if not yes:
-        click.confirm(f"Write {visible(str(target))}?", abort=True, err=True)
+        click.confirm(f"Write {one_line(str(target))}?", abort=True, err=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     files.write(target, after.encode(), before=before if target.exists() else None)
 
@@ -224,7 +224,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
             of_profile = [Finding("error", problem) for problem in error.problems]
         reported[name] = [*of_profile]
         if form == "text" and not failure_of(reported[name]):
-            put(visible(f"{name}: no errors"))
+            put(one_line(f"{name}: no errors"))
     every = [finding for findings in reported.values() for finding in findings]
     if form == "text":
         report(every)

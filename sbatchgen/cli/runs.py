@@ -25,7 +25,7 @@ from sbatchgen.errors import (
     SlurmError,
     did_you_mean,
 )
-from sbatchgen.quoting import counted, numbers_as_text, visible
+from sbatchgen.quoting import counted, numbers_as_text, one_line
 from sbatchgen.quoting import word as quoted
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
     if not changes:
         note(f"note: {says}; this is about {word}")
     elif sys.stdin.isatty():
-        click.confirm(visible(f"{says}. Is {word} meant?"), abort=True, err=True)
+        click.confirm(one_line(f"{says}. Is {word} meant?"), abort=True, err=True)
     else:
         jobs = [job.id for job in index.jobs(named.name) if job.id]
         full = jobs[-1] if named.shared and jobs else str(named.folder)
@@ -459,7 +459,7 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
-        name = escape(visible(run.name))
+        name = escape(one_line(run.name))
         bar = bars.add_task(name, total=None)
 
         def update() -> None:

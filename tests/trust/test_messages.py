@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sbatchgen.quoting import one_line
+
 from .lab import User, put
 
 FORGED = "a\nerror: forged\n  fix: rm -rf x\n    fix: y\x1b[2J\tz.slurm"
@@ -31,6 +33,15 @@ def test_a_name_of_a_file_forges_no_line(owner: User, words: tuple[str, ...]) ->
     assert any(r"a\nerror: forged\n" in line for line in lines), lines
     assert not any(line.startswith(("error: forged", "fix: rm", "fix: y")) for line in lines), lines
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_name_of_a_checked_profile_forges_no_line(owner: User) -> None:
+    put(owner.home / f"{FORGED}.yaml", "name: x\nurl: x\nchecked: 2026-01-01\n", owner=owner.uid)
+    done = owner.run("sbatchgen", "profile", "check", f"./{FORGED}.yaml", cwd=owner.home)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"./{one_line(FORGED)}.yaml: no errors",
+    ]
 
 
 @pytest.mark.slow
