@@ -21,6 +21,7 @@ from sbatchgen.lint.formats import FindingOutput
 from sbatchgen.outputs import explained, gpus, jobs, profiles, runs, scripts
 from sbatchgen.outputs.json_document import fields_of
 from sbatchgen.review.review import Review
+from sbatchgen.runs.bill import Bill
 from sbatchgen.runs.cost import Report
 from sbatchgen.runs.diagnosis import Diagnosis
 
@@ -40,6 +41,7 @@ OUTPUTS = {
     "profile show": profiles.ProfileOutput,
     "profile sources": profiles.SourcesOutput,
     "report": Report,
+    "report sum": Bill,
     "review": Review,
     "status": runs.StatusOutput,
 }

@@ -233,6 +233,7 @@ def fit_the_schema(args: Sequence[str | Path], out: str) -> None:
     import jsonschema  # not in the environment of make test-oldest
 
     words = [*map(str, args[: 2 if args[0] == "profile" else 1]), *["for"] * ("--for" in args)]
+    words += ["sum"] * bool({"--month", "--below"} & {*args})
     words += ["rules"] * bool({"--rules", "--explain"} & {*args})
     documents = {"output/" + "-".join(words): json.loads(out)}
     if words == ["profile", "show"]:

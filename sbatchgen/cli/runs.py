@@ -426,15 +426,27 @@ def follow_run(
 
 
 @click.command()
-@RUN
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=completed_runs)
+@click.option("--month", metavar="YYYY-MM", default="", help="The sum of the jobs submitted in a month.")
+@click.option("--below", metavar="FOLDER", type=click.Path(), help="The sum of your runs below a folder.")
 @FORMAT
-def report(run: str, *, form: str) -> None:
-    """Show what a run has cost.
+def report(run: str | None, *, month: str, below: str | None, form: str) -> None:
+    """Show what a run has cost, or the sum of several runs.
 
-    What it asked for, what it used, and what to ask for next time.
+    Of one run: what it asked for, what it used, and what to ask for next time. --month and --below show what
+    each of your runs has cost, and the sum: those of a month, those of a project's folder, or both.
     """
     from sbatchgen.runs import cost
 
+    if bool(run) == bool(month or below is not None):
+        what = "report takes a run, or --month and --below for a sum" if run else "report of which run?"
+        this = time.strftime("%Y-%m")
+        raise CommandLineError.of(
+            what, fix=f"sbatchgen report RUN; or sbatchgen report --below . --month {this}"
+        )
+    if run is None:
+        _report_sum(month, below, form)
+        return
     (state,), problems = point_states_of(open_index(), [run])
     made = cost.make_report(state, os.environ)
     put_in_form(form, made, cost.as_text(made))
@@ -445,6 +457,31 @@ def report(run: str, *, form: str) -> None:
         *made.problems,
     ]:
         note(f"note: {problem}")
+
+
+def _report_sum(month: str, below: str | None, form: str) -> None:
+    """Print what the runs below a folder have cost by the jobs of a month; "" and None mean all."""
+    from sbatchgen.runs import bill
+    from sbatchgen.runs.status import run_states
+
+    try:
+        between = bill.month(month) if month else bill.ALWAYS
+    except ValueError as error:
+        fix = f"as in: --month {time.strftime('%Y-%m')}"
+        raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error
+    index = open_index()
+    top = Path(os.path.realpath(here() / below)) if below is not None else Path("/")
+    if not top.is_dir():
+        raise CommandLineError.of(f"there is no folder {below}", at="--below")
+    chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
+    states, problems = run_states(index, os.environ, chosen) if chosen else ([], [])
+    made = bill.make_bill(states, os.environ, between)
+    if form == "text" and not made.runs:
+        note("note: no jobs of yours: sbatchgen status --all lists your runs")
+        return
+    put_in_form(form, made, bill.as_text(made))
+    for what in (*(problem.what for problem in problems), *made.problems):
+        note(f"note: {what}")
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from sbatchgen.runs.status import RunState, before, is_local, submission
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
 
+MOST_JOBS = 5000  # their ids are one argument of sacct, of at most 128 KiB
 MOST = 1 << 60  # of a value of an event: more is damage
 _NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job that left nothing then had no time to
 # Others may come before a start.
@@ -50,10 +51,14 @@ class TrainingStart:
     used: dict[str, float] = field(default_factory=dict)  # its newest event "resources"
 
 
-def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
-    """Return all that is known of a run."""
+Accounted = Mapping[tuple[str, str], Sequence[JobUsage]]  # what sacct says of jobs, by their clusters and ids
+
+
+def run_usage(
+    state: RunState, environment: Mapping[str, str], asked_for: Accounted | None = None
+) -> RunUsage:
+    """Return all that is known of a run; of its jobs `asked_for` may have what sacct has said already."""
     trained: list[TrainingStart] = []
-    known: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
     try:
         trained = _starts(state.run.folder)
@@ -66,10 +71,10 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
                     trained += _starts(folder, is_element=not state.run.shared)
     except DocumentError as error:
         problems += [problem.what for problem in error.problems]
-    try:
-        known = _accounted(state, environment)
-    except SlurmError as error:
-        problems += [problem.what for problem in error.problems]
+    if asked_for is None:
+        asked_for, unknown = accounted([state], environment)
+        problems += unknown
+    known = _own(state, asked_for)
     starts: list[JobUsage] = []
     count = 0
     asked, had = None, JobUsage()
@@ -116,21 +121,43 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
     return starts
 
 
-def _accounted(state: RunState, environment: Mapping[str, str]) -> dict[tuple[str, str], list[JobUsage]]:
-    """Return what sacct says of the jobs, by their clusters and ids; nothing without a database."""
+def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tuple[Accounted, list[str]]:
+    """Return what sacct says of the jobs of runs, and why it does not; nothing without a database.
+
+    sacct is asked at once for `MOST_JOBS` jobs of a cluster.
+    """
     known: dict[tuple[str, str], list[JobUsage]] = {}
-    first = {each.job: each.first for each in records(state.run.folder)} if state.point else {}
-    of_slurm = [job for job in state.jobs if job.id and not is_local(job)]
+    problems: list[str] = []
+    of_slurm = [job for state in states for job in state.jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
         there = [job for job in of_slurm if job.cluster == cluster]
-        keys = {job.id: job.key for job in there}
-        plain = state.plain.row if state.plain else None
-        for start in accounting.usage(keys, before(there), environment, cluster=cluster) or ():
-            if plain and start.task == plain.task:
-                known.setdefault((cluster, plain.id), []).append(start)
-            elif not state.point or start.task == str(int(state.point) - first.get(start.job, 0)):
+        for at in range(0, len(there), MOST_JOBS):
+            some = there[at : at + MOST_JOBS]
+            keys = {job.id: job.key for job in some}
+            try:
+                rows = accounting.usage(keys, before(some), environment, cluster=cluster)
+            except SlurmError as error:
+                problems += [problem.what for problem in error.problems]
+                break
+            for start in rows or ():
                 known.setdefault((cluster, start.job), []).append(start)
-    return known
+    return known, problems
+
+
+def _own(state: RunState, known: Accounted) -> Accounted:
+    """Return what sacct says of the jobs of a run; of a point, or of a task of an array, of this alone."""
+    if state.plain and (row := state.plain.row):  # sacct may give its array's id in place of its own
+        starts = [start for several in known.values() for start in several if start.task == row.task]
+        return dict.fromkeys(((job.cluster, row.id) for job in state.jobs), starts) if starts else {}
+    keys = [(job.cluster, job.id) for job in state.jobs]
+    own = {key: known[key] for key in keys if key in known}
+    if state.point:
+        first = {each.job: each.first for each in records(state.run.folder)}
+        own = {
+            key: [start for start in starts if start.task == str(int(state.point) - first.get(start.job, 0))]
+            for key, starts in own.items()
+        }
+    return {key: starts for key, starts in own.items() if starts}
 
 
 def _begun(state: RunState, job: RunJob) -> int:

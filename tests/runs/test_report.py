@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -356,3 +358,55 @@ def test_following_ends_with_a_line_of_it(run: Path, command: Command) -> None:
         "note: used: time 0:16:40 of 4:00:00, memory of a node 9.5G of 64G, CPUs on average 12.0 of 64, "
         "GPUs 71% busy; more: sbatchgen report ddp\n"
     ) in command("logs", "ddp", "--follow").err
+
+
+def test_the_sum_of_a_month_and_a_folder(
+    run: Path, programs: Path, command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder / "elsewhere" / "runs" / "b"
+    other.mkdir(parents=True)
+    (other / "job-4713.slurm").write_text(SCRIPT)
+    enter_run(other, "b", "4713")
+    enter_run(run, "ddp", "4712", submitted=monkeypatch)  # a year before
+    sacct(programs, [*ROWS, ["4712", "3600", "240", "1", "cpu=1,mem=1024M,node=1", "", "", "00:10:00"]])
+    this = time.strftime("%Y-%m")
+
+    result = command("report", "--month", this)
+    assert (result.status, result.out) == (
+        0,
+        """\
+RUN  JOBS  TIME     GPU-HOURS  CPU-HOURS
+ddp  1     1:30:00  12.00      96.00
+b    1     0:00:00  0.00       0.00
+all  2     1:30:00  12.00      96.00
+
+not counted: 1 job whose time is not known; sacct has it, where Slurm keeps accounting
+""",
+    )
+    shown = json.loads(command("report", "--below", "runs", "--format", "json").out)
+    assert [(row["name"], row["jobs"], row["cpu_hours"]) for row in shown["runs"]] == [("ddp", 2, 97)]
+    assert (shown["total"]["gpu_hours"], shown["total"]["unknown"]) == (12, 0)
+    before = command("report", "--below", ".", "--month", f"{int(this[:4]) - 1}{this[4:]}")
+    assert re.search(r"^all  1 +1:00:00  0.00 +1.00$", before.out, re.MULTILINE)
+    assert "no jobs of yours" in command("report", "--month", "2001-12").err
+
+
+def enter_run(run_dir: Path, name: str, job: str, submitted: pytest.MonkeyPatch | None = None) -> None:
+    """Enter a job that has ended; a year ago if its time of submission is `submitted`."""
+    index = Index(place(os.environ))
+    with submitted.context() if submitted else contextlib.nullcontext() as changed:
+        if changed:
+            now = time.time()
+            changed.setattr(time, "time", lambda: now - 365 * 86400)
+        index.begin(f"ab{job}", run_dir, name, shared=False)
+        index.accepted(f"ab{job}", job)
+    index.seen([each._replace(state="COMPLETED", ended=True) for each in index.jobs(name)])
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("ddp", "--month", "2026-11"), ("--month", "11/2026"), ("--below", "nowhere")]
+)
+def test_a_sum_of_what_is_not_there_is_an_error(run: Path, command: Command, words: tuple[str, ...]) -> None:
+    result = command("report", *words)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("error: ")
