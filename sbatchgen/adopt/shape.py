@@ -129,7 +129,10 @@ def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     if mode == "cpu":
         draft.job.pop("gpu_request", None)
     if nodes > 1:
-        draft.lose(f"the job has {nodes} nodes, and one process runs: correct --nodes")
+        what = f"the job has {nodes} nodes, and one process runs: correct --nodes"
+        if any(command.name == "ray" for command in draft.script.body.commands):
+            what = f"Ray runs on {nodes} nodes: write the command as a program of a job file, with preset: ray"
+        draft.lose(what)
     _one_task(draft)
 
 

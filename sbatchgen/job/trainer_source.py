@@ -19,7 +19,6 @@ from sbatchgen.job.rank_need import RankNeed, needs_rank
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
 
-PAGE = "docs/how-to/own-trainer.md"
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files
 
@@ -158,7 +157,7 @@ class TrainerSource:
         """What its job needs to start it again: keys for its option that takes a checkpoint, if any."""
         option = _RESUMES.search(self.words)
         keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
-        return f"{keys or '--requeue-on-timeout, if it finds its checkpoint by itself'} ({PAGE})"
+        return keys or "--requeue-on-timeout, if it finds its checkpoint by itself"
 
     @property
     def never_asks(self) -> bool:

@@ -16,7 +16,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.rank_need import RANKS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.job.trainer_source import PAGE, WELL_KNOWN
+from sbatchgen.job.trainer_source import WELL_KNOWN
 from sbatchgen.machine.search_path import in_shell
 from sbatchgen.quoting import word
 from sbatchgen.render.launch import needed
@@ -66,7 +66,7 @@ def _copies(job: TrainerJob) -> Iterator[Hit]:
         what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
         ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
         alone = f"sbatchgen submit single --trainer {word(trainer)}"
-        yield Hit(job.at("trainer"), what, f"start one process: {alone}; or in the trainer: {ddp} ({PAGE})")
+        yield Hit(job.at("trainer"), what, f"start one process: {alone}; or in the trainer: {ddp}")
 
 
 @RULES.add("SB047", "warning", "a launcher inside a launcher")
@@ -114,7 +114,8 @@ def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
         promised = promises_restarts(resolved)
         off = "leave out --chain" if resolved.chain > 1 else "--max-restarts 0"
-        fix = f"save to $RUN_DIR, and load that at the start ({PAGE})" + (f"; or {off}" if promised else "")
+        fix = f"save to $RUN_DIR, and at the start: {job.source.lines_that_load}"
+        fix += f"; or {off}" if promised else ""
         yield Hit(job.at("trainer"), fate(resolved, job.source), fix, None if promised else "info")
 
 
@@ -127,7 +128,7 @@ def _never_loads(job: TrainerJob) -> Iterator[Hit]:
     what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the beginning"
     off = "; or --max-restarts 0" if promises_restarts(resolved) else ""
     off = "; or leave out --chain" if resolved.chain > 1 else off
-    fix = f"at its start: {source.lines_that_load} ({PAGE}){off}"
+    fix = f"at its start: {source.lines_that_load}{off}"
     yield Hit(job.at("trainer"), what + OVERWRITES, fix)
 
 

@@ -20,9 +20,7 @@ MAX_EVENTS = 2_000_000
 MAX_LINE = 1 << 16
 MAX_VALUE = 1e100  # more is an overflow
 PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
-OF_OWN = (
-    "of a trainer of your own: print JSON lines, or set metrics (docs/how-to/own-trainer.md#show-its-loss)"
-)
+OF_OWN = 'of a trainer of your own: print(json.dumps({"step": step, "loss": loss})), or set metrics'
 _OF_VALIDATION = re.compile("^(?:val|valid|validation|eval|test)[_/]")
 
 

@@ -186,14 +186,19 @@ def unset(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Fin
             yield error(resolved, f"env.{name}", what, f"export {name}=...")
 
 
+def starts_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
+    """Whether the job is submitted on this machine, or runs on it."""
+    submits = resolved.slurm and bool(search_path.find("sbatch", environment))
+    return submits or resolved.profile.scheduler == "none"
+
+
 def files_there(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
     A file whose folder is not here either may exist on the nodes. Without sbatch here, the job will be
     submitted elsewhere, and a missing file is a warning.
     """
-    submits = resolved.slurm and bool(search_path.find("sbatch", environment))
-    certain = submits or resolved.profile.scheduler == "none"
+    certain = starts_here(resolved, environment)
     for finding in _missing(resolved, folder, environment):
         yield finding if certain else finding._replace(severity="warning")
 

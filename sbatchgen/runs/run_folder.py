@@ -17,6 +17,7 @@ from sbatchgen.quoting import word
 LOCK = "submit.lock"  # held from the check of a submission to its record
 LOCK_S = 180.0  # sbatch itself tries again for two minutes
 ANOTHER = "name another folder: --run-dir"
+WRITABLE = "name a folder that you can write into: --run-dir"
 
 
 def refusal(run_dir: Path) -> Problem | None:
@@ -46,6 +47,22 @@ def refusal(run_dir: Path) -> Problem | None:
     return None
 
 
+def unmakable(run_dir: Path) -> Problem | None:
+    """Return why a run folder that does not exist yet can't be made by this user; None if it can."""
+    if os.path.lexists(run_dir):
+        return None
+    above = next(folder for folder in run_dir.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        return _not_made(run_dir, f"{above} is a file")
+    if not os.access(above, os.W_OK | os.X_OK):
+        return _not_made(run_dir, f"you can't write into {above}")
+    return None
+
+
+def _not_made(run_dir: Path, why: str) -> Problem:
+    return Problem(f"can't make the run folder {run_dir}: {why}", fix=WRITABLE)
+
+
 def make(run_dir: Path) -> None:
     """Make a run folder that only this user can write; raise DocumentError where that can't be."""
     try:
@@ -53,8 +70,7 @@ def make(run_dir: Path) -> None:
         with contextlib.suppress(FileExistsError):
             run_dir.mkdir(mode=0o755)
     except OSError as error:
-        what = f"can't make the run folder {run_dir}: {error.strerror}"
-        raise DocumentError.of(what, fix="name a folder that you can write into: --run-dir") from error
+        raise DocumentError([_not_made(run_dir, error.strerror or str(error))]) from error
     if problem := refusal(run_dir):
         raise DocumentError([problem])
     with contextlib.suppress(OSError):  # it would overrule the umask

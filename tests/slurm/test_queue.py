@@ -71,6 +71,8 @@ def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -
     assert later.start.replace(tzinfo=None) == datetime(2099, 1, 2, 3, 4, 5)  # noqa: DTZ001
     after = only(environment, submit(controller, f"--dependency=afterok:{first}", "--wrap=true"))
     assert after.reason in ("Dependency", "None")
+    assert after.dependency == f"afterok:{first}(unfulfilled)"
+    assert held.dependency == ""
 
 
 def test_a_path_that_looks_like_something_else(controller: Controller, environment: dict[str, str]) -> None:

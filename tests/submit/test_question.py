@@ -23,6 +23,7 @@ from sbatchgen.modes import MODES
 from sbatchgen.review.brief import brief, question
 from sbatchgen.review.review import Review
 from sbatchgen.submit.rendered import of_job
+from tests.conftest import Command
 from tests.scripts import PROFILES
 
 LINES, COLUMNS = 24, 80
@@ -98,6 +99,14 @@ def test_errors_are_shown_without_a_question(sbatch: Path) -> None:
     assert len(lines) <= LINES
     assert "    at:  --nodes" in lines
     assert not any(line.startswith(("Submit", "v shows")) for line in lines)
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_a_run_folder_that_can_t_be_made_is_an_error_of_the_review(folder: Path, command: Command) -> None:
+    (folder / "runs").write_text("")
+    refused = command("review", "cpu", "--profile", "msu", "--time", "5", "--trainer", "-m", "--", "timeit")
+    what = f"error: can't make the run folder {folder}/runs/cpu: {folder}/runs is a file\n"
+    assert (refused.status, what in refused.err + refused.out) == (3, True), refused.err
 
 
 def reviewed(profile: str, mode: str, folder: Path) -> Review:
