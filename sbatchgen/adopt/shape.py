@@ -131,7 +131,9 @@ def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     if nodes > 1:
         what = f"the job has {nodes} nodes, and one process runs: correct --nodes"
         if any(command.name == "ray" for command in draft.script.body.commands):
-            what = f"Ray runs on {nodes} nodes: write the command as a program of a job file, with preset: ray"
+            what = (
+                f"Ray runs on {nodes} nodes: write the command as a program of a job file, with preset: ray"
+            )
         draft.lose(what)
     _one_task(draft)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.executables.word_table import rows
 from sbatchgen.frozen import frozen
+from sbatchgen.job.own_options import own_options
 from sbatchgen.job.rank_need import RankNeed, needs_rank
 from sbatchgen.job.saved_files import SavedFile, called, saved_files
 from sbatchgen.resolved.resolved_job import trainer_is_file
@@ -73,6 +74,8 @@ class TrainerSource:
     saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
     # The numbers that calls of Trainer() give, as devices; of each call all, with None for what is computed.
     trainer_calls: tuple[Mapping[str, int | None], ...] = ()
+    # The options that its parser takes, which refuses others; None if that is not certain
+    options: frozenset[str] | None = None
     rank_need: RankNeed | None = None  # where it certainly ends if no launcher has set its rank
 
     @cached_property
@@ -187,7 +190,9 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
             reader.whole = False
     words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
     saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
+    is_read = whole and "argparse" in reader.packages <= _PACKAGES["plain"] | sys.stdlib_module_names
     return TrainerSource(
+        options=own_options(reader.trees.values()) if is_read and not _DYNAMIC.search(words) else None,
         packages=frozenset(reader.packages),
         words=words,
         spawns=reader.spawns,

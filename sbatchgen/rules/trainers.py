@@ -14,6 +14,7 @@ from sbatchgen import files
 from sbatchgen.inputs.profile import OLD_DAYS
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
+from sbatchgen.job.own_options import refused
 from sbatchgen.job.rank_need import RANKS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.job.trainer_source import WELL_KNOWN
@@ -106,6 +107,19 @@ def _lightning(job: TrainerJob) -> Iterator[Hit]:
             what = f"Trainer() of {resolved.trainer} has {name}={value}, and the job {in_job[name]}: "
             fix = f"{computed[name]} in {resolved.trainer}; or {options[name]} {value}"
             yield Hit(job.at("trainer"), f"{what}it ends there", fix)
+
+
+@RULES.add("SB060", "warning", "an argument that the trainer does not take")
+def _own_options(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    options = job.source.options if job.source else None
+    if options is None or resolved.is_command:
+        return
+    for name in dict.fromkeys(refused(resolved.args, options)):
+        what = f"{resolved.trainer} does not take {name}, and ends there"
+        yield Hit(
+            job.at("args"), what, "write it before the --, if it is an option of sbatchgen; else leave it out"
+        )
 
 
 @RULES.add("SB048", "warning", "a trainer that saves nothing")

@@ -321,7 +321,9 @@ def _waits(row: SlurmJob) -> str:
     """Return why a job waits; after others, with the conditions that are left."""
     says = reason(row.reason, row.id).means
     left = re.findall(r"(\w+):([\d_*]+)\S*?\(unfulfilled\)", row.dependency)
-    return says + f": {', '.join(f'{how} {job}' for how, job in left)}" * (bool(left) and row.reason == "Dependency")
+    return says + f": {', '.join(f'{how} {job}' for how, job in left)}" * (
+        bool(left) and row.reason == "Dependency"
+    )
 
 
 def _exit_status(status: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.job.own_options import refused
 from sbatchgen.job.trainer_source import MAX_BYTES, TrainerSource, read_trainer
 from tests.conftest import REPOSITORY
 
@@ -215,6 +216,31 @@ def test_the_trainers_of_the_page_share_their_work_and_save(tmp_path: Path) -> N
     for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         write(tmp_path, text)
         assert certain(tmp_path) == set()
+
+
+PARSER = "import argparse, torch\np = argparse.ArgumentParser()\n"
+ONE = PARSER + "p.add_argument('-e', '--epochs', type=int)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "refuses"),
+    [
+        (ONE + "p.parse_args()", ["--time", "--lr"]),
+        (ONE + "from helper import add\nadd(p)\np.parse_args()", ["--time"]),
+        (ONE + "p.parse_known_args()", []),
+        (ONE + "p.parse_args(['--epochs', '3'])", []),
+        (ONE + "for name in 'lr', 'time':\n    p.add_argument(f'--{name}')\np.parse_args()", []),
+        (ONE + "import sys\nsys.argv.remove('--time')\np.parse_args()", []),
+        (ONE + "p.add_argument('rest', nargs=argparse.REMAINDER)\np.parse_args()", []),
+        (ONE + "import lightning\nlightning.Trainer.add_argparse_args(p)\np.parse_args()", []),
+        ("import click\n", []),
+    ],
+)
+def test_what_a_parser_certainly_refuses(tmp_path: Path, text: str, refuses: list[str]) -> None:
+    write(tmp_path, text, helper="def add(p):\n    p.add_argument('--lr')\n")
+    options = source(tmp_path).options
+    args = ["--epoch=3", "-x", "--time", "3", "--lr", "--", "--any"]
+    assert (refused(args, options) if options else []) == refuses
 
 
 HANDLES = "import signal, torch\nsignal.signal(signal.SIGTERM, print)\n"

@@ -195,7 +195,7 @@ def test_a_job_waits_for_one_element_of_an_array(site: Site) -> None:
     record = site.cluster.run(["scontrol", "show", "job", done.stdout.strip()]).stdout
     assert f"Dependency=afterok:{many}_0(" in record
     says = f"it waits for another job: afterok {many}_0"
-    wait_until(lambda: says in site("status", "later").stdout, "what it waits for")
+    site.cluster.until(lambda: says in site("status", "later").stdout, "what it waits for")
     site.cluster.run(["scontrol", "release", many], check=True)
     site.until("later", "COMPLETED")  # though the other element fails
     assert site("submit", "later.sh", "--yes", "--after", "later/0").returncode == 2

@@ -104,7 +104,8 @@ def test_errors_are_shown_without_a_question(sbatch: Path) -> None:
 @pytest.mark.usefixtures("sbatch")
 def test_a_run_folder_that_can_t_be_made_is_an_error_of_the_review(folder: Path, command: Command) -> None:
     (folder / "runs").write_text("")
-    refused = command("review", "cpu", "--profile", "msu", "--time", "5", "--trainer", "-m", "--", "timeit")
+    (folder / "train.py").write_text("")
+    refused = command("review", "cpu", "--profile", "msu", "--trainer", "train.py", "--run-dir", "runs/cpu")
     what = f"error: can't make the run folder {folder}/runs/cpu: {folder}/runs is a file\n"
     assert (refused.status, what in refused.err + refused.out) == (3, True), refused.err
 

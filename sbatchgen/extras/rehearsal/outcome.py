@@ -6,12 +6,12 @@ from typing import Any, Literal, TypedDict
 from sbatchgen.extras.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.extras.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 from sbatchgen.frozen import frozen
-from sbatchgen.job.trainer_source import PAGE
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import in_bytes, in_seconds
 
 Start = Mapping[str, Any]
+_ASKS = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
 NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
 # Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator holds unused.
 _CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
@@ -92,7 +92,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     if stop:
         yield Row("time limit", "ok", f"{stop.get('reason')}: saved {_progress(stop)}")
     if not others:
-        yield Row("restart", "failed", "the job did not start again", f"sbatchgen diagnose; {PAGE}")
+        yield Row("restart", "failed", "the job did not start again", _ASKS)
         return
     begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
     last = _step({"events": first})
@@ -182,7 +182,7 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", "failed", what)
     else:
-        fix = f'touch "$SBATCHGEN_AGAIN_FILE" once it has saved: {PAGE}; or --resume off, for no restarts'
+        fix = f"{_ASKS}; or --resume off, for no restarts"
         furthest = max(_step(each) or 0 for each in rehearsed.starts)
         has_more = furthest > (_step(start) or 0)  # else it may have come to its end
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
@@ -259,7 +259,7 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
         detail = f"{how}; still running {took} later"
         if what == "time limit" and start["took_s"] < start["lead"]:
             return Row(what, "unknown", detail, f"wait longer: --seconds {start['lead']}")
-        return Row(what, "failed", f"{detail}, and killed", f"let the trainer stop at the signal: {PAGE}")
+        return Row(what, "failed", f"{detail}, and killed", "let the trainer stop at the signal")
     if saves:
         return Row(what, "ok", f"{how}; saved {_progress(saves[-1])} and ended in {took}")
     if (start["saved"] or 0) >= acted:
@@ -267,7 +267,7 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     if start["status"] and has_error(start["log"]):
         return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
     why = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
-    fix = f"ignore SIGTERM, and save when the stop file is there: {PAGE}"
+    fix = "ignore SIGTERM, and save when the stop file is there: $SBATCHGEN_STOP_FILE"
     return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
 
 
@@ -296,7 +296,7 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
     if begins[0] < last / 2 and what != "restart" and not start["saved"]:
         return Row(what, "lost", f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
     if begins[0] < last / 2:
-        fix = f"resume from the newest checkpoint: {PAGE}"
+        fix = "resume from the newest checkpoint in $RUN_DIR"
         return Row(what, "failed", f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
     return Row(what, "ok", f"{how}it continues from {unit} {begins[0]}")
 
