@@ -5,6 +5,7 @@ What failures.yaml does not know is not a cause: nothing is guessed.
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -241,10 +242,11 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
     return f"{frame}{who}" if is_bare and frame else ""
 
 
-def _order(failure: Failure) -> tuple[int, bool, int]:
+def _order(failure: Failure) -> tuple[int, bool, float]:
     is_effect = failure.rank == "effect"
     is_felt = is_effect and failure.cause != "killed"  # the others feel that a process was killed, and say so
-    return RANKS.index(failure.rank), is_felt, failure.line if is_effect else 0
+    first = failure.line or math.inf  # a line says more than Slurm's state alone, as of a crash
+    return RANKS.index(failure.rank), is_felt, first if is_effect else 0
 
 
 def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:

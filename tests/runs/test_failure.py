@@ -66,6 +66,7 @@ def test_an_exit_status_alone_is_no_cause(ended: str) -> None:
 # --- which of several
 
 OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+WATCHDOG = "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)"
 PEER = (
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
 )
@@ -96,6 +97,7 @@ LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE
             "FAILED 134:0",
             ["abort-at-exit", "crashed"],
         ),
+        (WATCHDOG, "FAILED 134:0", ["collective-timeout", "crashed"]),
         (f"{PEER}\nsrun: error: n2: task 0: Killed", "FAILED 1:0", ["killed", "peer-gone"]),
         (f"{PEER}\nRank 1 of the training ended by SIGKILL", "FAILED 1:0", ["killed", "peer-gone"]),
         ("srun: error: n1: task 0: Out Of Memory", "OUT_OF_MEMORY 0:125", ["host-memory"]),
