@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often diagnose names the cause of a failed job: 25 kinds of failures, each submitted in three ways.
+"""How often diagnose names the cause of a failed job: 26 kinds of failures, each submitted in three ways.
 
     python benchmarks/causes.py            # on a real Slurm that it boots, some minutes
     python benchmarks/causes.py data port  # only these kinds
@@ -8,7 +8,7 @@
 `plain` by sbatch. Needs root and Debian's slurm-wlm. What needs a GPU, a full disk or another machine is
 printed as the programs print it.
 
-Exit status: 1 where fewer than 24 of 25 causes are right.
+Exit status: 1 where more than one cause is wrong in one of the ways.
 """
 
 from __future__ import annotations
