@@ -70,7 +70,7 @@ PLACES = (
         files=r"triton/usage/gracehopper\.rst",
         having="train",
     ),
-    Place(profile="perlmutter", repository="NERSC/sc24-dl-tutorial", files=r"submit_pm\w*\.sh"),
+    Place(profile="perlmutter", repository="NERSC/sc25-dl-tutorial", files=r"submit_pm\w*\.sh"),
     Place(profile="perlmutter", repository="NERSC/pytorch-examples", files=r"scripts/train_perlmutter\.sh"),
     Place(
         profile="kestrel",

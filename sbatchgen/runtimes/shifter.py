@@ -1,6 +1,6 @@
 """shifter: an image that Shifter has on each node once the job starts, as a directive asks for.
 
-Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERSC/sc24-dl-tutorial.
+Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERSC/sc25-dl-tutorial.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
