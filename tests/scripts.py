@@ -28,9 +28,10 @@ CODE = Path("/opt/sbatchgen/code")
 PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")
 # Those of centres, from their documentation: a test for each launcher, not the matrix.
 CENTRES = tuple(
-    "alvis azure-ndv5 cannon clariden dardel delta deltaai frontier gcp-a3 iris isambard-ai jean-zay "
-    "jureca kestrel leonardo leuven lumi mahti midway3 mila nebius oci-h100 olivia parallelcluster-p5 "
-    "perlmutter roihu rorqual sherlock triton vista".split()
+    "alvis anvil azure-ndv5 berzelius cannon clariden coreweave dardel delta deltaai fir frontier "
+    "gcp-a3 gcp-a3-ultra iris isambard-ai jean-zay jureca juwels kestrel leonardo leuven lonestar6 "
+    "lumi mahti marenostrum5 midway3 mila nebius oci-h100 olivia parallelcluster-p5 perlmutter roihu "
+    "rorqual setonix sherlock snellius tamia triton vista".split()
 )
 _COMPILED = tempfile.TemporaryDirectory(prefix="templates-")
 # What a runtime needs where the profile does not bring it.

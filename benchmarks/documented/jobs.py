@@ -44,7 +44,8 @@ def job_of(example: Example) -> Job:
     whole = bool(launcher) or (launch.tasks or 1) > 1
     many = whole and not (module and launch.nodes == 1)
     partition = Text(script.resources.options.get("partition") or _with_constraint(script, profile))
-    options: Job = {name: _OF_USERS[name] for name in profile.required}
+    own = script.resources.options
+    options: Job = {name: _OF_USERS.get(name) or own[name] for name in profile.required}
     options |= {"nodes": launch.nodes or script.resources.nodes} if many else {}
     options |= {"partition": partition} if partition in profile.partitions else {}
     mode = "ddp" if many else "dataparallel" if whole else "single"
