@@ -99,9 +99,16 @@ def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
         what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
         fix = f"set --nproc-per-node {gpus}"
         if processes < gpus:
-            yield Hit(job.at(at), f"{what}: the other GPUs stay idle", fix, "warning")
+            if job.resolved.is_bundled or not _gives_a_task_several(job):
+                yield Hit(job.at(at), f"{what}: the other GPUs stay idle", fix, "warning")
         else:
             yield Hit(job.at(at), f"{what}: NCCL needs one for each process", fix)
+
+
+def _gives_a_task_several(job: JudgedJob) -> bool:
+    """Whether the author of a job gives each task several GPUs, as a trainer with a pipeline wants them."""
+    said = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
+    return said and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
 
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")

@@ -297,6 +297,8 @@ def _within_qos(job: Job) -> Iterator[Hit]:
             sure = job.profile.limits.enforce_qos
             fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
             what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
+            if job.profile.sources and job.profile.user is None:  # projects have qualities of their own
+                what, sure = f"profile '{job.profile.name}' lists no qos '{name}'", False
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
     reported: set[str] = set()
     for partition in job.partitions.values() or [Partition()]:

@@ -200,6 +200,23 @@ def test_an_unknown_partition_is_an_error_where_all_are_listed(
     assert [finding.severity for finding in findings if finding.rule == "SB201"] == severities
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("constraint", "lists no feature 'other' for partition 'gpu'"), ("qos", "lists no qos 'other'")],
+)
+def test_documentation_names_only_some_features_and_qualities_of_service(
+    here: Path, option: str, said: str
+) -> None:
+    facts = PROFILE.replace("shards_per_gpu: 8}", "shards_per_gpu: 8, features: [fat]}")
+    whole = f"{facts}qos: {{normal: {{}}}}\nlimits: {{enforce_qos: true}}\n"
+    for line, severity in (("", "error"), (f"sources: [{{at: '{CITED}', keys: [partitions]}}]\n", "warning")):
+        here.write_text(whole + line)
+        job = resolved("ddp", here, account=Text("a"), **{option: Text("other")})
+        (finding,) = [each for each in check(job) if "other" in each.problem.what]
+        assert finding.severity == severity
+        assert (said in finding.problem.what) == (severity == "warning")
+
+
 def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     path.write_text("name: new\nurl: https://example.org\nchecked: 2026-01-01\n")
