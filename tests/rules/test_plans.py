@@ -201,20 +201,20 @@ def test_an_unknown_partition_is_an_error_where_all_are_listed(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
-    [("constraint", "lists no feature 'other' for partition 'gpu'"), ("qos", "lists no qos 'other'")],
+    ("line", "severity"),
+    [("", "error"), (f"sources: [{{at: '{CITED}', keys: [partitions]}}]\n", "warning")],
+    ids=["of this user", "from documentation"],
 )
 def test_documentation_names_only_some_features_and_qualities_of_service(
-    here: Path, option: str, said: str
+    here: Path, line: str, severity: str
 ) -> None:
     facts = PROFILE.replace("shards_per_gpu: 8}", "shards_per_gpu: 8, features: [fat]}")
-    whole = f"{facts}qos: {{normal: {{}}}}\nlimits: {{enforce_qos: true}}\n"
-    for line, severity in (("", "error"), (f"sources: [{{at: '{CITED}', keys: [partitions]}}]\n", "warning")):
-        here.write_text(whole + line)
+    here.write_text(f"{facts}qos: {{normal: {{}}}}\nlimits: {{enforce_qos: true}}\n{line}")
+    for option, said in (("constraint", "feature 'other' for partition 'gpu'"), ("qos", "qos 'other'")):
         job = resolved("ddp", here, account=Text("a"), **{option: Text("other")})
-        (finding,) = [each for each in check(job) if "other" in each.problem.what]
+        (finding,) = [each for each in check(job) if "'other'" in each.problem.what]
         assert finding.severity == severity
-        assert (said in finding.problem.what) == (severity == "warning")
+        assert (finding.problem.what == f"profile 'here' lists no {said}") == (severity == "warning")
 
 
 def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
