@@ -133,7 +133,7 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
     """Compare the lines of a source with those of the newest commit."""
     path, first = cited["path"], int(cited["first"])
     count = int(cited["last"] or first) - first + 1
-    newest = _newest(repository, cited["commit"])
+    newest = _newest(repository, cited["commit"], path)
     now, before = _lines(repository, newest, path), _lines(repository, cited["commit"], path)
     old = before[first - 1 : first - 1 + count]
     known = cited["digest"] or (digest(old) if old else "")
@@ -159,12 +159,18 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
     return _result(source, SourceState.CHANGED, what, at, f"correct the values, then write at: {new}")
 
 
-def _newest(repository: Path, commit: str) -> str:
-    """Return HEAD, or if that is another branch than the commit's, the newest commit of its branches."""
+def _newest(repository: Path, commit: str, path: str) -> str:
+    """Return HEAD, or if that is another branch than the commit's, the newest commit of its branches.
+
+    A shallow clone lacks the commit: there it is the newest commit that has the file.
+    """
     if _git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is not None:
         return "HEAD"
-    branches = ("--contains", commit, "--format=%(objectname)", "refs/heads", "refs/remotes")
-    return _git(repository, "for-each-ref", "--sort=-committerdate", "--count=1", *branches) or "HEAD"
+    listed = ("for-each-ref", "--sort=-committerdate", "--format=%(objectname)", "refs/heads", "refs/remotes")
+    if holding := (_git(repository, *listed, "--contains", commit) or "").split():
+        return holding[0]
+    newest = ["HEAD", *(_git(repository, *listed) or "").split()]
+    return next((each for each in newest if _lines(repository, each, path)), "HEAD")
 
 
 def _lines(repository: Path, commit: str, path: str) -> list[str]:

@@ -142,6 +142,16 @@ PLACES = (
         having=r"imagenet_loaders|_training\.py",
     ),
     Place(
+        profile="snellius",
+        repository="SURF-ML/Snellius-AI-Guide",
+        files=r"(0[2-6]-.*|11-Bonus-data-storage)/run\w*\.sh",
+    ),
+    Place(
+        profile="coreweave",
+        repository="coreweave/reference-architecture",
+        files=r"training/slurm/torch-allreduce/.*\.sbatch",
+    ),
+    Place(
         profile="delta",
         repository="ncsa/Delta_doc",
         files=r"docs/source/user_guide/(running_jobs|containers)\.rst",

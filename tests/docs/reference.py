@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import click
 import yaml
 
 from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.flags import GROUPS, JobOption, parameters
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
@@ -25,6 +27,7 @@ from sbatchgen.lint.linter import rules
 from sbatchgen.rules.rule_page import FOLDER as RULE_PAGES
 from sbatchgen.units import (
     RELEASES,
+    Citation,
     Count,
     Duration,
     Memory,
@@ -65,12 +68,49 @@ def pages(command: Command) -> dict[str, str]:
         "commands.md": _commands,
         "job.md": lambda: _job(_defaults(command)),
         "profile.md": _profile,
+        "profiles.md": _bundled,
         "rules.md": _rules,
         "training.md": _training,
     }
     return {
         name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines())).rstrip() + ENDS for name, lines in made.items()
     }
+
+
+# --- bundled profiles
+
+
+def _bundled() -> Iterator[str]:
+    yield "# Bundled profiles"
+    yield ""
+    yield "`--profile NAME` takes one of these. [How far those of centres come](../about/centres.md); `sbatchgen profile sources"
+    yield "NAME` lists the lines or the page that each fact is from. A source of GitHub was compared in the commit that is named:"
+    yield "[a monthly run](../how-to/publish-a-profile.md#bundled-profiles) reports which of the cited lines have changed since."
+    rows = []
+    for file in sorted((REPOSITORY / "profiles").glob("*.yaml")):
+        profile = read_document(file, Profile).value
+        rows.append(
+            (
+                f"[`{profile.name}`](../../profiles/{file.name})",
+                profile.site or "",
+                profile.description or "",
+                profile.checked,
+                ", ".join(_compared_with(profile)),
+            )
+        )
+    yield from _table(("profile", "centre", "machine", "last compared", "with what"), rows)
+
+
+def _compared_with(profile: Profile) -> list[str]:
+    """Return the repositories, with the commits, and the pages that a profile's facts are from."""
+    cited = [(source.at, re.fullmatch(Citation.LINES, source.at)) for source in profile.sources]
+    links = {
+        f"[{match['repository']}@{match['commit'][:7]}](https://github.com/{match['repository']}/tree/{match['commit']})"
+        if match
+        else f"[{urlsplit(at).hostname}]({at})": None
+        for at, match in cited
+    }
+    return [*links] or [f"[{urlsplit(profile.url).hostname}]({profile.url})"]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
