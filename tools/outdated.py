@@ -43,7 +43,8 @@ class Cited(NamedTuple):
 def cli(folder: Path, names: Sequence[str]) -> None:
     """Report in Markdown which cited lines of profiles have changed, all bundled ones by default.
 
-    FOLDER gets a clone of each repository that it lacks, without its past. Exit status: 3 if there is a report.
+    FOLDER gets a clone of each repository that it lacks, without its past. Exit status: 3 if there is a
+    report.
     """
     names = names or sorted(path.stem for path in bundled("profiles").glob("*.yaml"))
     cited = [_cited(name) for name in names]

@@ -54,7 +54,7 @@ def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> N
     ]
     assert completed("sbatchgen render d", folder) == ["dataparallel", "ddp"]
     assert completed("sbatchgen render ddp --nod", folder) == ["--nodes", "--nodelist"]
-    assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "triton", "troila"]
+    assert completed("sbatchgen render ddp --profile t", folder) == ["tamia", "torchrun", "triton", "troila"]
     assert completed("sbatchgen render ddp --profile public_cluster --partition ", folder) == ["gpu"]
     assert completed("sbatchgen render ddp --profile nope --partition ", folder) == []
     for name in ("runs/a", "runs/b", "other"):
@@ -65,7 +65,13 @@ def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> N
     Path("sbatchgen.yaml").touch()
     Path(".sbatchgen/profiles/tiny.yaml").write_text(HEAD)
     Path(".sbatchgen/profiles/torn.yaml").write_text("[")
-    assert completed("sbatchgen render ddp --profile t", folder) == ["tiny", "torchrun", "triton", "troila"]
+    assert completed("sbatchgen render ddp --profile t", folder) == [
+        "tamia",
+        "tiny",
+        "torchrun",
+        "triton",
+        "troila",
+    ]
 
 
 SITE = (
