@@ -66,8 +66,8 @@ def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> N
     Path(".sbatchgen/profiles/tiny.yaml").write_text(HEAD)
     Path(".sbatchgen/profiles/torn.yaml").write_text("[")
     assert completed("sbatchgen render ddp --profile t", folder) == [
-        "tamia",
         "tiny",
+        "tamia",
         "torchrun",
         "triton",
         "troila",
