@@ -211,7 +211,8 @@ def test_documentation_names_only_some_features_and_qualities_of_service(
     facts = PROFILE.replace("shards_per_gpu: 8}", "shards_per_gpu: 8, features: [fat]}")
     here.write_text(f"{facts}qos: {{normal: {{}}}}\nlimits: {{enforce_qos: true}}\n{line}")
     for option, said in (("constraint", "feature 'other' for partition 'gpu'"), ("qos", "qos 'other'")):
-        job = resolved("ddp", here, account=Text("a"), **{option: Text("other")})
+        asked: dict[str, Any] = {option: Text("other")}
+        job = resolved("ddp", here, account=Text("a"), **asked)
         (finding,) = [each for each in check(job) if "'other'" in each.problem.what]
         assert finding.severity == severity
         assert (finding.problem.what == f"profile 'here' lists no {said}") == (severity == "warning")
