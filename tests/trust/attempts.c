@@ -44,7 +44,7 @@
 #define SESSION -3
 #define USER_SESSION -5
 
-static char *files[] = {"socket", "packets", "pipe", "shared", 0};
+static char *files[] = {"socket", "packets", "pipe", "deep/pipe", "shared", 0};
 static char page[4096] = "changed";
 
 static void says(const char *name, long result) {

@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import socket
 import stat
 import subprocess
@@ -87,6 +88,11 @@ def _of_kernel() -> list[object]:
     ]
 
 
+def _fifo(name: str) -> int:
+    os.mkfifo(name, 0o666)
+    return os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+
+
 def main(folder: str, *command: str) -> None:
     """Run a command, and print what happened."""
     os.chdir(folder)
@@ -105,8 +111,8 @@ def main(folder: str, *command: str) -> None:
         each.bind(name)
     for each in (inet, stream, abstract):
         each.listen()
-    os.mkfifo("pipe", 0o666)
-    pipe = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    Path("deep").mkdir()  # a sandbox that shows a folder entry by entry has this one as it is
+    pipe, deep_pipe = map(_fifo, ("pipe", "deep/pipe"))
     secret = _key(SECRET.encode())
     null = subprocess.DEVNULL  # so that no one waits for it where this program fails
     other = subprocess.Popen(["sleep", "infinity"], start_new_session=True, stdout=null, stderr=null)
@@ -114,7 +120,7 @@ def main(folder: str, *command: str) -> None:
         f"{other.pid} {inet.getsockname()[1]} sbatchgen-lab-{os.getpid()}\n", encoding="ascii"
     )
     shared = [Path(name) for name in SHARED if Path(name, "lab-secret").exists()]
-    own = ("facts", "pipe", "socket", "packets")
+    own = ("facts", "pipe", "socket", "packets", "deep/pipe")
     before, at = (_state(other.pid), *_of_kernel()), tree(Path(folder), *shared)
     around = {name: value.replace("PORT", str(inet.getsockname()[1])) for name, value in os.environ.items()}
     done = subprocess.run(command, env=around, capture_output=True, check=False)
@@ -125,6 +131,7 @@ def main(folder: str, *command: str) -> None:
         "packets": datagrams,
         "abstract": abstract,
         "FIFO": pipe,
+        "FIFO in a folder": deep_pipe,
     }
     ready = select.select([*listeners.values()], [], [], 0)[0]
     reached = [name for name, each in listeners.items() if each in ready]
@@ -141,6 +148,7 @@ def main(folder: str, *command: str) -> None:
     reached += [name for name in sorted({*at, *now}) if at.get(name) != now.get(name)]
     for name in own:
         Path(name).unlink(missing_ok=True)
+    shutil.rmtree("deep", ignore_errors=True)
     other.kill()
     said = (done.stdout + done.stderr).decode("utf-8", "replace")
     print(json.dumps({"reached": reached, "status": done.returncode, "said": said}))
