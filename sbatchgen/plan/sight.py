@@ -15,9 +15,9 @@ from pathlib import PurePath
 from typing import NamedTuple, TypeVar
 
 from sbatchgen.frozen import frozen
+from sbatchgen.machine.mounts import Mount, above, below, mounts, within
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan.copies import Files, copy, danger, folder_in, piece, pieces, to_copy
-from sbatchgen.plan.mounts import Mount, above, below, mounts, within
 from sbatchgen.sandbox.box import Box, LayersRefusedError, Mark
 
 _SECRET = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")

@@ -19,6 +19,7 @@ from typing import IO, Literal, NamedTuple, cast
 
 from sbatchgen.errors import NoSandboxError
 from sbatchgen.machine import child, search_path
+from sbatchgen.machine.mounts import below, mounts
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.sandbox import seccomp
 
@@ -104,31 +105,38 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     began, python = time.monotonic(), os.path.realpath(sys.executable)
     if python in map(os.path.realpath, box.over):
         python = f"{PLACE}/base/bin/python3"  # beside its library, by which some find it
-    with ExitStack() as opened:
-        words, numbers = _words(box, opened, python)
-        task = _memory_file(opened, _task(argv, environment, box, python))
-        errors = _memory_file(opened, b"")
-        process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
-        opened.enter_context(process)
-        report = _read_until(process, began + box.limits.seconds + _LATE)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
-    if report:
-        return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
-    moved = says.split("\0")[1:] if says.startswith("\0") else []
-    problem = (
-        f"others move {moved[0]}"
-        if moved
-        else says.rpartition("\n")[2] or f"it ended with {process.returncode}"
-    )
+    for layered in (True, False):  # over the folders of programs; some systems can't have these layers
+        with ExitStack() as opened:
+            words, numbers = _words(box, opened, python, layered=layered)
+            task = _memory_file(opened, _task(argv, environment, box, python))
+            errors = _memory_file(opened, b"")
+            process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
+            opened.enter_context(process)
+            report = _read_until(process, began + box.limits.seconds + _LATE)
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
+        if report:
+            return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
+        _raise_where_folders_refuse(box, says)  # what a script can bring about takes no other layer away
+    what, fix = _refusal(says or f"it ended with {process.returncode}")
+    raise NoSandboxError.of(what, fix=fix)
+
+
+def _refusal(why: str) -> tuple[str, str]:
+    """Return what to say where the sandbox does not begin, and what helps."""
     fix = "run it on another machine, where `unshare -Urn true` works: it does not ask the cluster"
-    what = f"this machine allows no sandbox: {problem}"
+    return f"this machine allows no sandbox: {why.splitlines()[-1]}", fix
+
+
+def _raise_where_folders_refuse(box: Box, says: str) -> None:
+    """Raise LayersRefusedError if folders that the sandbox shows can't have their layer, or were moved."""
+    moved = says.split("\0")[1:] if says.startswith("\0") else []
     if refused := moved or [path for path, parts in _layers(box) if not _takes_layer(parts)]:
+        what, fix = _refusal(f"others move {moved[0]}" if moved else says or "it ends at once")
         error = cast("LayersRefusedError", LayersRefusedError.of(what, fix=fix))
         error.paths, error.moved = tuple(refused), bool(moved)
         raise error
-    raise NoSandboxError.of(what, fix=fix)
 
 
 def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
@@ -223,25 +231,26 @@ def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python:
     return marshal.dumps((loader.get_code("inside"), facts))
 
 
-def _words(box: Box, opened: ExitStack, python: str) -> tuple[list[str], list[int]]:
+def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[list[str], list[int]]:
     """Return the command that starts the sandbox, and the descriptors that it takes; `opened` closes them."""
     if not (filtered := seccomp.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
+    programs = _Programs(_empty_folder(opened) if layered else "")
     numbers = [*(number for parts in box.shown.values() for number in parts)]
     numbers += [*box.readable.values(), *box.writable.values(), _memory_file(opened, filtered)]
     line = [_program(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
     line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
     line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
-    line += ["--tmpfs", "/", *_of_system(), *_devices((*_DEVICES, *box.devices), opened)]
+    line += ["--tmpfs", "/", *_of_system(programs), *_devices((*_DEVICES, *box.devices), opened)]
     seen = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
     for path, parts in box.shown.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
         seen[path] = [*sources, "--tmp-overlay", path]
     line += [word for path in sorted(seen) for word in seen[path]]  # outer ones first
     if not _is_in_one(sys.base_prefix, (*seen, "/usr")):  # this Python starts the program
-        line += ["--ro-bind", sys.base_prefix, sys.base_prefix]
+        line += programs.shown(sys.base_prefix)
     if box.trusts:  # else it has no sockets with a path
-        as_they_are = [*box.readable, sys.base_prefix, *map(os.path.realpath, map("/{}".format, _SYSTEM))]
+        as_they_are = [*box.readable, *programs.as_they_are]
         line += [word for path in _sockets(as_they_are) for word in ("--ro-bind", "/dev/null", path)]
     for folder, layer in box.laid.items():
         line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
@@ -256,11 +265,46 @@ def _words(box: Box, opened: ExitStack, python: str) -> tuple[list[str], list[in
     return [*line, *child.python("-c", _START)[1:]], numbers
 
 
-def _of_system() -> Iterator[str]:
+class _Programs:
+    """Shows folders of programs read-only, below a layer where that can be.
+
+    Below a layer a FIFO or a socket is another one: a read-only mount alone lets programs open and write it.
+    """
+
+    def __init__(self, empty: str) -> None:
+        self.empty = empty  # the layer: an empty folder; "" for none
+        self.as_they_are: list[str] = []  # the folders that have no layer
+        self.mounts = mounts() if empty else ()
+
+    def shown(self, path: str) -> list[str]:
+        """Return what shows a folder."""
+        if self.empty and not self._has_mounts(path):
+            return ["--overlay-src", self.empty, "--overlay-src", path, "--ro-overlay", path]
+        self.as_they_are.append(os.path.realpath(path))
+        return ["--ro-bind", path, path]
+
+    def _has_mounts(self, path: str) -> bool:
+        """Whether mounts lie below a folder: the system lays nothing over it."""
+        with suppress(OSError):  # of a folder that this user can't see: bubblewrap says so
+            number = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return bool(below(number, self.mounts))
+            finally:
+                os.close(number)
+        return False
+
+
+def _empty_folder(opened: ExitStack) -> str:
+    folder = opened.enter_context(temporary_folder("sbatchgen-empty-", in_memory=True)) / "empty"
+    folder.mkdir()
+    return str(folder)
+
+
+def _of_system(programs: _Programs) -> Iterator[str]:
     """Yield what shows the programs and libraries of the system, and makes /proc, /dev and /tmp."""
     for path in (f"/{name}" for name in _SYSTEM if os.path.exists(f"/{name}")):
         link = os.readlink(path) if os.path.islink(path) else ""
-        yield from ("--symlink", link, path) if link else ("--ro-bind", path, path)
+        yield from ("--symlink", link, path) if link else programs.shown(path)
     yield from (word for name in _ETC for word in ("--ro-bind-try", *[f"/etc/{name}"] * 2))
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")

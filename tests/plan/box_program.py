@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from sbatchgen.plan.mounts import mounts
+from sbatchgen.machine.mounts import mounts
 from sbatchgen.plan.sight import Sight
 from sbatchgen.sandbox.box import Box, BoxLimits, run
 from tests.trust.watched import tree

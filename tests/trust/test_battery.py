@@ -227,6 +227,16 @@ def test_the_calls_have_effects_outside_a_sandbox() -> None:
     _need(lab.why_not() or (None if shutil.which("gcc") else "needs gcc"), what="hostile scripts")
     with furnished(20012) as user:
         what = watched(user, "bash", "-c", "bash calls.slurm; bash output0.slurm; cat netrc")
-        reached = {"port", "packets to the port", "path", "packets", "abstract", "FIFO", "FIFO in a folder", "signal", "key"}
+        reached = {
+            "port",
+            "packets to the port",
+            "path",
+            "packets",
+            "abstract",
+            "FIFO",
+            "FIFO in a folder",
+            "signal",
+            "key",
+        }
         assert {*what["reached"]} >= reached
         assert SECRET in str(what["said"])

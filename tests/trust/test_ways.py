@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,7 @@ WAYS = {
     "15": "srun true; perl -e 'for (glob(\"/run/plan/starts/*\")) { local $/; open(F, $_); my $x = <F>; $x =~ s/__plan_(rank|tasks)=\\d+/\"__plan_$1=\" . 9 x 5000/ge; open(G, \">$_\"); print G $x }'",
     "16 records": "for n in {1..20}; do cp /run/plan/job /run/plan/starts/$n; echo 99999999999999999999 >/run/plan/starts/a$n; done\nsrun true",
 }  # fmt: skip
+PIPE = Path(f"/usr/games/sbatchgen-lab-{os.getpid()}")
 SOCKETS = {  # 3 and 4: the folder has sockets of running programs
     "3": f"#SBATCH --chdir=/run/user/UID\n{CONNECT} socket /run/user/UID/socket; echo changed >pipe\nsrun true",
     "3, above": f"#SBATCH --chdir=/run/user\n{CONNECT} UID/socket\nsrun true",
@@ -142,6 +145,31 @@ socket.socket(socket.AF_UNIX).connect("/usr/games/socket")
     done = victim.run(sys.executable, "-c", LISTENS, command, setup=setup)
     assert "Connection refused" in done.stdout
     assert "reached" not in done.stdout
+
+
+@pytest.fixture
+def pipe() -> Iterator[int]:
+    """The end that is read of a FIFO for all beside the system's programs; a mount there would hide it."""
+    os.mkfifo(PIPE)
+    try:
+        PIPE.chmod(0o666)
+        number = os.open(PIPE, os.O_RDONLY | os.O_NONBLOCK)
+        yield number
+        os.close(number)
+    finally:
+        PIPE.unlink()
+
+
+def test_no_pipe_beside_the_systems_programs_is_reached(victim: User, pipe: int) -> None:
+    lines = f"{{ ls -l {PIPE} && exec 9<>{PIPE} && echo changed >&9; }} 2>&1"
+    place(victim, f'srun echo "$({lines})"')
+    (victim.home / "job/trainer.py").write_text(
+        f"import subprocess\nraise RuntimeError(subprocess.getoutput({lines!r}))"
+    )
+    for typed in ("sbatchgen plan way.slurm; sbatchgen lint --plan way.slurm", TRAINER):
+        done = watched(victim, "bash", "-c", typed.replace("LAB", str(victim.lab)))
+        assert "prw-rw-rw-" in done["said"]  # it is seen, and another one
+    assert os.read(pipe, 100) == b""
 
 
 @pytest.mark.parametrize("line", ["{broken", "[" * 9000, '{"act": '])
