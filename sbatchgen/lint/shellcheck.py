@@ -10,12 +10,16 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
-from sbatchgen.errors import CommandLineError, Problem
+from sbatchgen.errors import CommandLineError, DocumentError, Problem
 from sbatchgen.executables.program import programs
+from sbatchgen.files import read_file, user_folder
 from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.lint.source import Source
 from sbatchgen.machine import child, search_path
+from sbatchgen.machine.temporary import temporary_folder
 
 FILES = 10  # run by default up to this many files: each costs a process
 MAX_BYTES = 128 << 10
@@ -51,11 +55,33 @@ def findings(source: Source, path: str) -> list[Finding]:
         return []
     call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:
-        done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S)
+        with temporary_folder("sbatchgen-shellcheck-", in_memory=True) as folder:
+            (folder / ".shellcheckrc").write_bytes(_settings())  # the first that it looks for
+            done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
         return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
-    except (OSError, child.LateError, ValueError, LookupError, TypeError):
+    except (OSError, DocumentError, child.LateError, ValueError, LookupError, TypeError):
         return []
+
+
+def _settings() -> bytes:
+    """Return the user's settings as shellcheck finds them, but for those that let it open other files.
+
+    With `external-sources` it reads what a directive of the script names, as /dev/zero without end.
+    """
+    folders = [Path.cwd(), *Path.cwd().parents]
+    paths = [folder / name for folder in folders for name in (".shellcheckrc", "shellcheckrc")]
+    if home := os.environ.get("HOME"):
+        paths.append(Path(home, ".shellcheckrc"))
+    paths.append(Path(user_folder(os.environ, "XDG_CONFIG_HOME", ".config"), "shellcheckrc"))
+    for path in paths:
+        with suppress(OSError):
+            return re.sub(
+                rb"(?m)(?:^|(?<=\s))(?:external-sources|source-path)=\S*",
+                b"",
+                read_file(path, MAX_BYTES),
+            )
+    return b""
 
 
 def _holds_words(finding: Finding, text: str) -> bool:

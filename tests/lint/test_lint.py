@@ -574,6 +574,24 @@ def test_no_quotes_are_wanted_around_a_whole_command(
     assert [row[2:] for row in found(command, "job.slurm") if row[3] == "SC2086"] == [(11, "SC2086")]
 
 
+@pytest.mark.parametrize(
+    "place", ["sub/.shellcheckrc", "shellcheckrc", "home/.shellcheckrc", "config/shellcheckrc"]
+)
+def test_shellcheck_keeps_the_users_settings_but_opens_no_other_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A file that a directive names may be without end."""
+    for name in ("sub", "home", "config"):
+        (folder / name).mkdir()
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.chdir(folder / "sub")
+    (folder / place).write_text(f"disable=SC2164 external-sources=true\nsource-path={folder}\n")
+    put("job.slurm", GOOD + "# shellcheck source=/dev/zero\n. x\ncd $1\n")
+    program = str(Path(sys.executable).with_name("shellcheck"))
+    assert {each.rule for each in shellcheck.findings(sources("job.slurm")[0], program)} == {"SC2086"}
+
+
 def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     put("job.slurm", GOOD + "if true\n")
