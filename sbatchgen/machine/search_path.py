@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,9 @@ from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import how_to_trust, is_trusted, leave_out
 from sbatchgen.inputs.trust import open_to_all
 from sbatchgen.quoting import word
+
+# By which Linux loads libraries into every program; see ld.so(8)
+_LIBRARIES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 
 
 def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> str:
@@ -46,8 +50,26 @@ def trusted(environment: Mapping[str, str]) -> str:
 
 
 def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for a program that starts others, with that PATH."""
-    return {**environment, "PATH": trusted(environment)} if "PATH" in environment else {**environment}
+    """Return an environment for a program that starts others: with that PATH, and no library of this folder.
+
+    In LD_LIBRARY_PATH too an entry that is empty or does not begin with / is another folder wherever the
+    user is. Linux loads a library from there before the system's. Source: ld.so(8).
+    """
+    kept = {**environment}
+    if "PATH" in kept:
+        kept["PATH"] = trusted(environment)
+    for name in _LIBRARIES:
+        if name in kept:
+            entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else "[: ]", kept.pop(name))
+            if entries := [entry for entry in entries if _has_one_place(entry, name)]:
+                kept[name] = ":".join(entries)
+    return kept
+
+
+def _has_one_place(entry: str, name: str) -> bool:
+    """Whether an entry means the same wherever the user is: in LD_PRELOAD a name alone is searched for."""
+    is_searched = name != "LD_LIBRARY_PATH" and "/" not in entry
+    return entry.startswith(("/", "$ORIGIN", "${ORIGIN}")) or (is_searched and bool(entry))
 
 
 def in_shell(program: str, environment: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sbatchgen.machine import search_path
 from tests.plan.plans import needs_sandbox
 
 from .lab import GROUP, User, put
@@ -119,3 +120,23 @@ def test_no_program_of_the_current_folder_is_started(person: User, marks: Path) 
     fix = refused.stderr.partition("  fix: ")[2].splitlines()[0]
     lines = f"export PATH=.:{normal}; {fix}; sbatchgen status"
     assert "warning" not in person.run("bash", "-c", lines, cwd=folder).stderr
+
+
+@pytest.mark.slow
+def test_no_library_of_the_current_folder_is_loaded(person: User) -> None:
+    """bash, which runs the stand-ins for Slurm, needs libtinfo; this Python does not."""
+    folder = person.home / "libraries"
+    (folder / "lib").mkdir(parents=True)
+    for place in (folder, folder / "lib"):
+        put(place / "libtinfo.so.6", owner=person.uid)  # stops what loads it
+    for entries in ("/nowhere:", ":/nowhere", ".", "lib:/nowhere", "./lib", "/nowhere;;/nowhere"):
+        around = {"LD_LIBRARY_PATH": entries}
+        assert "libtinfo" in person.run("bash", "-c", "true", cwd=folder, env=around).stderr
+        done = person.run(Path(sys.prefix, "bin/sbatchgen"), "gpus", cwd=folder, env=around)
+        assert "libtinfo" not in done.stderr, entries
+
+
+def test_libraries_of_other_folders_stay() -> None:
+    kept = {"LD_LIBRARY_PATH": "/opt/cuda/lib64:$ORIGIN/../lib", "LD_PRELOAD": "libjemalloc.so:/opt/x.so"}
+    assert search_path.cleaned(kept) == kept
+    assert search_path.cleaned({"LD_LIBRARY_PATH": ":", "LD_PRELOAD": "./x.so"}) == {}
