@@ -115,7 +115,9 @@ def main(folder: str, *command: str) -> None:
     pipe, deep_pipe = map(_fifo, ("pipe", "deep/pipe"))
     secret = _key(SECRET.encode())
     null = subprocess.DEVNULL  # so that no one waits for it where this program fails
-    other = subprocess.Popen(["sleep", "infinity"], start_new_session=True, stdout=null, stderr=null)
+    # It ends with this program, also where that is killed.
+    sleeps = ["setpriv", "--pdeathsig", "KILL", "sleep", "infinity"]
+    other = subprocess.Popen(sleeps, start_new_session=True, stdout=null, stderr=null)
     Path("facts").write_text(
         f"{other.pid} {inet.getsockname()[1]} sbatchgen-lab-{os.getpid()}\n", encoding="ascii"
     )
