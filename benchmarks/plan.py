@@ -5,6 +5,7 @@
     python benchmarks/plan.py FOLDER --show   # also each finding
     unshare --net python benchmarks/plan.py FOLDER --watch  # also files changed outside, and packets; as root
     python benchmarks/plan.py --healthy       # warnings of rendered jobs that are right: there must be none
+    python benchmarks/plan.py --tasks         # CPU seconds of steps of 16, 32 and 64 tasks beside one of 8
     python benchmarks/plan.py --truth 300     # rendered scripts beside what their tasks see on a real Slurm
     python benchmarks/plan.py FOLDER --truth-public 100   # scripts of others beside their jobs, on each Slurm
 
@@ -129,6 +130,21 @@ def healthy() -> int:
     return int(warnings > 0)
 
 
+def tasks() -> None:
+    """Print what steps of many tasks cost beside one of few."""
+    # A program that is not here counts as there in the second run.
+    of_steps: dict[int, list[float]] = {count: [] for count in (8, 16, 32, 64)}
+    with tempfile.TemporaryDirectory() as empty:
+        for _ in range(3):
+            for count, used in of_steps.items():
+                text = f"#!/bin/bash\n#SBATCH --time=60 --ntasks={count}\nsrun ./program\n"
+                done = plan_of(script_of("job.slurm", text, profile=None), ENVIRONMENT, Path(empty))
+                used.append(done.ended.cpu)
+    few = _at(of_steps[8], 0.5)
+    for count, used in of_steps.items():
+        print(f"{count:3} tasks: {_at(used, 0.5):.2f} s, ratio {_at(used, 0.5) / few:.1f} of {count / 8:.0f}")
+
+
 def compare(count: int, seed: int) -> int:
     """Render scripts of all modes, launchers and shapes, and compare each plan with its job."""
     source, failed, tasks = random.Random(seed), 0, 0  # noqa: S311
@@ -227,9 +243,12 @@ def main() -> int:
         metavar="SCRIPTS",
         help="compare so many scripts of FOLDER with their jobs",
     )
+    parser.add_argument("--tasks", action="store_true", help="measure steps of many tasks")
     given = parser.parse_args()
     if given.healthy:
         return healthy()
+    if given.tasks:
+        tasks()
     if given.truth_public:
         return compare_public(given.folder, given.truth_public, given.seed)
     if given.folder:

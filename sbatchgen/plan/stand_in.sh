@@ -102,7 +102,8 @@ is_script_of() { # a program whose start calls a module of Python that is known,
 } 2>/dev/null
 one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
-[[ $name == sleep ]] || { . /run/plan/clock.sh; __plan_settle; } # what is in the background started before
+# What is in the background started before; of a task, before its step: with all tasks at once each would wait for all.
+[[ $name == sleep || ${__plan_starter-} == "$PPID" ]] || { . /run/plan/clock.sh; __plan_settle; }
 case $name in
     srun) start "$@" ;;
     conda|mamba|micromamba|uv)

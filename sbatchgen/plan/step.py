@@ -426,7 +426,8 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
             record(words[0], words[1:], inner)
             continue
         try:
-            children.append(os.posix_spawn(program, words, inner, file_actions=inputs))
+            of_step = {"__plan_starter": str(os.getpid())}  # by which stand_in.sh knows its tasks
+            children.append(os.posix_spawn(program, words, inner | of_step, file_actions=inputs))
         except OSError:  # a script of an interpreter that is not here
             record(words[0], words[1:], inner)
     worst = number_of(os.environ.get("__plan_status"))  # noqa: SIM112 - no name of a script
