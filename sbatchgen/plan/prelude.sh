@@ -18,7 +18,7 @@ wait() { # what starts before a wait may run at the same time; sleepers in the b
     return "$1"
 }
 kill() { # a process of the background has ended here at once, and runs on in a job
-    local - __plan_word __plan_status=0 __plan_probe=''
+    local - __plan_word __plan_own __plan_status=0 __plan_probe=''
     set +eux
     [[ ${1-} != -[lL]* && ${1-} != --* ]] || { builtin kill "$@"; return; }
     . /run/plan/clock.sh
@@ -28,10 +28,11 @@ kill() { # a process of the background has ended here at once, and runs on in a 
     for __plan_word in "$@"; do
         [[ $__plan_word =~ ^[0-9]+$ ]] || continue
         builtin wait "$__plan_word" 2>/dev/null
-        if [[ $? == 127 || ${__plan_ended[__plan_word]-} ]]; then
+        __plan_own=$?
+        if [[ $__plan_own == 127 || ${__plan_ended[__plan_word]-} ]]; then
             __plan_status=1
         elif [[ $__plan_probe ]]; then # as long as a loop that waits for its end looks at it
-            ((++__plan_probes[__plan_word] <= 3)) || __plan_ended[__plan_word]=0
+            ((++__plan_probes[__plan_word] <= 3)) || __plan_ended[__plan_word]=$__plan_own
             [[ ! ${__plan_ended[__plan_word]-} ]] || __plan_status=1
         else
             __plan_ended[__plan_word]=143

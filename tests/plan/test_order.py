@@ -27,6 +27,11 @@ ORDERS: dict[str, tuple[str, list[str], int]] = {
         ["server.py", "client.py"],
         143,
     ),
+    "the status of a process that was looked at until its end": (
+        "(python work.py; exit 3) &\nwhile kill -0 $! 2>/dev/null; do sleep 10; done\nwait $!\n",
+        ["work.py"],
+        3,
+    ),
     "a server that is looked at": (
         "set -e\npython server.py &\np=$!\nsleep 5\nkill -0 $p\npython client.py\nkill $p\n",
         ["server.py", "client.py"],
