@@ -15,8 +15,9 @@ from sbatchgen.machine import child
 
 TIMEOUT_S = 20.0
 _SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
-_LIST = ("config", "--list", "--show-origin", "--name-only", "-z")
+_LIST = ("config", "--list", "--show-origin", "-z")  # an origin, and a name and a value with \n between
 _WITHOUT_FILTER = ("clean=", "smudge=", "process=", "required=false")
+_INCLUDE = re.compile(r"include(?:if\..*)?\.path", re.DOTALL)
 _FILTER = re.compile(r"filter\.(.+)\.[^.]+", re.DOTALL)
 _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0",
@@ -41,9 +42,8 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     listed = _printed(*at, *_LIST)
     if listed is None:
         return None
-    filters = dict.fromkeys(
-        match[1] for name in listed.split("\0")[1::2] if (match := _FILTER.fullmatch(name))
-    )
+    names = (entry.partition("\n")[0] for entry in listed.split("\0")[1::2])
+    filters = dict.fromkeys(match[1] for name in names if (match := _FILTER.fullmatch(name)))
     is_safe = Places(root, os.environ).is_safe(place, root, _parts(folder, root, place, listed))
     if any("=" in name for name in filters) or not is_safe:
         return None  # -c ends a name at its first "="
@@ -73,10 +73,25 @@ def _root(folder: Path) -> Path | None:
 
 
 def _parts(folder: Path, root: Path, place: Path, listed: str) -> list[tuple[str, Path]]:
-    """Return what must be the user's own, with what to call each: the files of the configuration too."""
-    names = (name.removeprefix("file:") for name in listed.split("\0")[::2] if name.startswith("file:"))
-    files = ((name, folder / name) for name in dict.fromkeys(names))
-    return [("its folder", root), ("it", place), *files]
+    """Return what must be the user's own, with what to call each: the files of the configuration too.
+
+    So are those that it includes: git does not list one without a key, which may have keys a moment later,
+    as a FIFO has. Of one that is not there, the folder is judged that would hold the file.
+    """
+    entries = listed.split("\0")
+    files: dict[str, Path] = {}
+    for origin, (name, _, value) in zip(
+        entries[::2], (each.partition("\n") for each in entries[1::2]), strict=False
+    ):
+        if origin.startswith("file:"):
+            file = folder / origin.removeprefix("file:")
+            files[str(file)] = file
+            if _INCLUDE.fullmatch(name):
+                included = file.parent / os.path.expanduser(value)  # noqa: PTH111 - of a user who is unknown
+                while not os.path.lexists(included):
+                    included = included.parent
+                files[str(included)] = included
+    return [("its folder", root), ("it", place), *files.items()]
 
 
 def _printed(*arguments: str) -> str | None:

@@ -182,6 +182,20 @@ def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: 
     assert f"export SBATCHGEN_TRUST={repository}" in problem.fix
 
 
+@pytest.mark.parametrize("name", ["include.path", "includeIf.gitdir:**.path"])
+@pytest.mark.parametrize("text", ["# no key at this moment", None])
+def test_a_file_that_others_can_write_is_not_included(repository: Path, name: str, text: str | None) -> None:
+    """git lists no file without a key; the file may get some before git reads it again."""
+    shared = repository.parent / "shared"
+    shared.mkdir()
+    run_git(repository, "config", name, "../../shared/more")
+    if text:
+        put(shared / "more", text)
+    assert describe(repository).commit
+    shared.chmod(0o777)
+    assert describe(repository).commit == ""
+
+
 def test_a_repository_of_a_trusted_folder_is_used(
     repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
