@@ -23,6 +23,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
 _LEFT = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
+_MOST_LINKS = 40  # as Linux follows: path_resolution(7)
 _OLD_S, _MOST_ENTRIES = 24 * 3600, 10_000  # writing takes seconds; of a folder so many entries are looked at
 _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
@@ -143,9 +144,10 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
     """
     try:
-        if path.is_symlink() and path.lstat().st_uid not in (0, user_id()):
-            what = f"{path} is a link that another user has made, to {path.readlink()}"
-            raise DocumentError.of(what, fix="name another file")
+        for link in _links(path):
+            if link.lstat().st_uid not in (0, user_id()):
+                what = f"{link} is a link that another user has made, to {link.readlink()}"
+                raise DocumentError.of(what, fix="name another file")
         if not path.exists():
             put(path.resolve(), data)
         elif not path.is_file():
@@ -162,6 +164,15 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         elif number == errno.ENOENT:
             fix = f"mkdir -p {word(str(path.parent))}"
         raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield the links that a name leads through, one after the other."""
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            break
+        yield path
+        path = path.parent / path.readlink()
 
 
 def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:

@@ -345,4 +345,7 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
     os.lchown(tmp_path / "link", 20011, 20011)
     with pytest.raises(DocumentError, match="a link that another user has made"):
         files.write(tmp_path / "link", b"theirs")
+    (tmp_path / "own").symlink_to("link")
+    with pytest.raises(DocumentError, match="link is a link that another user has made"):
+        files.write(tmp_path / "own", b"theirs")
     assert (tmp_path / "bashrc").read_bytes() == b"mine"
