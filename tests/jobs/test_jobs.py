@@ -16,6 +16,7 @@ from sbatchgen.runs.failure import failures
 from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, TRAINING, Site, site_on
+from tests.tables import hold
 
 
 @pytest.fixture(scope="module")
@@ -265,36 +266,6 @@ def test_without_restarts_an_own_trainers_failure_is_told_with_its_rank(
     assert "Rank 3 of the training ended with exit status 7" in site.log("own-off")
 
 
-HANGS = """
-import threading, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-if dist.get_rank() == 2:
-    threading.Event().wait()
-dist.all_reduce(torch.ones(1))
-"""
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_the_rank_that_hangs_is_named_with_its_node(site: Site, launcher: str) -> None:
-    """By the watchers of both nodes; by the commands too, also after the job."""
-    name = f"hangs-{launcher}"
-    site.cluster.put("work/hangs.py", HANGS)
-    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--trainer", "hangs.py", "--env", "HANG_AFTER=5")
-    done = site.sbatchgen("submit", *shape, "--yes", "--launcher", launcher, "--job-name", name, check=True)
-    site.cluster.until((site.folder / "runs" / name / "hang.json").exists, f"report of {name}")
-
-    says = re.compile(
-        r"3 of 4 ranks wait in all_reduce \(hangs\.py:6\); rank 2 on (n\d+) is in hangs\.py:5 for "
-    )
-    node = says.search(site.sbatchgen("status", name).stdout)
-    assert node
-    assert f"; rank 2 on {node[1]} is in hangs.py:5 for " in site.log(name)
-    assert says.search(site.sbatchgen("status", "--format", "json").stdout)
-    assert site.sbatchgen("diagnose", name).stdout.startswith(f"{name}: hangs: 3 of 4 ranks wait ")
-    site.cluster.run(["scancel", done.stdout.strip()], check=True)
-    site.cluster.wait(int(done.stdout), {"CANCELLED"})
-
-
 def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Site) -> None:
     """Warned by hand: Slurm looks at time limits only every half minute."""
     job = site.submit(
@@ -355,11 +326,17 @@ def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
         assert len(re.findall(r"rank \d of 2 on", site.log(f"pair-{number}"))) == 2
 
 
-@pytest.mark.parametrize(("slurm_release", "name"), MODES_TRIED, indirect=["slurm_release"])
-def test_the_other_modes_run(site: Site, jobs: dict[str, int], slurm_release: str, name: str) -> None:
-    record = site.cluster.wait(jobs[name], {"COMPLETED"})
-    before = {FIRST: "gres:", LATER: "gres/"}[slurm_release]
-    assert record.get("TresPerNode") == (f"{before}{GRES[name]}" if name in GRES else None)
+def test_the_other_modes_run(site: Site, jobs: dict[str, int], slurm_release: str) -> None:
+    """In one test: pytest boots a cluster again for each row that names its release."""
+    modes = [name for release, name in MODES_TRIED if release == slurm_release]
+    gres = {FIRST: "gres:", LATER: "gres/"}[slurm_release]
+    hold(
+        has_run, [(site, jobs[name], name, f"{gres}{GRES[name]}" if name in GRES else None) for name in modes]
+    )
+
+
+def has_run(site: Site, job: int, name: str, gres: str | None) -> None:
+    assert site.cluster.wait(job, {"COMPLETED"}).get("TresPerNode") == gres
     assert len(EPOCH.findall(site.log(name))) == 1
 
 
