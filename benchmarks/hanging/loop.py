@@ -20,6 +20,8 @@ class Data(torch.utils.data.Dataset):
         return self.count
 
     def __getitem__(self, index):
+        if self.is_bad and index == AT:
+            plant()
         if self.is_bad and index == AT and KIND == "sleep in dataset":
             time.sleep(9999)  # HERE sleep in dataset
         if self.is_bad and index == AT and KIND == "loader lock":
@@ -30,6 +32,11 @@ class Data(torch.utils.data.Dataset):
             child.send_signal(signal.SIGSTOP)
             child.stdout.read()  # HERE loader that reads
         return torch.ones(4)
+
+
+def plant():
+    """The time of the hang begins."""
+    open(there + "/planted", "w").close()
 
 
 def busy(seconds):
@@ -78,6 +85,7 @@ async def waits_for_ever():
 
 
 def fault(rank):
+    plant()
     if KIND == "lock":
         lock.acquire()
         lock.acquire()  # HERE lock
