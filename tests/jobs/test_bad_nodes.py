@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import VISIBLE
+from tests.cluster.fixtures import FIRST, LATER, VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, Site, site_on
 
 TWO_EACH = ("--profile", "./cpus.yaml", "--nproc-per-node", "2")
 HANGS = """
-import os, threading, torch, torch.distributed as dist
+import os, threading, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 if (os.environ["SLURMD_NODENAME"], os.environ["LOCAL_RANK"]) == ("n2", "1"):
-    threading.Event().wait()
+    thread = threading.Thread(target=time.sleep, args=(9999,))
+    thread.start()
+    thread.join()
 dist.all_reduce(torch.ones(1))
 os.write(1, b"the ranks have met\\n")
 os._exit(0)  # torch's own end aborts at times
@@ -83,16 +85,19 @@ def test_a_job_that_only_checks(site: Site) -> None:
     assert "Preflight of 3 nodes" in site.log("preflight")
 
 
-def test_a_job_that_a_node_hangs_twice_starts_again_without_it(site: Site) -> None:
+def test_a_job_that_a_node_hangs_twice_starts_again_without_it(site: Site, slurm_release: str) -> None:
+    """With a launcher on each release: torchrun ends what hangs, and so does srun."""
     site.cluster.put("work/hangs.py", HANGS)
+    launcher = {FIRST: "torchrun", LATER: "srun"}[slurm_release]
     shape = ("ddp", *TWO_EACH, "--nodes", "2", "--exclude", "n4", "--trainer", "hangs.py")
+    shape += ("--launcher", launcher)
     asked = ("--job-name", "hangs", "--hang", "requeue", "--resume", "auto", "--env", "HANG_AFTER=4")
     job = site.sbatchgen("submit", *shape, *asked, "--yes", check=True).stdout
     record = site.cluster.wait(int(job), timeout=300)
     log = site.log("hangs")
     assert (record["JobState"], record["NodeList"], record["Restarts"]) == ("COMPLETED", "n[1,3]", "2"), log
     assert record["ExcNodeList"] == "n4,n2"
-    says = "3 of 4 ranks wait in all_reduce (hangs.py:6); rank 3 on n2 is in hangs.py:5 for "
+    says = "3 of 4 ranks wait in all_reduce (hangs.py:8); rank 3 on n2 is in hangs.py:7 for "
     assert log.count(f"hang: {says}") == 2
     assert log.count("Requeueing without n4,n2\n") == 1
     assert log.count("the ranks have met\n") == 4
