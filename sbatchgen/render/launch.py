@@ -41,9 +41,11 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     words += ["--shared"] if gpus and shared else []
     words += [f'--exclude "{job_id}"'] if wanted is not True and resolved.slurm else []
     words += ["-- srun" if resolved.slurm else "--", *_runtime(resolved, exported, mounted)]
-    command = " ".join([*words, quoting.value(resolved.settings.python or "python3")])
-    # a requeue ends this script by TERM, which must not come before the bad nodes are left out
-    return f"trap '' TERM; {command} || exit; trap - TERM" if "--exclude" in command else f"{command} || exit"
+    words += [quoting.value(resolved.settings.python or "python3"), "|| exit"]
+    if any("--exclude" in word for word in words):
+        # a requeue ends this script by TERM, which must not come before the bad nodes are left out
+        words = ["trap '' TERM;", *words[:-1], "|| exit; trap - TERM"]
+    return " \\\n    ".join(quoting.packed(words))
 
 
 def requeues(resolved: ResolvedJob) -> str:

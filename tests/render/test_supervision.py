@@ -12,6 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from sbatchgen.plan.planning import plan_of, script_of
+from tests.conftest import REPOSITORY
+from tests.jobs.test_kinds_of_programs import KINDS
 from tests.scripts import script, several
 
 JOB = """
@@ -92,11 +94,34 @@ def test_the_script_of_two_programs_is_read_from_its_first_lines_on(profile: str
         "    run trainer",
     ]
     assert start < next(number for number, line in enumerate(lines) if line.startswith("start_server() {"))
-    ours = lines[start : lines.index('    exit "$rc"')]
-    assert [line for line in ours if len(line) > 120 and "--container-" not in line] == []
-    assert [line for line in ours if re.search(r"\|\|.*&&|&&.*\|\||&&.*&&", line)] == []
-    done = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
-    assert not done.stderr
+
+
+@pytest.mark.parametrize("profile", ["msu", "princeton", "local"])
+def test_no_line_of_a_script_of_programs_is_long_or_a_chain(
+    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs = {path.stem: path.read_text() for path in (REPOSITORY / "examples/programs").glob("*.yaml")}
+    jobs |= {kind.name: f"{kind.keys}\nprograms:{kind.programs}" for kind in KINDS}
+    for name in ("train_rl.py", "serve.py"):
+        Path(name).touch()
+    wrong = []
+    for name, job in jobs.items():
+        lines = script(several(job, profile, "job")).splitlines()
+        # the names of what a container gets are one word
+        long = [
+            line
+            for line in lines
+            if len(line) > 120 and not re.fullmatch(r"\s*--container-env=\S+ \\", line)
+        ]
+        outside = [re.sub(r"\[\[ .*? \]\]", "[[ ]]", line) for line in lines]
+        chains = [line for line in outside if re.search(r"(\|\||&&).*(\|\||&&)", line)]
+        wrong += [f"{name}: {line}" for line in (*long, *chains)]
+        done = subprocess.run(
+            ["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False
+        )
+        wrong += [f"{name}: {done.stderr}"] * bool(done.stderr)
+    assert not wrong
 
 
 @pytest.mark.parametrize("low", [32768, 9000, 1024, 15000])
