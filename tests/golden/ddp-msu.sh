@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (74170daaafb5): sbatchgen render ddp
+# sbatchgen 0.3.0 (dc8901dc70b9): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -65,8 +65,8 @@ rc=$?
 [[ $rc -lt 128 || -e $RUN_DIR/exit || -e $RUN_DIR/stop ]] || rc=1 # a container did not start: srun killed the others
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-[[ ! -e $RUN_DIR/stop ]] || grep -qx limit "$RUN_DIR/stop" || max_restarts=0 # stopped by hand, or cancelled
-[[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
-    scontrol requeue "$SLURM_JOB_ID" && exit 0
+if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then max_restarts=0; fi # stopped by hand, or cancelled
+if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+    scontrol requeue "$SLURM_JOB_ID" && exit 0; fi
 exit "$rc"

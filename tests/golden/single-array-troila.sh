@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (45e377a53af2): sbatchgen render single
+# sbatchgen 0.3.0 (b6e15fa337af): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -47,8 +47,8 @@ while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends `wait`: 
 rc=$?
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-[[ ! -e $RUN_DIR/stop ]] || grep -qx limit "$RUN_DIR/stop" || max_restarts=0 # stopped by hand, or cancelled
-[[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
-    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit 0
+if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then max_restarts=0; fi # stopped by hand, or cancelled
+if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit 0; fi
 exit "$rc"

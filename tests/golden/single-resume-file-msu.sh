@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (a93b560a917d): sbatchgen render single
+# sbatchgen 0.3.0 (288e2a743eee): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -60,8 +60,8 @@ kill -0 $! 2>/dev/null || wait $! # its status
 rc=$?
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-[[ ! -e $RUN_DIR/stop ]] || grep -qx limit "$RUN_DIR/stop" || max_restarts=0 # stopped by hand, or cancelled
-[[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)) &&
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts" &&
-    scontrol requeue "$SLURM_JOB_ID" && exit 0
+if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then max_restarts=0; fi # stopped by hand, or cancelled
+if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+    scontrol requeue "$SLURM_JOB_ID" && exit 0; fi
 exit "$rc"
