@@ -56,6 +56,8 @@ KINDS = [
     *("loader that computes", "loader that downloads", "validation of all", "validation of all at 5 %"),
     *("averages of weights", "turns", "all sleep", "file lock", "key of the store"),
     *("first step compiles", "first step waits"),
+    *("back-off", "file of another job", "timer of asyncio", "loader that backs off", "answer without TCP"),
+    *("slow FIFO", "torch.compile", "upload of rank 1", "training in a child"),
 ]
 
 
@@ -88,6 +90,25 @@ class Server(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+class Engine(socketserver.BaseRequestHandler):
+    """Answers late, through a socket of this machine."""
+
+    def handle(self) -> None:
+        """Answer once the pause is over."""
+        self.request.recv(1)
+        time.sleep(self.server.pause_s)  # type: ignore[attr-defined]
+        self.request.sendall(b"!")
+
+
+def write_slowly(fifo: Path, pause_s: float) -> None:
+    """A few bytes, five times in the pause."""
+    with fifo.open("w") as lines:
+        for _ in range(5):
+            lines.write("a line\n")
+            lines.flush()
+            time.sleep(pause_s / 5)
+
+
 class Driver(socketserver.BaseRequestHandler):
     """Speaks first, and at times, until the pause is over."""
 
@@ -109,7 +130,13 @@ def trial(kind: str, asked: argparse.Namespace, port: int) -> tuple[str, str, bo
         known = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "HANG"))}
         known |= {"RUN_DIR": str(run_dir), "KIND": kind, "AFTER": f"{asked.after:g}", "THERE": name}
         known |= {"PAUSE": f"{asked.pause or LONGER * asked.after:g}", "SERVER": f"127.0.0.1:{port}"}
-        known |= {"DRIVER": str(asked.driver)}
+        known |= {"DRIVER": str(asked.driver), "LOCAL": asked.local}
+        if kind == "slow FIFO":
+            os.mkfifo(folder / "fifo")
+            writer = threading.Thread(
+                target=write_slowly, args=(folder / "fifo", float(known["PAUSE"])), daemon=True
+            )
+            writer.start()
         known |= {"HANG_AFTER": f"{asked.after:g}"} if asked.after != 120 else {}
         known |= {
             "OMP_NUM_THREADS": "1",
@@ -150,9 +177,12 @@ def main() -> int:
     asked = parser.parse_args()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     driver = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Driver)
-    driver.daemon_threads, driver.pause_s = True, asked.pause or LONGER * asked.after  # type: ignore[attr-defined]
     asked.driver = driver.server_address[1]
-    for each in (server, driver):
+    asked.local = tempfile.mktemp(prefix="engine-")  # noqa: S306 - a socket, which is made at once
+    engine = socketserver.ThreadingUnixStreamServer(asked.local, Engine)
+    for each in (driver, engine):
+        each.daemon_threads, each.pause_s = True, asked.pause or LONGER * asked.after  # type: ignore[attr-defined]
+    for each in (server, driver, engine):
         threading.Thread(target=each.serve_forever, daemon=True).start()
     alarms = ended = 0
     kinds = asked.kinds or KINDS

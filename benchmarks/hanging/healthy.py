@@ -116,6 +116,43 @@ def second_to_speak():
             pass
 
 
+def ask_locally():
+    """An engine beside the run, without TCP."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(os.environ["LOCAL"])
+        link.sendall(b"?")
+        link.recv(100)
+
+
+def read_fifo():
+    """A few bytes at times, of a program that the run has not started."""
+    with open(f"{THERE}/fifo") as lines:
+        lines.read()
+
+
+def wait_for_file():
+    """As for what another job makes."""
+    until = time.monotonic() + PAUSE
+    while time.monotonic() < until:
+        os.path.exists(f"{THERE}/made by another job")
+        time.sleep(1)
+
+
+async def wait_by_timer():
+    until = time.monotonic() + PAUSE
+    while time.monotonic() < until:
+        await asyncio.sleep(1)
+
+
+def compiled():
+    """Real compilations, one after the other, of other functions."""
+    until, number = time.monotonic() + PAUSE, 0
+    while time.monotonic() < until:
+        number += 1
+        function = eval(f"lambda x: sum((x * {number} + each).sin() for each in range(30))")
+        torch.compile(function, backend="aot_eager")(torch.ones(number))
+
+
 def large_files():
     until, number = time.monotonic() + PAUSE, 0
     while time.monotonic() < until:
@@ -177,6 +214,13 @@ ALONE = {
     "actor that speaks last": second_to_speak,
     "loader that computes": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
     "loader that downloads": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
+    "loader that backs off": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
+    "back-off": lambda: time.sleep(PAUSE),  # as a hub asks for with Retry-After
+    "file of another job": wait_for_file,
+    "timer of asyncio": lambda: asyncio.run(wait_by_timer()),
+    "answer without TCP": ask_locally,
+    "slow FIFO": read_fifo,
+    "torch.compile": compiled,
 }
 # Of all ranks.
 TOGETHER = {
@@ -200,7 +244,10 @@ class Slow(torch.utils.data.Dataset):
         return 1
 
     def __getitem__(self, index):
-        answer("download") if "downloads" in KIND else compute(PAUSE)
+        if "backs off" in KIND:
+            time.sleep(PAUSE)
+        else:
+            answer("download") if "downloads" in KIND else compute(PAUSE)
         return 1
 
 
@@ -278,8 +325,12 @@ def main():
         threading.Thread(target=heartbeat, daemon=True).start()
     for number in range(BEFORE):
         step(number)
+    if KIND == "upload of rank 1" and dist.get_rank() == 1:
+        in_thread(send, 30_000)
     if KIND in TOGETHER:
         TOGETHER[KIND]()
+    elif KIND == "training in a child" and dist.get_rank() == 0:
+        answer("late")
     elif dist.get_rank() == 0 and KIND in ALONE:
         ALONE[KIND]()
     dist.barrier()
@@ -297,4 +348,6 @@ def heartbeat():
 
 
 if __name__ == "__main__":
+    if KIND == "training in a child" and "--child" not in sys.argv:
+        sys.exit(subprocess.call([sys.executable, __file__, "--child"]))
     main()
