@@ -123,6 +123,7 @@ def test_the_line_names_the_rank_that_the_others_wait_for(ranks: list[dict[str, 
             rank(2, "", "rollout.py:44", does=OUTSIDE, waits_for=ASKS),
             f"rank 2 on n2 waits for {ASKS} (rollout.py:44)",
         ),
+        (rank(2, "", "wait.py:6", does=OUTSIDE), "rank 2 on n2 sleeps in wait.py:6"),
         (
             rank(2, "", "a.py:4", does=OUTSIDE, waits_for="the program curl"),
             "rank 2 on n2 waits for the program curl (a.py:4)",
@@ -175,6 +176,7 @@ def answer(number: int, *connections: dict[str, Any], **more: Any) -> dict[str, 
         "state": "S",
         "computed_s": 500.0,
         "moved_s": 400.0,
+        "sleeps": False,
         "program": "",
         "program_s": 0.0,
     }
@@ -199,6 +201,7 @@ PEERS = (
         ((answer(0, computed_s=9.0),), COMPUTES, "", 400.0),
         ((answer(0, computed_s=9.0, state="T"),), STILL, "", 400.0),
         ((answer(0, program="curl"),), OUTSIDE, "the program curl", 400.0),
+        ((answer(0, sleeps=True),), OUTSIDE, "", 400.0),
         ((answer(0, connection("10.0.0.2:1", "10.1.2.3:8000", asked_s=70.0)),), OUTSIDE, ASKS, 400.0),
         (
             (answer(0, connection("10.0.0.2:1", "10.1.2.3:8000", asked_s=70.0, own=False)),),
@@ -305,6 +308,51 @@ def test_what_is_waited_for_outside_is_known_by_its_address() -> None:
             accepted.send(b"!")
             wait_for(lambda: looked(seen).connections(time.monotonic())[0]["asked_s"] is None, "answer")
             accepted.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "is_woken"),
+    [
+        ("time.sleep(999)", True),  # until a server may be asked again
+        ("while True: time.sleep(0.1)", True),  # until a file is there
+        ("asyncio.run(timer())", True),
+        ("threading.Event().wait()", False),
+        ("asyncio.run(asyncio.Event().wait())", False),
+        ("socket.socketpair()[0].recv(1)", False),
+    ],
+)
+def test_who_sleeps_or_looks_again_is_told_from_who_waits(program: str, is_woken: bool) -> None:  # noqa: FBT001
+    timer = "async def timer():\n while True: await asyncio.sleep(0.1)\n"
+    with watched(f"import asyncio, socket, threading, time\n{timer}{program}") as seen:
+        wait_for(lambda: looked(seen).still_s(time.monotonic()) > 1, "start")
+
+        def is_woken_now() -> bool:
+            began = time.monotonic()
+            return looked(seen).woken_s > began
+
+        if is_woken:
+            wait_for(is_woken_now, "wake-up")
+        else:
+            assert not any(is_woken_now() for _ in range(3))
+        assert not seen.program
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_who_reads_from_a_program_beside_the_run_waits_for_it(kind: str) -> None:
+    """And each byte of that program is life."""
+    ends = os.pipe() if kind == "pipe" else [end.detach() for end in socket.socketpair()]
+    beside = ["sh", "-c", "sleep 99 2>/dev/null & echo $! >&2"]  # a process of nobody here
+    started = subprocess.run(beside, stdout=ends[1], stderr=subprocess.PIPE, text=True, check=True)
+    try:
+        with watched(f"import os\nwhile True: os.read({ends[0]}, 1)", pass_fds=[ends[0]]) as seen:
+            wait_for(lambda: looked(seen).program == "sleep", "program")
+            os.write(ends[1], b"x")
+            written = time.monotonic()
+            wait_for(lambda: looked(seen).moved_s > written, "byte")
+    finally:
+        os.kill(int(started.stderr), signal.SIGKILL)
+        for end in ends:
+            os.close(end)
 
 
 @pytest.mark.parametrize("answers", ["", "s.send(b'done')"])
@@ -616,22 +664,23 @@ def test_a_rank_that_waits_for_an_answer_is_named_late_and_with_the_address(job:
 
 
 WAITS = """
-    import os, time, torch.distributed as dist
+    import time, torch.distributed as dist
     dist.init_process_group("gloo")
     for step in range(1000):
         print("step", step, flush=True)
-        while step == 3 and dist.get_rank() and not os.path.exists("go"):
-            time.sleep(0.1)
+        if step == 3 and dist.get_rank():
+            open("go").read()
         dist.barrier()
         time.sleep(0.3)
 """
 
 
 def test_what_continues_is_no_hang_any_more(job: Job, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
     job.start(WAITS, "torchrun.py", "--nproc-per-node=2", OMP_NUM_THREADS="1")
     wait_for(job.report, "report")
     assert " is in train.py:7 for " in job.report()["says"]
-    (tmp_path / "go").touch()
+    (tmp_path / "go").write_text("")
     wait_for(lambda: not job.report(), "end")
     wait_for(lambda: "hang: it continues" in job.log.read_text(), "line")
 

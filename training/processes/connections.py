@@ -1,4 +1,4 @@
-"""The TCP connections of this machine, and how much each has carried, as the kernel's sock_diag(7) says.
+"""The connections of this machine, and how much those of TCP have carried, as the kernel's sock_diag(7) says.
 
 /proc/PID/io does not count what recv(2) and send(2) move, and /proc/PID/net counts the whole machine.
 """
@@ -9,12 +9,14 @@ import contextlib
 import ipaddress
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h.
+# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, linux/unix_diag.h and linux/tcp.h.
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
 ESTABLISHED, SYN_SENT = 1, 2
+ANY, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # states; the attribute with the other end of a Unix socket
 INFO = 2  # the attribute with struct tcp_info
 SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
     44,
@@ -23,6 +25,7 @@ SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
     128,
 )  # last_data_sent, last_data_recv, bytes_acked, ..received
 HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=HH")
+UNIX_MESSAGE = struct.Struct("=4xI8x")
 ENOUGH = 1 << 20  # bytes of an answer that are read at once
 LONGEST_S = 2.0
 
@@ -41,19 +44,29 @@ def connections() -> dict[int, Connection]:
     known: dict[int, Connection] = {}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
-            for message in _dump(family):
+            states = 1 << ESTABLISHED | 1 << SYN_SENT
+            ask = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, states)
+            for message in _dump(ask):
                 inode, connection = _read(message)
                 if inode:
                     known[inode] = connection
     return known
 
 
-def _dump(family: int) -> Iterator[bytes]:
-    """The messages about the connections of an address family."""
+def other_end(inode: int) -> int:
+    """The inode of the other end of a Unix socket; 0 if it has none, or the kernel does not say."""
+    with contextlib.suppress(OSError, AttributeError, struct.error):
+        for message in _dump(struct.pack("=4B5I", socket.AF_UNIX, 0, 0, 0, ANY, 0, SHOW_PEER, 0, 0)):
+            if UNIX_MESSAGE.unpack_from(message)[0] == inode:
+                attributes = dict(_attributes(message[UNIX_MESSAGE.size :]))
+                return int.from_bytes(attributes.get(PEER, b""), sys.byteorder)
+    return 0
+
+
+def _dump(ask: bytes) -> Iterator[bytes]:
+    """The messages about the sockets that are asked for."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(LONGEST_S)
-        states = 1 << ESTABLISHED | 1 << SYN_SENT
-        ask = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, states)
         link.send(HEADER.pack(HEADER.size + len(ask), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + ask)
         while True:
             data = link.recv(ENOUGH)
@@ -68,14 +81,7 @@ def _dump(family: int) -> Iterator[bytes]:
 def _read(message: bytes) -> tuple[int, Connection]:
     """The inode of a connection's socket, and the connection."""
     family, state, _, _, port, remote_port, local, remote, *_, inode = MESSAGE.unpack_from(message)
-    rest, info = message[MESSAGE.size :], b""
-    while len(rest) >= ATTRIBUTE.size:
-        length, kind = ATTRIBUTE.unpack_from(rest)
-        if length < ATTRIBUTE.size:
-            break
-        if kind == INFO:
-            info = rest[ATTRIBUTE.size : length]
-        rest = rest[(length + 3) & ~3 :]
+    info = dict(_attributes(message[MESSAGE.size :])).get(INFO, b"")
     ends = _address(family, local, port), _address(family, remote, remote_port)
     if len(info) < BYTES_AT + 8:  # before Linux 4.2
         return inode, Connection(*ends, 0, state == SYN_SENT)
@@ -85,6 +91,15 @@ def _read(message: bytes) -> tuple[int, Connection]:
     # at once what came last is not known: an answer that is read, or one that this end has given
     waits = state == SYN_SENT or (has_asked and (not received or sent_ms <= received_ms))
     return inode, Connection(*ends, acked + received, waits)
+
+
+def _attributes(rest: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(rest) >= ATTRIBUTE.size:
+        length, kind = ATTRIBUTE.unpack_from(rest)
+        if length < ATTRIBUTE.size:
+            return
+        yield kind, rest[ATTRIBUTE.size : length]
+        rest = rest[(length + 3) & ~3 :]
 
 
 def _address(family: int, address: bytes, port: bytes) -> str:

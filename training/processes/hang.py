@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,11 +245,18 @@ class Watcher:
             "spins": what >= AWAKE and computes and not frames and proc.state(rank.pid) == "R",
             "computed_s": self._now_s - rank.computed_s,
             "moved_s": self._now_s - rank.moved_s,
+            "sleeps": self._sleeps(rank, frames, still_s),
             "program": rank.program,
             "program_s": self._now_s - rank.program_s,
             "connections": rank.connections(self._now_s),
         }
         return about, text
+
+    def _sleeps(self, rank: Rank, frames: Sequence[Sequence[str]], still_s: float) -> bool:
+        """Whether a rank or its loader sleeps, or looks again and again: what it waits for may come."""
+        if stacks.waits_for_loader(frames):
+            return any(map(proc.sleeps, proc.children(rank.pid)))
+        return self._now_s - rank.woken_s < still_s / 2  # our signal wakes it, too
 
     def _size(self, pid: int) -> int:
         """How many ranks there are; SLURM_NTASKS does not know of those that a trainer starts."""

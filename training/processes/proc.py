@@ -49,13 +49,28 @@ def wait(pid: int) -> str:
     return "" if where == "0" else where
 
 
-def received_from(pid: int) -> int:
-    """The inode of the socket from which the main thread waits to receive; 0 if it does something else."""
+def read_from(pid: int) -> str:
+    """The socket or pipe from which the main thread waits to read, as /proc names it; "" if it does not."""
     call = read(pid, "syscall").split()
-    if len(call) < 2 or call[0] not in _RECEIVES:
-        return 0
-    match = _INODE.match(_target(pid, str(int(call[1], 16))))
+    return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVES else ""
+
+
+def inode(target: str) -> int:
+    """The inode of a socket that /proc names so; 0 for what is none."""
+    match = _INODE.match(target)
     return int(match[1]) if match else 0
+
+
+def holders(target: str) -> Iterator[int]:
+    """The processes that have this socket, pipe or file open."""
+    for pid in processes():
+        if any(_target(pid, number) == target for number in _entries(pid, "fd")):
+            yield pid
+
+
+def sleeps(pid: int) -> bool:
+    """Whether the main thread sleeps, which ends by itself."""
+    return "nanosleep" in wait(pid)
 
 
 def children(pid: int) -> list[int]:
@@ -108,6 +123,11 @@ def bytes_moved(pid: int) -> int:
     return sum(map(int, re.findall(r"[rw]char: (\d+)", read(pid, "io"))))
 
 
+def bytes_read_by_main(pid: int) -> int:
+    """The bytes that the main thread has read: what is little for a process is a word of another for it."""
+    return sum(map(int, re.findall(r"rchar: (\d+)", read(pid, f"task/{pid}/io"))))
+
+
 def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
     """The sizes of the files that a process writes, by name, and the inodes of its sockets."""
     sizes, sockets = {}, set()
@@ -115,9 +135,8 @@ def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
     for number in _entries(pid, "fd"):
         with contextlib.suppress(OSError):
             target = _target(pid, number)
-            match = _INODE.match(target)
-            if match:
-                sockets.add(int(match[1]))
+            if inode(target):
+                sockets.add(inode(target))
             elif target in log or target.startswith(NOWHERE) or not target.startswith("/"):
                 continue
             elif _is_written(pid, number):

@@ -10,12 +10,13 @@ What a rank does is what it and all processes below it do. There are four kinds 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any, NamedTuple
 
 from training.processes import proc
-from training.processes.connections import Connection
+from training.processes.connections import Connection, other_end
 
 # In a second. A rank that does less stands still.
 MAIN_CPU, OTHER_CPU = 0.01, 0.05  # of a CPU; threads of libraries look around now and then
@@ -24,7 +25,9 @@ READ_OR_WRITTEN = 64 << 10  # bytes; a library that watches the machine reads so
 GROWN_BELOW = 4 << 10  # bytes of files of the processes below: those of loggers grow all the time
 CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of those below it
 _POLLS = re.compile(r"gloo|pt_|NCCL|cuda")  # threads of libraries that look many times a second
-_FOR_CHILD = re.compile(r"do_wait|.*pipe_read|.*poll")  # waits that may be for a program
+_FOR_CHILD = re.compile(
+    r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait"
+)  # waits that may be for a program
 
 
 class Sample(NamedTuple):
@@ -36,11 +39,12 @@ class Sample(NamedTuple):
     moved: dict[int, int]
     sizes: dict[tuple[int, str], int]
     carried: dict[tuple[int, int], Connection]  # by process and socket
+    read: int  # bytes, by the main thread
 
 
 def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()) -> Sample:
     """Look at a rank; `known`: the connections of this machine; `apart`: other ranks, maybe below it."""
-    now = Sample(proc.state(pid), {}, {}, {}, {}, {})
+    now = Sample(proc.state(pid), {}, {}, {}, {}, {}, proc.bytes_read_by_main(pid))
     tree = [pid, *proc.below(pid, apart)] if now.state else []
     for each in tree:
         now.threads.update({(each, task): thread for task, thread in proc.threads(each).items()})
@@ -69,12 +73,19 @@ def computes(before: Sample, after: Sample, seconds: float) -> bool:
 
 
 def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
-    """Whether a rank read or wrote between two looks, or a file grew."""
+    """Whether a rank read or wrote between two looks, or a file grew; of the main thread any byte counts."""
     moved = sum(after.moved[each] - before.moved.get(each, 0) for each in after.moved)
     grown = {key: size - before.sizes.get(key, size) for key, size in after.sizes.items()}
     is_larger = any(size > 0 for (each, _), size in grown.items() if each == pid)
     below = sum(size for (each, _), size in grown.items() if each != pid and size > 0)
-    return moved > READ_OR_WRITTEN * seconds or is_larger or below > GROWN_BELOW * seconds
+    has_read = after.read > before.read  # it writes its stack for the watcher, so that is none
+    return moved > READ_OR_WRITTEN * seconds or is_larger or has_read or below > GROWN_BELOW * seconds
+
+
+def wakes(pid: int, before: Sample, after: Sample) -> bool:
+    """Whether the main thread has waited in parts between two looks, or sleeps: it looks again later."""
+    was, now = (each.threads.get((pid, pid)) for each in (before, after))
+    return bool(was and now and now.wakes > was.wakes) or proc.sleeps(pid)
 
 
 class Rank:
@@ -82,7 +93,7 @@ class Rank:
 
     def __init__(self, pid: int, now_s: float) -> None:
         self.pid = pid
-        self.computed_s = self.moved_s = now_s  # the last time that it did
+        self.computed_s = self.moved_s = self.woken_s = now_s  # the last time that it did, or was
         self.state = "?"  # before the first look
         self._sample: Sample | None = None
         self._looked_s = now_s
@@ -91,7 +102,7 @@ class Rank:
         self._own: set[tuple[str, str]] = set()  # connections of the rank itself
         self.program, self.program_s = "", now_s  # the program that it waits for, and since when
 
-    def look(self, known: Mapping[int, Connection], now_s: float, apart: Container[int] = ()) -> None:
+    def look(self, known: Mapping[int, Connection], now_s: float, apart: Collection[int] = ()) -> None:
         """Note what it has done since the last look; `apart`: other ranks, which it may have started."""
         before, after = self._sample, sample(self.pid, known, apart)
         seconds, self._looked_s = now_s - self._looked_s, now_s
@@ -102,6 +113,8 @@ class Rank:
             self.computed_s = now_s
         if moves(self.pid, before, after, seconds):
             self.moved_s = now_s
+        if wakes(self.pid, before, after):
+            self.woken_s = now_s
         self._note_connections(before, after, seconds, now_s)
         program = self._awaited_program(apart)
         if program != self.program:
@@ -127,7 +140,7 @@ class Rank:
         ]
 
     def _note_connections(self, before: Sample, after: Sample, seconds: float, now_s: float) -> None:
-        awaited = proc.received_from(self.pid)  # whoever has spoken last, and any word of it is life
+        awaited = proc.inode(proc.read_from(self.pid))  # whoever has spoken last, and any word of it is life
         for (pid, inode), connection in after.carried.items():
             ends, was = connection[:2], before.carried.get((pid, inode))
             carried = connection.moved - (was.moved if was else 0)
@@ -141,8 +154,8 @@ class Rank:
             else:
                 self._asked_s.pop(ends, None)
 
-    def _awaited_program(self, apart: Container[int]) -> str:
-        """The program below the rank that its main thread waits for; "" if it does not.
+    def _awaited_program(self, apart: Collection[int]) -> str:
+        """The program below the rank or beside the run that its main thread waits for; "" if it does not.
 
         What multiprocessing starts, such as the workers of a loader, is a part of the rank.
         """
@@ -153,4 +166,9 @@ class Rank:
             command = proc.read(child, "cmdline")
             if child not in apart and command not in ("", own) and "multiprocessing" not in command:
                 return proc.program(child)
-        return ""
+        target = proc.read_from(self.pid)
+        inode = proc.inode(target)
+        end = f"socket:[{other_end(inode)}]" if inode else target
+        run = {os.getpid(), *proc.below(os.getpid()), self.pid, *proc.below(self.pid), *apart}
+        beside = next((holder for holder in proc.holders(end) if holder not in run), 0) if target else 0
+        return proc.program(beside) if beside else ""

@@ -200,6 +200,11 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
     return call, f"{stack[at][0].rpartition('/')[2]}:{stack[at][1]}" if stack else ""
 
 
+def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
+    """Whether a stack waits for a loader, at which it looks again every few seconds."""
+    return any(_LOADER in path for path, *_ in stack)
+
+
 def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
     """The line of the user's code in a process of a loader; "" if it waits for work."""
     names = [function for *_, function in stack]

@@ -48,7 +48,7 @@ def facts(
             does = DISK
         elif answer["computed_s"] < early_s and answer["state"] not in HELD:
             does = COMPUTES
-        elif asked or answer["program"]:
+        elif asked or answer["program"] or answer["sleeps"]:
             does = OUTSIDE
         life_s = min([answer["moved_s"], *idle])
         ranks.append(
@@ -137,5 +137,5 @@ def says(rank: Mapping[str, Any]) -> str:
         return f"computes in {at}" if at else "computes"
     if rank["does"] == OUTSIDE and rank["waits_for"]:
         return f"waits for {rank['waits_for']} ({at or 'a place that is not known'})"
-    place = f"is in {at or 'a place that is not known'}"
+    place = f"{'sleeps' if rank['does'] == OUTSIDE else 'is'} in {at or 'a place that is not known'}"
     return f"{place}, on a disk or file system" if rank["does"] == DISK else place
