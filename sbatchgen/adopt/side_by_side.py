@@ -25,7 +25,7 @@ error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntask
 unbuffered
 """
 _MAIN_ENDS = "a program in the background that fails ends the job: the script did not see its end"
-_PLACED = re.compile(r"\{env:(\w+)\}")
+_PLACED = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SLEPT = re.compile(r"\d{1,5}")
 _SLEEPING, _THEN = ("bash", "-c"), '; exec "$@"'
@@ -84,8 +84,9 @@ def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
             continue
         used |= {*_VARIABLE.findall(word.text)}
         for _, text in arguments(draft, [word], draft.body, in_task=False):
+            first = _PLACED.match(text) if text and text.partition(",")[1] else None
             if text:
-                hosts[_bare(draft, text)] = f"{{{name}.host}}"
+                hosts[_bare(draft, first[0] if first else text)] = f"{{{name}.host}}"
     for step in steps:
         words = []
         for text in step.program["command"]:

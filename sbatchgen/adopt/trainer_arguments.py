@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.bash import Body, Piece, Word
+from sbatchgen.bash import Assignment, Body, Piece, Word
 
 _OWN = ("@", "*")  # the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -97,6 +97,7 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
     changed = piece.kind == "variable" and _changes(draft, piece, word)
     if piece.kind == "variable" and not piece.quoted:
         one_word = one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
+        one_word = one_word or (piece.subscript.isdigit() and _splits(sets))
     if changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):
         return None
     draft.needed |= {*_NAME.findall(piece.text)}
@@ -104,6 +105,12 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
         return f"{{env:{piece.name}}}"
     value = f'"{piece.text}"' if piece.quoted else piece.text
     return f"{{env:{draft.variable_of(value)}}}"
+
+
+def _splits(sets: Iterable[Assignment]) -> bool:
+    """Whether bash makes the items of an array of what commands print: no item has a blank."""
+    items = [item.only_piece for each in sets for item in each.items or ()]
+    return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:

@@ -601,6 +601,23 @@ def test_a_server_a_sleep_and_a_last_step_are_programs_of_which_one_is_ready() -
     assert "ready" not in job(without)["programs"]["server"]
 
 
+def test_the_nodes_that_a_script_names_without_quotes_are_hosts_of_programs() -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n#SBATCH --time=1:00:00\n"
+    text = """nodes=($(scontrol show hostnames $SLURM_JOB_NODELIST))
+srun -w ${nodes[0]} --nodes=1 --ntasks=1 python serve.py 8000 &
+sleep 60
+srun -w ${nodes[1]},${nodes[2]} --nodes=2 --ntasks=2 python train.py --head=${nodes[1]}:29500 --url http://${nodes[0]}:8000
+"""
+    adoption = adopted(head + text)
+    assert not adoption.lost
+    command = job(adoption)["programs"]["train"]["command"]
+    assert command[-3:] == ["--head={train.host}:29500", "--url", "http://{serve.host}:8000"]
+    another = adopted(
+        head + text.replace("--head=${nodes[1]}", "--head=${nodes[2]}")
+    )  # which no program names
+    assert "programs:" not in another.job
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
