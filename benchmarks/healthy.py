@@ -57,6 +57,7 @@ KINDS = [
     *("averages of weights", "turns", "all sleep", "file lock", "key of the store"),
     *("first step compiles", "first step waits"),
     *("back-off", "file of another job", "timer of asyncio", "loader that backs off", "answer without TCP"),
+    "data set that backs off",
     *("slow FIFO", "torch.compile", "upload of rank 1", "training in a child"),
 ]
 

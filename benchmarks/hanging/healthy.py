@@ -215,6 +215,7 @@ ALONE = {
     "loader that computes": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
     "loader that downloads": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
     "loader that backs off": lambda: next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1))),
+    "data set that backs off": lambda: next(iter(torch.utils.data.DataLoader(Slow()))),
     "back-off": lambda: time.sleep(PAUSE),  # as a hub asks for with Retry-After
     "file of another job": wait_for_file,
     "timer of asyncio": lambda: asyncio.run(wait_by_timer()),

@@ -188,8 +188,8 @@ def frames(text: str) -> list[tuple[str, str, str]]:
 
 def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The call in which a stack waits for other ranks, or "", and the line of the user's code, or ""."""
-    at = next((at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), len(stack) - 1)
-    inner = [f"{path} {function}" for path, _, function in stack[: max(at, 0)]]
+    at = _users(stack)
+    inner = [f"{path} {function}" for path, _, function in stack[:at]]
     calls = [*filter(_C10D.search, inner)] or [*filter(_WAITS.search, inner)]
     if not calls and any(_LOADER in each for each in inner):
         for loader in proc.children(pid):
@@ -201,8 +201,15 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
 
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
-    """Whether a stack waits for a loader, at which it looks again every few seconds."""
-    return any(_LOADER in path for path, *_ in stack)
+    """Whether a stack waits for a process of a loader, at which it looks again every few seconds."""
+    return any(_LOADER in path for path, *_ in stack[: _users(stack)])
+
+
+def _users(stack: Sequence[Sequence[str]]) -> int:
+    """The place of the innermost frame of the user's code; that of the outermost without any."""
+    return next(
+        (at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), max(len(stack) - 1, 0)
+    )
 
 
 def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
