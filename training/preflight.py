@@ -41,6 +41,7 @@ from training.processes.hang import ODD
 
 RECORD = "preflight.json"  # in the run folder
 SILENT_S, LONGEST_S = 240, 900  # for the other nodes once one has answered; for the first
+TELL_S = 60  # so often the log says who has not answered
 END_S = 10  # for the tasks to end once all have answered
 MANY = "all nodes"
 CLOCK_S = 60  # how far a node's clock may be from the others'
@@ -96,7 +97,7 @@ def main(argv: list[str]) -> int:
     nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     nodes = nodes or [socket.gethostname()]
     options = ["--gpus", asked.gpus, *(["--shared"] if asked.shared else []), str(asked.folder.resolve())]
-    answers = gather(argv[split + 1 :], options, len(nodes))
+    answers = gather(argv[split + 1 :], options, nodes)
     running = output_of("squeue", "--noheader", "--me", "--format=%A").split()
     faults = judge(nodes, answers, running if job in running else None)
     bad = [node for node in faults if node]
@@ -127,11 +128,11 @@ def output_of(*command: str) -> str:
 # --- What the nodes say ---
 
 
-def gather(command: Sequence[str], options: Sequence[str], nodes: int) -> Answers:
+def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str]) -> Answers:
     """Run node.py on each node, and return what all of them say."""
     first, *rest = command
     alone = ["--kill-on-bad-exit=0", "--wait=0"]  # the other tasks live on where one fails
-    tasks = [f"--ntasks={nodes}", "--ntasks-per-node=1", *alone] if first == "srun" else []
+    tasks = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1", *alone] if first == "srun" else []
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     if tasks and cpus:
         tasks.append(f"--cpus-per-task={cpus}")  # 22.05 and 23.02 do not inherit it, and memory may go by it
@@ -143,18 +144,23 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: int) -> Answer
         threading.Thread(target=_read, args=(stream, lines), daemon=True).start()
     answers = Answers()
     deadline, open_streams, is_informed = time.monotonic() + LONGEST_S, 2, False
-    while open_streams and len({*answers.ends, *answers.failed}) < nodes and not answers.late:
+    tell_at = time.monotonic() + TELL_S
+    while open_streams and len({*answers.ends, *answers.failed}) < len(nodes) and not answers.late:
         with contextlib.suppress(queue.Empty):
             line = lines.get(timeout=1)
             open_streams -= line is None
             answers.take(line or "", time.time())
         if answers.places:
             deadline = min(deadline, time.monotonic() + SILENT_S)
-        if len({*answers.places, *answers.failed}) == nodes and not is_informed:
+        if len({*answers.places, *answers.failed}) == len(nodes) and not is_informed:
             is_informed = True
             with contextlib.suppress(OSError):  # a task has ended
                 process.stdin.write(f"{json.dumps(answers.places)}\n")  # type: ignore[union-attr]
                 process.stdin.flush()  # type: ignore[union-attr]
+        if time.monotonic() > tell_at:
+            tell_at += TELL_S
+            silent = [node for node in nodes if node not in answers.ends and node not in answers.failed]
+            print(f"Preflight waits for {', '.join(silent)}", flush=True)
         answers.late = time.monotonic() > deadline
     _end(process)
     return answers

@@ -189,6 +189,14 @@ def started(tmp_path: Path) -> Started:
     return start
 
 
+def test_who_has_not_answered_is_told_meanwhile() -> None:
+    check = f'echo \'{preflight.MARK}{{"node": "n1", "bad": []}}\'; sleep 5'
+    call = f"preflight.TELL_S = 1; preflight.gather(['sh', '-c', {check!r}], [], ['n1', 'n2'])"
+    words = [sys.executable, "-c", f"from training import preflight; {call}"]
+    printed = subprocess.check_output(words, cwd=REPOSITORY, text=True)
+    assert {*printed.splitlines()} == {"Preflight waits for n2"}
+
+
 def test_without_gpus_it_says_what_it_could_not_check(started: Started, tmp_path: Path) -> None:
     done = started()
     assert (done.returncode, done.stderr) == (DONE, "")
