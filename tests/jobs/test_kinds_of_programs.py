@@ -243,6 +243,26 @@ KINDS = (
         states=("download ended with 0", "inference ready", "sandbox ready", "trainer ended with 0"),
     ),
     Kind(
+        "Ray, whose driver asks a reward server",
+        """
+  reward:
+    command: [python3, serve.py, "{port}", "0", reward]
+    cpus: 1
+    ready: {url: "http://{host}:{port}/", within: 1m}
+    grace: 5s
+  ray:
+    preset: ray
+    command: [python3, ask.py, "http://{reward.host}:{reward.port}"]
+    nodes: 2
+    gpus: 1
+    cpus: 1
+    needs: [reward]
+    main: true
+    grace: 5s
+""",
+        (r"asked http://(n\d):\d+ -> \1 (none )?reward",),
+    ),
+    Kind(
         "a daemon on each node of the trainer, with its GPUs, as MPS",
         """
   mps:

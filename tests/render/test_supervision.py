@@ -110,9 +110,7 @@ def test_no_line_of_a_script_of_programs_is_long_or_a_chain(
         lines = script(several(job, profile, "job")).splitlines()
         # the names of what a container gets are one word
         long = [
-            line
-            for line in lines
-            if len(line) > 120 and not re.fullmatch(r"\s*--container-env=\S+ \\", line)
+            line for line in lines if len(line) > 120 and not re.fullmatch(r"\s*--container-env=\S+ \\", line)
         ]
         outside = [re.sub(r"\[\[ .*? \]\]", "[[ ]]", line) for line in lines]
         chains = [line for line in outside if re.search(r"(\|\||&&).*(\|\||&&)", line)]
