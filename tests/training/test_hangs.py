@@ -341,7 +341,11 @@ def test_who_sleeps_or_looks_again_is_told_from_who_waits(program: str, is_woken
 def test_who_reads_from_a_program_beside_the_run_waits_for_it(kind: str) -> None:
     """And each byte of that program is life."""
     ends = os.pipe() if kind == "pipe" else [end.detach() for end in socket.socketpair()]
-    beside = ["sh", "-c", "sleep 99 2>/dev/null & echo $! >&2"]  # a process of nobody here
+    beside = [
+        "sh",
+        "-c",
+        "sleep 99 2>/dev/null & echo $! >&2",
+    ]  # it outlives its parent, so it is not below this process
     started = subprocess.run(beside, stdout=ends[1], stderr=subprocess.PIPE, text=True, check=True)
     try:
         with watched(f"import os\nwhile True: os.read({ends[0]}, 1)", pass_fds=[ends[0]]) as seen:

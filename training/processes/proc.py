@@ -56,7 +56,7 @@ def read_from(pid: int) -> str:
 
 
 def inode(target: str) -> int:
-    """The inode of a socket that /proc names so; 0 for what is none."""
+    """The inode of a socket that /proc names so; 0 for something else."""
     match = _INODE.match(target)
     return int(match[1]) if match else 0
 

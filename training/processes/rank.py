@@ -78,7 +78,7 @@ def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
     grown = {key: size - before.sizes.get(key, size) for key, size in after.sizes.items()}
     is_larger = any(size > 0 for (each, _), size in grown.items() if each == pid)
     below = sum(size for (each, _), size in grown.items() if each != pid and size > 0)
-    has_read = after.read > before.read  # it writes its stack for the watcher, so that is none
+    has_read = after.read > before.read  # what it writes may be its stack, for the watcher
     return moved > READ_OR_WRITTEN * seconds or is_larger or has_read or below > GROWN_BELOW * seconds
 
 
