@@ -91,13 +91,19 @@ class Server(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-class Engine(socketserver.BaseRequestHandler):
+class Late(socketserver.BaseRequestHandler):
+    """What speaks late."""
+
+    pause_s = 0.0
+
+
+class Engine(Late):
     """Answers late, through a socket of this machine."""
 
     def handle(self) -> None:
         """Answer once the pause is over."""
         self.request.recv(1)
-        time.sleep(self.server.pause_s)  # type: ignore[attr-defined]
+        time.sleep(self.pause_s)
         self.request.sendall(b"!")
 
 
@@ -110,14 +116,14 @@ def write_slowly(fifo: Path, pause_s: float) -> None:
             time.sleep(pause_s / 5)
 
 
-class Driver(socketserver.BaseRequestHandler):
+class Driver(Late):
     """Speaks first, and at times, until the pause is over."""
 
     def handle(self) -> None:
         """Send a word, twice in a limit of two minutes."""
         with contextlib.suppress(OSError):
             for _ in range(5):
-                time.sleep(self.server.pause_s / 5)  # type: ignore[attr-defined]
+                time.sleep(self.pause_s / 5)
                 self.request.sendall(b"x")
 
 
@@ -176,14 +182,21 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--act", default="stop", choices=("report", "stop", "requeue"))
     asked = parser.parse_args()
+    Late.pause_s = asked.pause or LONGER * asked.after
+    with tempfile.TemporaryDirectory() as folder:
+        return measure(asked, f"{folder}/engine")
+
+
+def measure(asked: argparse.Namespace, local: str) -> int:
+    """Run the kinds; `local`: the name of a socket."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     driver = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Driver)
     asked.driver = driver.server_address[1]
-    asked.local = tempfile.mktemp(prefix="engine-")  # noqa: S306 - a socket, which is made at once
-    engine = socketserver.ThreadingUnixStreamServer(asked.local, Engine)
-    for each in (driver, engine):
-        each.daemon_threads, each.pause_s = True, asked.pause or LONGER * asked.after  # type: ignore[attr-defined]
-    for each in (server, driver, engine):
+    asked.local = local
+    engine = socketserver.ThreadingUnixStreamServer(local, Engine)
+    servers: tuple[socketserver.BaseServer, ...] = (server, driver, engine)
+    driver.daemon_threads = engine.daemon_threads = True
+    for each in servers:
         threading.Thread(target=each.serve_forever, daemon=True).start()
     alarms = ended = 0
     kinds = asked.kinds or KINDS

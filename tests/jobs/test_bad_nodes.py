@@ -89,8 +89,18 @@ def test_a_job_that_a_node_hangs_twice_starts_again_without_it(site: Site, slurm
     """With a launcher on each release: torchrun ends what hangs, and so does srun."""
     site.cluster.put("work/hangs.py", HANGS)
     launcher = {FIRST: "torchrun", LATER: "srun"}[slurm_release]
-    shape = ("ddp", *TWO_EACH, "--nodes", "2", "--exclude", "n4", "--trainer", "hangs.py")
-    shape += ("--launcher", launcher)
+    shape = (
+        "ddp",
+        *TWO_EACH,
+        "--nodes",
+        "2",
+        "--exclude",
+        "n4",
+        "--trainer",
+        "hangs.py",
+        "--launcher",
+        launcher,
+    )
     asked = ("--job-name", "hangs", "--hang", "requeue", "--resume", "auto", "--env", "HANG_AFTER=4")
     job = site.sbatchgen("submit", *shape, *asked, "--yes", check=True).stdout
     record = site.cluster.wait(int(job), timeout=300)

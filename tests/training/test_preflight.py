@@ -190,7 +190,7 @@ def started(tmp_path: Path) -> Started:
 
 
 def test_who_has_not_answered_is_told_meanwhile() -> None:
-    check = f'echo \'{preflight.MARK}{{"node": "n1", "bad": []}}\'; sleep 5'
+    check = f'echo \'{MARK}{{"node": "n1", "bad": []}}\'; sleep 5'
     call = f"preflight.TELL_S = 1; preflight.gather(['sh', '-c', {check!r}], [], ['n1', 'n2'])"
     words = [sys.executable, "-c", f"from training import preflight; {call}"]
     printed = subprocess.check_output(words, cwd=REPOSITORY, text=True)
