@@ -92,11 +92,11 @@ def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> N
     """Give the job of a command that was killed its record and script, if Slurm has accepted the job."""
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
-            records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             with contextlib.suppress(OSError):
                 script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST)
                 text = files.read_own(script, submitted_scripts.MAX_BYTES)
                 submitted_scripts.keep(run_dir, str(job.job), text)
+            records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return
     records.drop(run_dir)
 
@@ -144,8 +144,10 @@ def submit(
     entry.change(Index.accepted, accepted.job, accepted.cluster)
     about = replace(about, job=accepted.job, cluster=accepted.cluster)
     try:
-        records.keep(run_dir, about)
-        submitted_scripts.keep(run_dir, about.job, submission.script)
+        try:  # the script first: no command that is killed leaves a record without its script
+            submitted_scripts.keep(run_dir, about.job, submission.script)
+        finally:
+            records.keep(run_dir, about)
     except OSError as error:
         note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
     return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)

@@ -181,14 +181,32 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
     assert len([*(slurm / "runs/single").glob("job-*.json")]) == 3
 
 
-@pytest.mark.parametrize("moment", ["murder", "orphan"])
+# The command is killed when it knows the id of the job: before it keeps the script, or the record.
+KILLED_AT = """
+import os, sys
+from sbatchgen.__main__ import main
+from sbatchgen.runs import record, submitted_scripts
+MODULE.keep = lambda *_: os.kill(os.getpid(), 9)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "program"),
+    [
+        ("murder", ("-m", "sbatchgen")),
+        ("orphan", ("-m", "sbatchgen")),
+        ("accept", ("-c", KILLED_AT.replace("MODULE", "submitted_scripts"))),
+        ("accept", ("-c", KILLED_AT.replace("MODULE", "record"))),
+    ],
+)
 def test_a_job_of_a_killed_command_is_known_to_the_next_one(
-    slurm: Path, command: Command, moment: str
+    slurm: Path, command: Command, moment: str, program: tuple[str, ...]
 ) -> None:
-    """Killed before it had the id, and while sbatch, which continues, holds the lock of the run folder."""
+    """Killed before it had the id, while sbatch, which continues, holds the lock, and before it kept all."""
     words = ("submit", "single", "--profile", "troila", "--yes")
     (slurm / "plan").write_text(f"{moment}\naccept\n")
-    killed = subprocess.run([sys.executable, "-m", "sbatchgen", *words], capture_output=True, check=False)
+    killed = subprocess.run([sys.executable, *program, *words], capture_output=True, check=False)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b"")
     again = command(*words)
     assert (again.status, again.out) == (3, "")
@@ -198,6 +216,7 @@ def test_a_job_of_a_killed_command_is_known_to_the_next_one(
     assert (slurm / "runs/single/job-4711.slurm").read_text().startswith("#!/bin/bash\n# sbatchgen ")
     assert "4711" in command("status").out
     assert int((slurm / "calls").read_text()) == 1
+    assert not (slurm / "runs/single/submitting.json").exists()
 
 
 @pytest.mark.slow
