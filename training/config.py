@@ -143,6 +143,9 @@ class Config:
     sync_every: int = _option(10, "most steps between points where all processes can stop", least=1)
     log_every: int = _option(20, "steps between progress lines", least=1)
     profile_steps: int = _option(0, "trace so many steps to RUN_DIR/trace.json.gz (https://ui.perfetto.dev)")
+    log_to: str = _option(
+        "", "send each event to wandb or mlflow (offline), or PACKAGE.MODULE:FUNCTION; a,b: both"
+    )
     tensorboard: str = _option("auto", "curves in RUN_DIR/tensorboard if installed", choices="auto off")
     step_delay: float = _option(0.0, argparse.SUPPRESS)  # seconds to sleep after each step, for tests
 
@@ -205,6 +208,9 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
             shown = [each for each in values if each != "fake"] or values  # which takes the place of others
             needed = f"{_flag(name)} needs {_flag(other)} {' or '.join(shown)}"
             yield f"{needed}, this is {_flag(other)} {value}", f"leave {_flag(name)} out"
+    for name in ("nproc_per_node", "nnodes", "node_rank"):
+        if getattr(config, name) and config.launcher != "spawn":
+            yield f"{_flag(name)} needs --launcher spawn", f"with torchrun, give torchrun {_flag(name)}"
     if "weight_decay_on" in given and not config.weight_decay:
         yield "--weight-decay-on needs a --weight-decay above 0", "leave --weight-decay-on out"
 
@@ -233,8 +239,6 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield "--head-lr needs an --lr above 0", "--freeze for all but the head"
     if not config.dist_timeout:
         yield "--dist-timeout is 0, but must be more", "600, the default"
-    if config.nproc_per_node and config.launcher != "spawn":
-        yield "--nproc-per-node needs --launcher spawn", "with torchrun, give torchrun --nproc-per-node"
     if config.nnodes and config.node_rank >= config.nnodes:
         yield f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}", "count from 0"
     if config.dataparallel and config.launcher in {"torchrun", "srun", "mpi", "spawn"}:

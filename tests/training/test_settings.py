@@ -145,6 +145,8 @@ def test_a_step_without_a_schedule_of_steps_is_refused(flag: str, value: str, sc
         ("--fake-samples 64", "--fake-samples needs --dataset fake, this is --dataset mnist"),
         ("--momentum 0.5", "--momentum needs --optimizer sgd, this is --optimizer adadelta"),
         ("--optimizer sgd --weight-decay-on all", "--weight-decay-on needs a --weight-decay above 0"),
+        ("--nnodes 2", "--nnodes needs --launcher spawn"),
+        ("--node-rank 1", "--node-rank needs --launcher spawn"),
         ("--optimizer sgd --momentum 2", "--momentum is 2.0, but must be in 0..1, below 1"),
         ("--warmup-epochs 99 --epochs 1", "--warmup-epochs is 99, and the training has 1 epochs"),
     ],
@@ -179,6 +181,8 @@ def test_a_flag_that_plays_a_part_is_taken(flags: str) -> None:
         ("--epoch 3", "--epochs"),
         ("--learning_rate 0.1", "--lr"),
         ("--amp", "--precision bf16"),
+        ("--devices 2", "--nproc-per-node"),
+        ("--log-wandb", "--log-to wandb"),
     ],
 )
 def test_a_flag_of_another_trainer_is_told_by_ours(typed: str, ours: str) -> None:
@@ -196,10 +200,12 @@ def test_each_flag_of_another_trainer_stands_for_one_that_there_is(name: str) ->
     """The fix is typed, with the dataset, the schedule or the value that its flag needs."""
     flag, _, value = OURS[name].partition(" ")
     beside = ["--dataset", "imagefolder", "--schedule", "step"] if flag != "--dataset" else []
+    beside += ["--launcher", "spawn", "--weight-decay", "0.1"]
     field = next(field for field in fields(Config) if f"--{field.name.replace('_', '-')}" == flag)
     if not value and not isinstance(field.default, bool):
-        value = next(iter(field.metadata["choices"]), "0" if isinstance(field.default, (float, int)) else "x")
-        value = str(max(int(value), field.metadata["least"])) if value == "0" else value
+        least = field.metadata["least"]
+        number = str(max(field.default, least)) if isinstance(field.default, (float, int)) else "x"
+        value = next(iter(field.metadata["choices"]), number)
 
     assert getattr(parse([*beside, flag, *filter(None, [value])]), field.name) not in (None, "")
 
