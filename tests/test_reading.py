@@ -12,7 +12,7 @@ import training
 
 PACKAGE = Path(training.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs/design/training.md"
-SITTING = 1390  # lines of code
+SITTING = 1380  # lines of code
 SILENT = {
     tokenize.COMMENT,
     tokenize.NL,

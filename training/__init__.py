@@ -23,6 +23,7 @@ a complete script. Everything about a run is in its folder (--run-dir):
     events.jsonl    one JSON object per line: starts, losses, epochs, saves, stops
     checkpoints/    step-00001200.pt ... and best.pt; with --keep-epochs checkpoint_epoch_1.pt ... too
     model.pt        only the weights, written at the end: model.load_state_dict(torch.load(...))
+    evaluations.csv a row for each start with --evaluate
     tensorboard/    curves for TensorBoard, if it is installed
     lock.json       which job is using the folder; the lock of a dead job is taken over
     stop            touch it to stop the run; remove it before the next start

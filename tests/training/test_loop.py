@@ -116,7 +116,9 @@ def test_an_evaluation_is_exact(
     parts: list[torch.Tensor] = []
 
     def keep(_world: World, values: torch.Tensor) -> torch.Tensor:
-        if len(values) == 4:  # not those of a synchronisation on the way
+        if (
+            len(values) == 4 + 3 * 4
+        ):  # with the counts of three classes; not those of a synchronisation on the way
             parts.append(values.clone())
         return torch.cat((values[:3].clamp(min=1), values[3:]))
 
@@ -124,12 +126,12 @@ def test_an_evaluation_is_exact(
     monkeypatch.setattr(agreement, "reduce_sum", keep)
     for rank in range(size):
         evaluation.evaluate(session(tmp_path, rank=rank, size=size, samples=samples))
-    loss, correct, count, problems = torch.stack(parts).sum(dim=0).tolist()
+    loss, correct, count, *confused, problems = torch.stack(parts).sum(dim=0).tolist()
     whole = session(tmp_path, rank=0, size=1, samples=samples)
     x, y = batch(whole, torch.arange(samples))
     logits = whole.model(x).float()
 
-    assert (count, problems) == (samples, 0)
+    assert (count, problems) == (samples, 0) == (sum(confused), 0)
     assert correct == (logits.argmax(dim=1) == y).sum()
     assert loss == pytest.approx(nn.functional.cross_entropy(logits, y, reduction="sum").item(), rel=1e-5)
 

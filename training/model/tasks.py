@@ -1,5 +1,6 @@
 """What a training is for: loss and metrics. Shape suffixes: B samples of a batch, K classes, T likeliest."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from training.data.datasets import Data
 from training.data.images import import_torchvision
 from training.data.own_module import import_function
 from training.errors import UserError, one_line
+from training.model import confusion
 
 TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes
 
@@ -31,6 +33,9 @@ class Task:
     # what --mixup and --cutmix make of images and targets
     mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
     names: tuple[str, ...] = ("accuracy",)  # of the metrics
+    # which classes are taken for which in a batch, as in `confusion`; how many numbers these are
+    counts: Loss = lambda _, y_B: torch.zeros(0, dtype=torch.float64, device=y_B.device)
+    counted: int = 0
 
 
 def build_task(config: Config, data: Data) -> Task:
@@ -38,7 +43,10 @@ def build_task(config: Config, data: Data) -> Task:
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
-        return Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
+        task = Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
+        first = min(data.classes, confusion.FIRST)
+        counts = functools.partial(confusion.count_confused, classes=first)
+        return dataclasses.replace(task, counts=counts, counted=first * (first + 1))
     loss, metrics = import_function(config.task, "--task")(config)
     return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 

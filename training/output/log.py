@@ -20,8 +20,12 @@ EVENTS = "events.jsonl"
 MOST, LONGEST = 1 << 28, 1 << 16  # bytes of all events and of one that are read
 CURVES = "tensorboard"  # the folder
 FLUSH_S = 10  # a killed run loses the points of so long a time
-PARTS = {"train": "train", "epoch": "validation"}  # events that have curves; the ending of a tag
-NO_CURVES = {"epoch", "step", "samples", "train_loss", "slow"}
+PARTS = {
+    "train": "train",
+    "epoch": "validation",
+    "evaluation": "validation",
+}  # events that have curves; the ending of a tag
+NO_CURVES = {"event", "time", "epoch", "step", "samples", "train_loss", "slow", "confusion", "weights"}
 # of training alone, so without an ending
 ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 
@@ -36,6 +40,7 @@ class Log:
     began: float = field(default_factory=time.time)  # when this process started
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     curves: Any = None  # TensorBoard's writer
+    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # of --log-to
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
@@ -45,11 +50,15 @@ class Log:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
-        line = json.dumps({"event": kind, **facts, **_now()}) + "\n"
-        self._record(EVENTS, lambda path: _append(path, line.encode()))
+        event = {"event": kind, **facts, **_now()}
+        line = json.dumps(event) + "\n"
+        self._record(EVENTS, lambda path: append(path, line.encode()))
         if self.curves and kind in PARTS:
             with self._drawing():
-                _draw(self.curves, kind, facts)
+                _draw(self.curves, event)
+        for name, tracker in [*self.trackers.items()]:
+            with self._tracking(name):
+                tracker(json.loads(line))  # a copy, which it may change
 
     def note(self, line: str) -> None:
         """Print a line about checkpoints, and add it to the events."""
@@ -73,6 +82,19 @@ class Log:
         if self.curves:
             with self._drawing():
                 self.curves.close()
+        for name, tracker in [*self.trackers.items()]:
+            with self._tracking(name):
+                getattr(tracker, "close", lambda: None)()
+        self.trackers.clear()
+
+    @contextlib.contextmanager
+    def _tracking(self, name: str) -> Iterator[None]:
+        """Let no tracker end the run: one that fails gets no more events."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            self.trackers.pop(name, None)
+            self.say(f"No more events for --log-to {name} ({one_line(error)}): training continues")
 
     @contextlib.contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -110,14 +132,21 @@ class Log:
             self.failing.add(name)
 
 
-def _draw(curves: Any, kind: str, facts: dict[str, Any]) -> None:
+def as_points(event: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of an event by tag, such as loss/validation; none of an event without curves."""
+    kind = event["event"]
+    if kind not in PARTS:
+        return {}
+    names = event.keys() - NO_CURVES - (set() if kind == "train" else ALIKE)
+    return {name if name in ALIKE else f"{name}/{PARTS[kind]}": event[name] for name in names}
+
+
+def _draw(curves: Any, event: dict[str, Any]) -> None:
     """Add the points of an event as one record: TensorBoard's thread wakes for each."""
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    names = facts.keys() - NO_CURVES - (ALIKE if kind == "epoch" else set())
-    tags = {name if name in ALIKE else f"{name}/{PARTS[kind]}": facts[name] for name in names}
-    points = [Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
-    curves.file_writer.add_summary(Summary(value=points), facts["step"])
+    points = [Summary.Value(tag=tag, simple_value=value) for tag, value in as_points(event).items()]
+    curves.file_writer.add_summary(Summary(value=points), event["step"])
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:
@@ -126,7 +155,7 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
     replace(path, lambda file: file.write(data))
 
 
-def _append(path: Path, data: bytes) -> None:
+def append(path: Path, data: bytes) -> None:
     """Add a whole line, or nothing: half a line would make the next one unreadable."""
     with open_regular(path, "ab") as file:
         before = file.seek(0, os.SEEK_END)

@@ -20,10 +20,11 @@ from training.processes.stacks import with_recorder
 from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
 from training.processes.world import World, gather_text, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
-from training.run.evaluation import evaluate, show
+from training.run.evaluation import evaluate
 from training.run.loop import steps_left, time_left_s, train_epoch
 from training.run.pace import Pace
 from training.run.resume import check_export, checkpoint_folder, export, restore, save, write_weights
+from training.run.score import report, show
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
 from training.run.usage import Usage, add_up, gpus_of, trace
@@ -171,9 +172,8 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
     details = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
     session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {details}")
-    facts = {"loss": score.loss, "samples": score.samples, "train_loss": loss / max(samples, 1)}
-    facts |= {"samples_per_s": round(rate, 1), "epoch": progress.epoch, "step": progress.step}
-    session.log.event("epoch", **score.metrics | facts)
+    facts = score.facts | {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
+    session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
     _tell_usage(session, progress)
     try:
         save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
@@ -210,6 +210,6 @@ def _evaluate_only(session: Session) -> int:
     except StoppedError as stopped:
         session.log.say(f"Stopped by {stopped} during the evaluation")
         return PREEMPTED
-    session.log.say(f"Evaluation of {origin} - {score} (validation of {score.samples})")
+    report(session, score, origin, step=progress.step)
     export(session)
     return DONE

@@ -23,6 +23,7 @@ from training.model.optimizer import Ema, Updater, build_optimizer
 from training.model.precision import Autocast, build_scaler, choose_kernels, wants_channels_last, warn_of_bf16
 from training.model.tasks import Task, build_task, check_output
 from training.output.log import Log
+from training.output.trackers import start_trackers
 from training.processes.jobscript import STOP
 from training.processes.stop import Stop, parse_deadline
 from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
@@ -60,6 +61,8 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
     """Load the data, build the model and the optimizer."""
     if config.workers < 0:
         config = dataclasses.replace(config, workers=min(MOST_LOADERS, world.cpus))
+    if config.log_to:
+        log.trackers = on_rank0(world, lambda: start_trackers(config, log.say)) or {}
     choose_kernels(config, world.device)
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)

@@ -1,0 +1,39 @@
+"""Which classes a model takes for which. Shape suffixes: B samples, R rows, C columns.
+
+The first classes are counted. A row is the right class, a column the class that the model gives; the last
+column is all other classes.
+"""
+
+from typing import Any
+
+import torch
+
+FIRST = 10  # classes
+
+
+def count_confused(logits_BK: Any, y_B: torch.Tensor, *, classes: int) -> torch.Tensor:
+    """Return the counts of a batch, float64, the rows one after the other. A GPU need not be waited for."""
+    known = torch.arange(classes, device=y_B.device)
+    right_BR = y_B.unsqueeze(1) == known
+    given_BR = logits_BK.argmax(dim=1, keepdim=True) == known
+    given_BC = torch.cat((given_BR, ~given_BR.any(dim=1, keepdim=True)), dim=1)
+    return (right_BR.double().T @ given_BC.double()).flatten()
+
+
+def as_rows(counts: list[float]) -> list[list[int]]:
+    """Return counts as rows: R of them, of R + 1 columns; none without counts."""
+    rows = int(len(counts) ** 0.5)
+    return [[round(each) for each in counts[row * (rows + 1) :][: rows + 1]] for row in range(rows)]
+
+
+def as_lines(rows: list[list[int]], names: tuple[str, ...]) -> list[str]:
+    """Return rows as a table for people, without the last column if it has no sample; [] without rows."""
+    shown = [" ".join(name.split())[:20] for name in names[: len(rows)]] or [*map(str, range(len(rows)))]
+    columns = 1 + len(rows) + any(row[-1] for row in rows)
+    table = [
+        ["right", *shown, "others"],
+        *([head, *map(str, row)] for head, row in zip(shown, rows, strict=True)),
+    ]
+    widths = [max(len(line[column]) for line in table) for column in range(columns)]
+    cells = [[cell.rjust(width) for cell, width in zip(line, widths, strict=False)] for line in table]
+    return ["  ".join(line) for line in cells] if rows else []

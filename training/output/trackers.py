@@ -1,0 +1,101 @@
+"""Where the events of a run go beside events.jsonl: W&B, MLflow, functions of the user (--log-to).
+
+A tracker is called on rank 0 with each event, as events.jsonl has it. At the end its `close` is called, if it
+has one. Those of this module send nothing by themselves: they write below the run folder until a variable
+of theirs says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from training.config import Config
+from training.data.own_module import import_function
+from training.errors import UserError, one_line
+from training.files import parse, read_small
+from training.output.log import as_points, write_json
+
+Event = dict[str, Any]
+Tracker = Callable[[Event], object]
+MLFLOW_RUN = "mlflow-run.json"  # in the run folder: a resumed training continues the run
+
+
+def start_trackers(config: Config, say: Callable[[str], None]) -> dict[str, Tracker]:
+    """Return the trackers of --log-to by name; raises UserError for one that cannot be imported.
+
+    A tracker that does not start, as without a network, is reported, and the training continues without it.
+    """
+    made: dict[str, Tracker] = {}
+    for name in filter(None, config.log_to.split(",")):
+        if name in BUILT_IN:
+            try:
+                made[name] = BUILT_IN[name](Path(config.run_dir).absolute())
+            except ModuleNotFoundError as error:
+                what = f"--log-to {name}: this Python has no {error.name}"
+                raise UserError(what, fix=f"install {name}, or leave it out") from error
+            except Exception as error:  # noqa: BLE001 - whatever it raises
+                say(f"No events for --log-to {name} ({one_line(error)}): training continues")
+        else:
+            made[name] = import_function(name, "--log-to")
+    return made
+
+
+class Wandb:
+    """A run of Weights & Biases. It stays in RUN_DIR/wandb unless WANDB_MODE is `online`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
+        self._run = wandb.init(dir=str(run_dir), name=os.environ.get("WANDB_NAME", run_dir.name), mode=mode)
+        self._failed = 1  # until the training says that it has ended
+
+    def __call__(self, event: Event) -> None:
+        """Send the settings, and the numbers of training and validation."""
+        if event["event"] == "start":
+            self._run.config.update(event["settings"], allow_val_change=True)
+        elif event["event"] in ("done", "preempted", "evaluation"):
+            self._failed = 0
+        if points := as_points(event):
+            self._run.log(points, step=event["step"])
+
+    def close(self) -> None:
+        """End the run, and wait until its files are written."""
+        self._run.finish(exit_code=self._failed)
+
+
+class Mlflow:
+    """A run of MLflow. It stays in RUN_DIR/mlruns unless MLFLOW_TRACKING_URI names another place."""
+
+    def __init__(self, run_dir: Path) -> None:
+        import mlflow  # type: ignore[import-not-found,unused-ignore]
+
+        self._mlflow, file = mlflow, run_dir / MLFLOW_RUN
+        if "MLFLOW_TRACKING_URI" not in os.environ:
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.8 asks for it
+            mlflow.set_tracking_uri((run_dir / "mlruns").as_uri())
+        self._failed, self._is_new = True, not file.exists()
+        if self._is_new:
+            run = mlflow.start_run(run_name=run_dir.name)
+            write_json(file, {"run": run.info.run_id})
+        else:
+            mlflow.start_run(run_id=parse(read_small(file))["run"])
+
+    def __call__(self, event: Event) -> None:
+        """Send the settings once, and the numbers of training and validation."""
+        if event["event"] == "start" and self._is_new:
+            self._mlflow.log_params(event["settings"])
+        elif event["event"] in ("done", "preempted", "evaluation"):
+            self._failed = False
+        if points := as_points(event):
+            self._mlflow.log_metrics(points, step=event["step"])
+
+    def close(self) -> None:
+        """End the run."""
+        self._mlflow.end_run("FAILED" if self._failed else "FINISHED")
+
+
+BUILT_IN: dict[str, Callable[[Path], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow}

@@ -1,0 +1,92 @@
+"""The score of a validation, and what --evaluate leaves of it: lines, an event, a row in evaluations.csv."""
+
+import contextlib
+import csv
+import io
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.errors import FolderError, one_line
+from training.files import own_folder, read_small
+from training.model.confusion import as_lines
+from training.output.log import append
+from training.run.session import Session
+
+TABLE = "evaluations.csv"  # in the run folder
+SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # as percents
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """Means over all images of a split."""
+
+    loss: float
+    metrics: dict[str, float]  # the first one decides on the best weights
+    samples: int
+    confusion: list[list[int]]  # of the first classes: the right one, and what the model gives
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the events."""
+        confusion = {"confusion": self.confusion} if self.confusion else {}
+        return self.metrics | {"loss": self.loss, "samples": self.samples} | confusion
+
+    def __str__(self) -> str:
+        return f"Avg Loss: {self.loss:.6f}, {show(self.metrics)}"
+
+
+def show(metrics: dict[str, float]) -> str:
+    """The metrics in one line."""
+    return ", ".join(
+        f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
+        for name, value in metrics.items()
+    )
+
+
+def report(session: Session, score: Score, weights: str, *, step: int) -> None:
+    """Print the score and a table of the classes, send the event to trackers, and add the row.
+
+    Without a run folder there is no row. The weights are measured: a row that cannot be written is reported,
+    and the command succeeds.
+    """
+    log, config = session.log, session.config
+    log.say(f"Evaluation of {weights} - {score} (validation of {score.samples})")
+    for line in as_lines(score.confusion, session.data.names):
+        log.say(line)
+    log.event("evaluation", **score.facts | {"weights": weights, "step": step})
+    if not (log.speaks and log.run_dir.is_dir()):
+        return
+    facts: dict[str, Any] = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "job": os.environ.get("SLURM_JOB_ID", ""),
+    }
+    facts |= {
+        "weights": weights,
+        "dataset": config.dataset,
+        "data": config.data_dir,
+        "samples": score.samples,
+    }
+    try:
+        own_folder(log.run_dir, make=False)
+        _add_row(log.run_dir / TABLE, facts | {"loss": score.loss} | score.metrics)
+    except (OSError, FolderError, ValueError) as error:
+        log.say(f"No row in {log.run_dir / TABLE} ({one_line(error)})")
+
+
+def _add_row(path: Path, facts: dict[str, object]) -> None:
+    """Add a row, with a line of names where the table has none of them; ValueError for other names."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    names = b""
+    with contextlib.suppress(FileNotFoundError):
+        names = read_small(path).partition(b"\n")[0]
+    rows.writerow(facts)
+    if names and names.decode(errors="replace") != text.getvalue().rstrip("\n"):
+        raise ValueError("it has other columns: move it away")
+    if names:
+        text.truncate(text.seek(0))
+    rows.writerow(facts.values())
+    append(path, text.getvalue().encode())
