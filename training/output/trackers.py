@@ -51,13 +51,14 @@ class Wandb:
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run = wandb.init(dir=str(run_dir), name=os.environ.get("WANDB_NAME", run_dir.name), mode=mode)
-        self._failed = 1  # until the training says that it has ended
+        self._failed = 0  # 1 from the start of a training until it says that it has ended
 
     def __call__(self, event: Event) -> None:
         """Send the settings, and the numbers of training and validation."""
         if event["event"] == "start":
+            self._failed = 1
             self._run.config.update(event["settings"], allow_val_change=True)
-        elif event["event"] in ("done", "preempted", "evaluation"):
+        elif event["event"] in ("done", "preempted"):
             self._failed = 0
         if points := as_points(event):
             self._run.log(points, step=event["step"])
@@ -77,7 +78,7 @@ class Mlflow:
         if "MLFLOW_TRACKING_URI" not in os.environ:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.8 asks for it
             mlflow.set_tracking_uri((run_dir / "mlruns").as_uri())
-        self._failed, self._is_new = True, not file.exists()
+        self._failed, self._is_new = False, not file.exists()
         if self._is_new:
             run = mlflow.start_run(run_name=run_dir.name)
             write_json(file, {"run": run.info.run_id})
@@ -86,10 +87,10 @@ class Mlflow:
 
     def __call__(self, event: Event) -> None:
         """Send the settings once, and the numbers of training and validation."""
+        if event["event"] in ("start", "done", "preempted"):
+            self._failed = event["event"] == "start"
         if event["event"] == "start" and self._is_new:
             self._mlflow.log_params(event["settings"])
-        elif event["event"] in ("done", "preempted", "evaluation"):
-            self._failed = False
         if points := as_points(event):
             self._mlflow.log_metrics(points, step=event["step"])
 
