@@ -146,7 +146,7 @@ def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
                 "lsprotocol",
             },
         ),
-        (TRAINING, {"torch", "torchvision", "tensorboard", "safetensors", "PIL"}),
+        (TRAINING, {"torch", "torchvision", "tensorboard", "safetensors", "PIL", "wandb", "mlflow"}),
     ],
 )
 def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
