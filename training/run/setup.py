@@ -23,12 +23,12 @@ from training.model.optimizer import Ema, Updater, build_optimizer
 from training.model.precision import Autocast, build_scaler, choose_kernels, wants_channels_last, warn_of_bf16
 from training.model.tasks import Task, build_task, check_output
 from training.output.log import Log
-from training.run.trackers import start_trackers
 from training.processes.jobscript import STOP
 from training.processes.stop import Stop, parse_deadline
 from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
 from training.run.loop import forward, stand_in
 from training.run.session import Session
+from training.run.trackers import start_trackers
 from training.saving.checkpoint import decode_weights
 from training.saving.lock import RunLock
 from training.saving.writer import Writer
