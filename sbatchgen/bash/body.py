@@ -67,6 +67,11 @@ class Body:
             if node.kind == "comment"
         )
 
+    @property
+    def loops(self) -> tuple[tuple[int, int], ...]:
+        """Where each loop starts and ends, in characters from 0, in the order of the text."""
+        return tuple((node.start, node.end) for node, _ in self._walk.loops)
+
     @cached_property
     def last(self) -> Command | None:
         """The command whose status is the script's, if the text says which."""
@@ -124,14 +129,17 @@ class Body:
                 settings += _options(command.arguments, command.line, command.context)
         return tuple(settings)
 
-    def option_at(self, name: str, line: int) -> bool:
-        """Return whether an option such as "pipefail" is on at the start of a line.
+    def option_at(self, name: str, line: int, function: str = "") -> bool:
+        """Return whether an option such as "pipefail" is on at the start of a line, of this function.
 
-        What functions, subshells and branches set is left out.
+        What other functions, subshells and branches set is left out.
         """
         on = False
         for setting in self.settings:
-            if setting.name == name and setting.line < line and setting.context.top:
+            here, context = setting.context.function, setting.context
+            if here and here == function:
+                context = context._replace(function="")
+            if setting.name == name and setting.line < line and context.top:
                 on = setting.on
         return on
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
+from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Place
 from sbatchgen.job.script import JobScript
 from sbatchgen.job.script_containers import IMAGE_FILE, PULLED
@@ -204,6 +206,56 @@ def _home(script: JobScript) -> Iterator[Hit]:
         at = container.options["container-mount-home"][1] if asked else container.at
         what = "the home folder is mounted: packages in ~/.local override those of the image"
         yield Hit(at, what, "export PYTHONNOUSERSITE=1")
+
+
+@RULES.add(
+    "SB521", "warning", "a command of Slurm inside a container", source="https://github.com/NVIDIA/pyxis"
+)
+def _slurm_inside(script: JobScript) -> Iterator[Hit]:
+    """Commands in the string of a container's shell: few images have Slurm and its key."""
+    if _HAS_SLURM.search(script.text):
+        return
+    for launch in script.launches:
+        if not (launch.container or (launch.step and "container-image" in launch.step.options)):
+            continue
+        for shell, tool in pairwise(launch.tools):
+            option = shell.option("command") if shell.name in SHELLS else None
+            string = option.value_word if option else None
+            if not string or tool.body.source.fixed or string.source is not script.body.source:
+                continue  # the value of a variable, whose $( ) ran in the script
+            traps = [each for _, trap in tool.body.traps for each in trap.commands]
+            is_later = string.text.startswith("'")  # in double quotes $( ) runs in the script
+            for command in (*tool.body.commands, *traps):
+                if command.name in _OF_SLURM and (is_later or not command.context.substitution):
+                    what = f"{command.name} runs inside the container, and few images have Slurm"
+                    fix = f"{command.name} in the script, before srun, and its result in an exported variable"
+                    yield Hit(script.at_word(launch.command), what, fix)
+                    return
+
+
+_OF_SLURM = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
+_HAS_SLURM = re.compile(
+    r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
+)
+
+
+@RULES.add("SB522", "warning", "a command outside of the container", source="bash(1)")
+def _outside(script: JobScript) -> Iterator[Hit]:
+    """A command after a semicolon, as in srun --container-image=X A; B."""
+    text, commands = script.body.source.text, script.body.commands
+    inside = {id(container.command) for container in script.containers}
+    for first, second in pairwise(commands):
+        if id(first) not in inside or first.line != second.line or first.source is not script.body.source:
+            continue
+        between = text[first.end : second.at]
+        if between.strip() in (";", "&&") and second.name in _WORKS:
+            what = f"bash ends the step at {between.strip()}: {second.name} runs outside of the container"
+            fix = f"srun --container-image=IMAGE bash -c '... {between.strip()} {second.name} ...'"
+            yield Hit(script.at_command(second), what, fix)
+            return
+
+
+_WORKS = frozenset(("python", "python3", "torchrun", "pip", "pip3", "bash", "accelerate", "deepspeed"))
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse")

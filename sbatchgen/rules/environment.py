@@ -213,7 +213,8 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
         uses = [each.at for each in script.body.uses if each.name == use.name]
         only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
-        often = "info" if only_shown or script.is_wrapped or not script.is_sized else None
+        is_open = script.is_wrapped or not (script.is_sized or options == ["array"])
+        often = "info" if only_shown or is_open else None
         yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
 
 

@@ -93,9 +93,42 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_word(launch.launcher.words[0]), what, f"{ONE_ON_EACH_NODE} {name} ...")
 
 
+@RULES.add("SB326", "warning", "an option that torchrun takes for its own", source="torch/distributed/run.py")
+def _ambiguous(script: JobScript) -> Iterator[Hit]:
+    """Short forms of several options: torchrun looks for its own among the program's too."""
+    for launch in script.trainings:
+        launcher = launch.launcher
+        if launcher is None or launcher.name != "torchrun" or not launch.program.words:
+            continue
+        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
+        if any(word.text == "--" for word in own):
+            continue
+        for word in launch.program.words[1:]:
+            name = launcher.body.text_of(word).partition("=")[0]
+            if name == "--":
+                break
+            known = _spellings() if name.startswith("--") and len(name) > 2 else ()
+            short_for = [each for each in known if each.startswith(name)]
+            if len(short_for) > 1 and name not in short_for:
+                what = f"torchrun reads {name} as short for {short_for[0]} or {short_for[1]}, and ends: "
+                what += "ambiguous option"
+                program = launch.program.words[0]
+                fix = f"-- before {program.text}: torchrun ... -- {program.text} ... {name}"
+                yield Hit(script.at_word(word), what, fix, edits=before(script, program, "-- "))
+                break
+
+
+def _spellings() -> list[str]:
+    """The long options of torchrun with - and _, each of which argparse knows by its beginning."""
+    names = [name for name in PROGRAMS["torchrun"].values if not name.startswith(("ft-", "duplicate-"))]
+    names += ["module", "no-python", "run-path", "standalone", "virtual-local-rank"]
+    return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
+
+
 @RULES.add("SB303", "error", "a multi-node launcher that starts on one node only")
 def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     nodes = script.resources.nodes
+    yield from _more_than_the_job(script)
     if nodes < 2 or script.named(*OTHER_LAUNCHERS):
         return
     if any(step.launcher or step.program.name.startswith(("$", '"')) for step in script.steps):
@@ -107,6 +140,24 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         if not PROGRAMS[launcher.name].role("NODES") or "hostfile" in launcher.options:
             continue
         yield _started_once(script, launch, launcher, nodes)
+
+
+def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
+    """A launcher that waits for more nodes than the job asks for."""
+    nodes, launches = fixed_nodes(script.resources), [each for each in script.launches if each.launcher]
+    is_one = len(launches) == 1 and {"nodes", "ntasks-per-node"} & script.options.keys()
+    if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
+        return
+    launch = launches[0]
+    launcher, told, context = launch.launcher, launch.told_nodes or 0, launch.command.context
+    is_sure = not (context.function or context.loop or context.background or context.branch)
+    if launcher and told > nodes and is_sure and launcher.name != "deepspeed":
+        option = PROGRAMS[launcher.name].role("NODES")
+        what = (
+            f"{launcher.name} waits for {told} nodes (--{option}), and the job has {counted(nodes, 'node')}"
+        )
+        fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={told}"
+        yield Hit(script.at_word(launcher.words[0]), what, fix, "warning")
 
 
 def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
@@ -303,8 +354,43 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
         if tasks != gpus and not launch.command.background:
             fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"
             what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
-            yield Hit(script.at_command(launch.command), what, f"--ntasks-per-node={gpus}")
+            is_more = tasks > gpus and "mps" not in script.text.lower()
+            fix = f"--ntasks-per-node={gpus}"
+            yield Hit(script.at_command(launch.command), what, fix, "warning" if is_more else None)
             return
+
+
+@RULES.add("SB313", "warning", "mpirun with other processes than the job has tasks", source="srun(1)")
+def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+    launches = [launch for launch in script.launches if launch.mpi]
+    for launch in launches if tasks and "exclusive" not in resources else ():
+        mpi = launch.mpi
+        option = next((each for name in ("np", "n", "c") if mpi and (each := mpi.option(name))), None)
+        count = launch.number(option, mpi) if option and mpi else None
+        if not mpi or not option or not count or launch.step or _SLOTS & mpi.options.keys():
+            continue
+        if count > tasks and (resources.cpus_per_task or 1) == 1:
+            what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: Open MPI ends for "
+            what += "lack of slots"
+        elif 2 * count <= tasks and len(launches) == 1 and _is_all(script, launch):
+            what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
+            what += f"{tasks - count} stay idle"
+        else:
+            continue
+        yield Hit(script.at_option_of(option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
+
+
+_SLOTS = frozenset(("oversubscribe", "hostfile", "host", "H", "machinefile", "map-by", "use-hwthread-cpus"))
+_THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
+
+
+def _is_all(script: JobScript, launch: Launch) -> bool:
+    """Whether a launch is all that its job does, and takes no threads or memory of other tasks."""
+    context = launch.command.context
+    is_alone = context.top and not context.loop and not context.background
+    return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
 
 
 @RULES.add("SB346", "warning", "one process where several are asked for", source="sbatch(1)")

@@ -45,9 +45,12 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
             yield Hit(place, what, f"{name}={_OWN_PORT}", often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB334", "warning", "a rendezvous port below 1024")
-def _port_of_root(script: JobScript) -> Iterator[Hit]:
+@RULES.add("SB334", "warning", "a rendezvous port that no process gets")
+def _port_of_nobody(script: JobScript) -> Iterator[Hit]:
     for place, name, port in _ports(script):
+        if re.fullmatch(r"[1-9]\d{4,8}", port, re.ASCII) and int(port) > LAST_PORT:
+            what = f"there is no port {port}: the last one is {LAST_PORT}"
+            yield Hit(place, what, f"{name}={_OWN_PORT}")
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
             what = f"port {port} is below 1024, where only root may listen: no process gets it"
             yield Hit(place, what, f"{name}={_OWN_PORT}")
@@ -55,6 +58,38 @@ def _port_of_root(script: JobScript) -> Iterator[Hit]:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
             yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
+        elif made.word is not None and made.name.upper() in _PORT_NAMES:
+            highest = _highest(made.word.text)
+            if highest and highest > LAST_PORT:
+                what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
+                yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
+
+
+LAST_PORT = 65535
+_SUM = re.compile(r"\$\(\((.*)\)\)")
+_RANGE = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")
+_TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?ID)\}?(?:%(\d+))?\)?")
+
+
+def _highest(text: str) -> int | None:
+    """Return the highest number that a sum of random numbers and ids is; None if the text does not say it."""
+    text = text.strip('"')
+    if picked := _RANGE.fullmatch(text):
+        return int(picked[1])
+    if not (whole := _SUM.fullmatch(text)):
+        return None
+    total = 0
+    for part in re.sub(r"\s", "", whole[1]).split("+"):
+        if not (term := _TERM.fullmatch(part)) or part.count("(") != part.count(")"):
+            return None
+        number, random, modulo = term.groups()
+        if number and modulo:
+            return None
+        if not (number or random or modulo):
+            return None  # an id alone: small on a young cluster
+        highest = int(number) if number else 32767 if random and not modulo else int(modulo) - 1
+        total += min(highest, 32767) if random else highest
+    return total
 
 
 # A random port without a lower end.
@@ -315,7 +350,8 @@ def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
     given = [(script.at_start(made), made.name, made.value or "") for made in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
-        options = map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))
+        names = {*PROGRAMS[launcher.name].roles.get("HOST", ()), "master-addr"}
+        options = map(launcher.option, sorted(names))
         given += [(script.at_option_of(option), "", launcher.text_of(option)) for option in options if option]
     for place, variable, value in given if script.trainings and "nodelist" not in script.options else ():
         if name := named_node(value):

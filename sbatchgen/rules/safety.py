@@ -35,6 +35,7 @@ OF_SITES = frozenset(VARIABLES["of-sites"])
 ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
+_TEMPORARY = frozenset(("TMPDIR", "TMP", "TEMP"))  # which neither Slurm nor bash sets
 WHOLE_GPUS = 8  # of a job that has its node alone, most likely
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
@@ -167,10 +168,29 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
             left = "".join(part.text for part in rest)
-            if piece.name in OF_SITES or left not in ("/*", "/**"):
+            if (piece.name in OF_SITES and piece.name not in _TEMPORARY) or left not in ("/*", "/**"):
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
+            if piece.name in _TEMPORARY:
+                what = f"{piece.name} is unset unless the site sets it, and this then removes {left}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
+
+
+@RULES.add("SB807", "warning", "files or downloads that others can change", applies=Applies.AS_TEXT)
+def _of_anybody(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("chmod"):
+        modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
+        if modes and _WRITABLE.fullmatch(modes[0].value or ""):
+            what = f"chmod {modes[0].value} lets everybody on the cluster change the files"
+            yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
+    for command in script.named("curl", "wget"):
+        stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
+        if any(each.name in SHELLS for stage in stages for each in stage[:1]):
+            what = f"{command.name} | bash runs whatever the server sends, in each job anew"
+            yield Hit(script.at_word(command), what, "download it once, read it, and run the file")
+
+
+_WRITABLE = re.compile(r"0?[0-7]{2}[2367]|[ugoa]*[oa][ugoa]*\+\w*w\w*")
 
 
 @RULES.add("SB805", "warning", "text from outside the script that is run as commands", pedantic=True)

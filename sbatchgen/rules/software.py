@@ -103,13 +103,41 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
             continue
         second = script.body.text_of(command.words[1])
         is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
-        if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
+        if (second == "activate" or is_read) and script.body.option_at(
+            "nounset", command.line, command.context.function
+        ):
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
             rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
             fix = "set +u on a line before it, and set -u after it"
             yield Hit(script.at_word(command), what, fix, None if rc else "info")
             return
+
+
+@RULES.add("SB433", "warning", "an environment that all tasks of an array change", source="sbatch(1)")
+def _changed_at_once(script: JobScript) -> Iterator[Hit]:
+    """Installations of several tasks at a time, in a place that is the same for all."""
+    if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
+        return
+    for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
+        what = " ".join([command.name, *command.arguments[:3]])
+        if _CHANGES.match(what) and command.context.top:
+            what = f"{script.array_tasks} tasks of the array do this at the same time, in one environment: "
+            what += "some find it half made"
+            fix = "make the environment once, before the array; or flock ENVIRONMENT.lock before the command"
+            yield Hit(script.at_command(command), what, fix)
+            return
+
+
+_CHANGES = re.compile(
+    r"uv (?:sync|pip (?:install|sync)|venv)\b|pip3? install\b"
+    r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"
+    r"|python3? -m (?:venv|pip install)\b"
+)
+# A place of its own for each task, or a lock.
+_OWN_PLACE = re.compile(
+    r"TMP|/tmp|/dev/shm|mktemp|flock|lockfile|UV_PROJECT_ENVIRONMENT=\S*\$|(?:venv|env)\S*ARRAY|--target|apptainer|singularity"
+)
 
 
 @RULES.add("SB422", "warning", "conda init in a job")

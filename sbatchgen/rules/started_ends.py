@@ -65,9 +65,8 @@ def _stderr(done: DryRun) -> str:
 def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
     if limit == "time" and count >= MANY:
-        what = (
-            f"the plan shows the first {MANY} steps and ends at its time limit: the others were not checked"
-        )
+        others = f"at least {done.steps_not_shown} others" if done.steps_not_shown else "the others"
+        what = f"the plan shows the first {MANY} steps and ends at its time limit: {others} were not checked"
         yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
     elif limit == "time":
         what = "the script was still running after some seconds, although programs end at once in a dry run"

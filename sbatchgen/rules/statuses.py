@@ -76,7 +76,9 @@ def _ends_well(body: Body, node: Node) -> bool:
     if node.kind in ("elif_clause", "else_clause") or body.source.text.startswith("{", node.start):
         return bool(node.children) and _ends_well(body, node.children[-1])
     command = next((each for each in body.commands if each.at == node.start), None)
-    return node.kind == "command" and command is not None and not command.test
+    if node.kind != "command" or command is None or command.test:
+        return False
+    return command.name != "scontrol" or "requeue" not in command.arguments  # then it is not over
 
 
 def _opens(node: Node) -> bool:

@@ -19,7 +19,8 @@ from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Body
+    from sbatchgen.bash import Body, Command
+    from sbatchgen.bash.statement import Context
 
 RULES: Rules[JobScript] = Rules()
 
@@ -183,6 +184,89 @@ def _marks(script: JobScript, body: Body) -> bool:
 
 
 _DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])")
+
+
+@RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)")
+def _bounded(script: JobScript) -> Iterator[Hit]:
+    """A requeue after a failure, or in any case: one that fails at its start does so for ever."""
+    if "RESTART" in script.text or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text):
+        return  # which may count
+    for command, context in _requeues(script):
+        if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
+            what = "the job is requeued after each failure: one that fails at its start does so for ever"
+            yield Hit(
+                script.at_word(command),
+                what,
+                f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}",
+            )
+
+
+@RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)")
+def _element(script: JobScript) -> Iterator[Hit]:
+    for command, _ in _requeues(script) if script.array_tasks > 1 else ():
+        text = " ".join(script.body.text_of(word) for word in command.words[1:])
+        if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
+            what = (
+                "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all tasks"
+            )
+            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+            yield Hit(script.at_word(command), what, fix)
+
+
+def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
+    """The commands that requeue the job itself, each with what surrounds it."""
+    commands = [*script.named("scontrol")]
+    commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
+    return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
+
+
+@RULES.add("SB627", "warning", "a restart that deletes what the job has written", source="sbatch(1)")
+def _deletes_results(script: JobScript) -> Iterator[Hit]:
+    """A folder that goes at the top of a job with --requeue, and that its program gets."""
+    if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
+        return
+    for command in script.named("rm"):
+        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
+        if not re.search("[rR]", flags) or not command.context.top:
+            continue
+        for word in command.words[1:]:
+            folder = script.body.text_of(word).rstrip("/*")
+            if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
+                continue
+            used = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
+            for launch in script.trainings:
+                texts = [script.body.text_of(each) for each in launch.program.words[1:]]
+                if launch.command.at > command.at and any(map(used.search, texts)):
+                    what = (
+                        f"--requeue starts the script again from its first line: this removes {folder}, and "
+                    )
+                    what += "what the job has written there"
+                    fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"
+                    yield Hit(script.at_word(command), what, fix)
+                    return
+
+
+@RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)")
+def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
+    """A loop without a bound or a look at the server, which runs in the background."""
+    servers = [each for each in script.body.commands if each.background and not each.context.substitution]
+    for command in script.named(*_ASKS) if servers else ():
+        context = command.context
+        if not (context.loop and context.condition) or context.background or context.function:
+            continue
+        start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
+        if servers[0].at < start and not _BOUND.search(script.body.source.text[start:end]):
+            what = (
+                f"if the server has ended, {command.name} never succeeds: the job waits until its time limit"
+            )
+            yield Hit(script.at_word(command), what, "in the loop: kill -0 $! || exit 1")
+            return
+
+
+_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
+_BOUND = re.compile(
+    r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
+)
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)

@@ -101,6 +101,7 @@ MENDS = (
     ),
     Mend("SB311", (("python", "set -o pipefail\npython"),), example=1),
     Mend("SB312", (("srun", "set -e\nsrun"),)),
+    Mend("SB313", (("-np 16", '-np "$SLURM_NTASKS"'),), "mpirun 1"),
     Mend("SB315", (("export CUDA_VISIBLE_DEVICES=2,3\n", ""),)),
     Mend("SB316", (("--gpus-per-task=1", "--gpus-per-node=4"),), "python 8"),
     Mend("SB318", (("sudo nvidia-smi --persistence-mode=1\n", ""),)),
@@ -189,6 +190,7 @@ MENDS = (
     Mend("SB430", (("/etc", "source /etc"),)),
     Mend("SB431", (("SLURM_ARRAY_TASK_ID=3\n", ""),)),
     Mend("SB432", ((" CUDA_VISIBLE_DEVICES=$SLURM_LOCALID", ""),), "python 4"),
+    Mend("SB433", (("uv sync", "flock env.lock uv sync"),)),
     Mend("SB504", (("exec", "exec --nv"),)),
     Mend("SB505", (("=images", "=./images"),)),
     Mend(
@@ -213,6 +215,25 @@ MENDS = (
     ),
     Mend("SB520", (("--no-container-mount-home", "--container-mounts=$PWD"), ("~/", "'$PWD'/")), "python 2"),
     Mend(
+        "SB521",
+        (
+            (
+                'bash -c \'\n  export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n',
+                "bash -c '\n",
+            ),
+            ("srun", 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\nsrun'),
+        ),
+    ),
+    Mend(
+        "SB522",
+        (
+            (
+                "pip install -r requirements.txt; python train.py",
+                "bash -c 'pip install -r requirements.txt; python train.py'",
+            ),
+        ),
+    ),
+    Mend(
         "SB601",
         (("srun python train.py", f"trap 'touch \"$STOP_FILE\"' USR1\nsrun python train.py &\n{_LOOP}"),),
     ),
@@ -235,7 +256,17 @@ MENDS = (
         "torchrun 1",
     ),
     Mend("SB615", (("python", "exec python"), ("; echo done", ""))),
+    Mend(
+        "SB616",
+        (
+            (
+                'scontrol requeue "$SLURM_JOB_ID"',
+                '{ ((${SLURM_RESTART_COUNT:-0} > 4)) && exit 1; scontrol requeue "$SLURM_JOB_ID"; }',
+            ),
+        ),
+    ),
     Mend("SB617", (("srun", "srun --kill-on-bad-exit=1"),), "python 8"),
+    Mend("SB618", (("$SLURM_JOB_ID", "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"),)),
     Mend(
         "SB619",
         (
@@ -265,6 +296,8 @@ MENDS = (
     ),
     Mend("SB625", (("kill -TERM $pid", "scancel --signal=TERM $SLURM_JOB_ID"),)),
     Mend("SB626", (("\nwait $pid", "\nwhile kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"),)),
+    Mend("SB627", (("rm -rf", "((${SLURM_RESTART_COUNT:-0})) || rm -rf"),)),
+    Mend("SB628", (("do sleep 5", "do kill -0 $! || exit 1; sleep 5"),), "vllm 1 python 1"),
     Mend("SB702", (("train.log", "train-%j.log"),)),
     Mend("SB704", (("--time", "--array=0-3 --time"),)),
     Mend("SB705", (("-%N", ""),), "python 2"),
@@ -274,6 +307,7 @@ MENDS = (
     Mend("SB803", (("bin\nsrun", "bin:$PATH\nsrun"),)),
     Mend("SB804", (('rm -rf "$CACHE"', 'rm -r -- "${CACHE:?}"'),)),
     Mend("SB805", (('eval "$TRAIN_COMMAND"', 'command=(python train.py)\n"${command[@]}"'),)),
+    Mend("SB807", (("-R 777", "-R g+w"),), example=1),
     Mend("SB812", (("/path/to/project", "project"),)),
     Mend("SB813", (("=3\n", "=3 \\\n"),)),
     Mend("SB814", (("$seed\n", "$seed\ndone\n"),), "python 3"),
