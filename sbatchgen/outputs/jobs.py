@@ -21,6 +21,7 @@ class PlanOutput(TypedDict):
     steps: Sequence[Step]
     needed: Sequence[Need]
     not_shown: Mapping[str, str]
+    steps_not_shown: int
     findings: Sequence[Finding]
     exit: int
     limit: str
@@ -38,6 +39,7 @@ def plan_output(done: DryRun, findings: Sequence[Finding], refusal: Finding | No
         "steps": done.steps,
         "needed": done.needed,
         "not_shown": done.not_shown,
+        "steps_not_shown": done.steps_not_shown,
         "findings": findings,
         "exit": done.ended.status,
         "limit": done.ended.limit,

@@ -122,6 +122,7 @@ class DryRun:
     given: Given = field(default_factory=Given)  # what it was given, and what it needed
     # folders of this machine that the script could not see as a whole, and why
     not_shown: Mapping[str, str] = field(default_factory=dict)
+    steps_not_shown: int = 0  # how many steps there are at least beside `steps`, if it reached its limit
     runs: int = 1  # how often the script ran until it had what it needs
     left: Left = field(default_factory=Left)  # the time that is left for other runs
     failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then

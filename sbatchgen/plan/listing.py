@@ -60,6 +60,8 @@ def headline(done: DryRun) -> str:
     limit = done.ended.limit
     end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
     steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
+    if done.steps_not_shown:
+        steps += f", and {done.steps_not_shown} more at least that are not shown"
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
 

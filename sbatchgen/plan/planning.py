@@ -19,6 +19,7 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.plan.dry_run import MANY, DryRun, Given, dry_run
+from sbatchgen.plan.rounds import least_steps
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given
@@ -57,7 +58,9 @@ def plan_of(
     run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
     done = run(given or Given())
     if done.ended.limit == "time":  # how far it came depends on the machine
-        done = replace(done, steps=done.steps[:MANY])
+        shown = done.steps[:MANY]
+        more = least_steps(script.body, (step.line for step in shown)) - len(shown)
+        done = replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
     if may_be_lost(done) and not done.left.is_used_up:
         failing = run(done.given._replace(status=1), rounds=1, left=done.left)
         done = replace(done, failing=failing)

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SbatchgenError
+from sbatchgen.outputs.jobs import plan_output
 from sbatchgen.plan import listing
 from sbatchgen.plan.dry_run import SECONDS
 from sbatchgen.plan.missing import missing
 from sbatchgen.plan.planning import given_by, may_be_lost
+from sbatchgen.plan.rounds import most_rounds
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
@@ -127,10 +129,34 @@ def test_what_a_sourced_file_starts_has_the_line_of_its_call(tmp_path: Path) -> 
 
 
 def test_a_plan_that_ends_at_its_limit_says_how_many_steps_it_has(tmp_path: Path) -> None:
-    done, findings = planned("while :; do srun python train.py; done\n", tmp_path)
+    text = "for i in {1..400}; do\n  for j in $(seq 5); do srun python train.py; done\ndone\n"
+    done, findings = planned(text, tmp_path)
     (what,) = [what for what in said(findings) if "limit" in what]
-    assert what == "the plan shows the first 30 steps and ends at its time limit: the others were not checked"
+    assert what.startswith(
+        "the plan shows the first 30 steps and ends at its time limit: at least 1970 others"
+    )
     assert len(done.steps) == 30
+    assert " and 1970 more at least that are not shown" in listing.headline(done)
+    assert plan_output(done, findings)["steps_not_shown"] == 1970
+
+
+@pytest.mark.parametrize(
+    ("loop", "rounds"),
+    [
+        ("for i in a b c; do", 3),
+        ("for i in {3..7}; do", 5),
+        ("for seed in $(seq 200); do", 200),
+        ("for seed in $(seq 10 19); do", 10),
+        ("for ((i = 0; i < 100; i++)); do", 100),
+        ("for ((i=1; i<=3; ++i)) ; do", 3),
+        ("for file in $FILES; do", 1),
+        ("for file in *.csv; do", 1),
+        ("for i; do", 1),
+        ("while read -r line; do", 1),
+    ],
+)
+def test_the_rounds_of_a_loop_are_those_of_its_text(loop: str, rounds: int) -> None:
+    assert most_rounds(loop) == rounds
 
 
 def test_two_plans_of_a_script_are_the_same(tmp_path: Path) -> None:
