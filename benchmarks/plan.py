@@ -3,6 +3,7 @@
 
     python benchmarks/plan.py FOLDER          # whether each script reaches a program, or what it needs
     python benchmarks/plan.py FOLDER --show   # also each finding
+    python benchmarks/plan.py FOLDER --again 10 --load 4  # whether plans of a script are all the same
     unshare --net python benchmarks/plan.py FOLDER --watch  # also files changed outside, and packets; as root
     python benchmarks/plan.py --healthy       # warnings of rendered jobs that are right: there must be none
     python benchmarks/plan.py --tasks         # CPU seconds of steps of 16, 32 and 64 tasks beside one of 8
@@ -16,6 +17,7 @@ it lacks. --truth needs root and Debian's packages of Slurm.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import random
@@ -32,6 +34,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sbatchgen.modes import MODES
+from sbatchgen.plan import listing
 from sbatchgen.plan.planning import is_planned, plan_of, script_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules.judge import check_started
@@ -91,6 +94,42 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
 
 def _at(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
+
+
+def again(folder: Path, *, times: int, most: int, seed: int, load: int) -> int:
+    """Plan scripts with background steps again and again; return how many have several answers."""
+    texts = {
+        path.name: path.read_bytes().decode("utf-8", "surrogateescape")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    having = [
+        of
+        for of in (script_of(name, text, profile=None) for name, text in texts.items() if "&" in text)
+        if is_planned(of) and any(each.background or each.name == "wait" for each in of.body.commands)
+    ]
+    drawn = random.Random(seed).sample(having, min(most or len(having), len(having)))  # noqa: S311
+    print(f"{len(drawn)} scripts with background steps, {times} plans of each, beside {load} busy loops")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+    different = 0
+    try:
+        with tempfile.TemporaryDirectory() as empty:
+            for of in drawn:
+                answers: Counter[str] = Counter()
+                for _ in range(times):
+                    done = plan_of(of, ENVIRONMENT, Path(empty))
+                    findings = [repr(each) for each in check_started(done)]
+                    answers["\n".join((listing.as_text(done), *findings))] += 1
+                different += len(answers) > 1
+                if len(answers) > 1:
+                    first, second, *_ = (answer.splitlines() for answer in answers)
+                    lines = [line for line in difflib.unified_diff(first, second, lineterm="", n=0)][2:]
+                    print(of.file, sorted(answers.values()), *lines[:8], sep="\n    ")
+    finally:
+        for process in busy:
+            process.kill()
+    print(f"{different} of {len(drawn)} scripts have several answers; load {os.getloadavg()[0]:.1f}")
+    return different
 
 
 def watch(work: Callable[[], None]) -> int:
@@ -244,6 +283,8 @@ def main() -> int:
         help="compare so many scripts of FOLDER with their jobs",
     )
     parser.add_argument("--tasks", action="store_true", help="measure steps of many tasks")
+    parser.add_argument("--again", type=int, metavar="TIMES", help="compare so many plans of each script")
+    parser.add_argument("--load", type=int, default=0, help="busy loops beside --again")
     given = parser.parse_args()
     if given.healthy:
         return healthy()
@@ -251,6 +292,9 @@ def main() -> int:
         tasks()
     if given.truth_public:
         return compare_public(given.folder, given.truth_public, given.seed)
+    if given.again:
+        many = again(given.folder, times=given.again, most=given.most, seed=given.seed, load=given.load)
+        return int(many > 0)
     if given.folder:
         planning = partial(reach, given.folder, most=given.most, seed=given.seed, show=given.show)
         if given.watch:
