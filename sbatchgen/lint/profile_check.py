@@ -89,6 +89,8 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
         key, value = f"{below}{name}", getattr(settings, name)
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
+            if not message:
+                continue  # bash was late
             what = f"{key}: bash can't read it: line {line}: {message}"
             at = profile.places.get(key) or profile.places[f"{key}+"]
             yield Finding("error", Problem(what, at, "write whole commands, one a line"))

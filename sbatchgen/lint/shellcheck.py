@@ -48,11 +48,13 @@ def program(files: int, *, wanted: bool | None) -> str:
 
 
 def findings(source: Source, path: str) -> list[Finding]:
-    """What shellcheck says of a script; nothing if it is not a shell script, too large, or takes too long."""
+    """What shellcheck says of a script, also that it does not check it; nothing of another language."""
     first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
-    if len(source.data) > MAX_BYTES or (interpreter and programs("posix").isdisjoint(interpreter)):
+    if interpreter and programs("posix").isdisjoint(interpreter):
         return []
+    if len(source.data) > MAX_BYTES:
+        return [_unchecked(source, f"it has more than {MAX_BYTES >> 10} KiB")]
     call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:
         with temporary_folder("sbatchgen-shellcheck-", in_memory=True) as folder:
@@ -60,7 +62,9 @@ def findings(source: Source, path: str) -> list[Finding]:
             done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
         return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
-    except (OSError, DocumentError, child.LateError, ValueError, LookupError, TypeError):
+    except child.LateError:
+        return [_unchecked(source, f"it takes more than {TIMEOUT_S} s")]
+    except (OSError, DocumentError, ValueError, LookupError, TypeError):
         return []
 
 
@@ -82,6 +86,12 @@ def _settings() -> bytes:
                 read_file(path, MAX_BYTES),
             )
     return b""
+
+
+def _unchecked(source: Source, why: str) -> Finding:
+    place = Place(f"{source.file}:1:1", 1, 1)
+    problem = Problem(f"shellcheck did not check this script: {why}", place.text, "--no-shellcheck")
+    return Finding("info", problem, rule="SC", place=place)
 
 
 def _holds_words(finding: Finding, text: str) -> bool:

@@ -176,7 +176,13 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
 
 
-@RULES.add("SB807", "warning", "files or downloads that others can change", applies=Applies.AS_TEXT)
+@RULES.add(
+    "SB807",
+    "warning",
+    "files or downloads that others can change",
+    applies=Applies.AS_TEXT,
+    source="chmod(1)",
+)
 def _of_anybody(script: JobScript) -> Iterator[Hit]:
     for command in script.named("chmod"):
         modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]

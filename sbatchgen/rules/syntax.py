@@ -36,7 +36,10 @@ _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 )
 def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
-        if "here-document" not in message and not unfilled_commands(script):  # SB812
+        if not message:
+            what = f"bash takes more than {SECONDS_MAX:.0f} s to read this script: its syntax was not checked"
+            yield Hit(script.at(line), what, "bash -n FILE, on a machine with less to do", "warning")
+        elif "here-document" not in message and not unfilled_commands(script):  # SB812
             what = f"bash can't parse this, and runs nothing from here on: {message}"
             yield Hit(script.at(line), what, _mend(message))
 
@@ -100,7 +103,7 @@ def _is_doubtful(script: JobScript) -> bool:
 
 
 def faults_of_bash(text: str) -> list[tuple[int, str]]:
-    """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
+    """Return what bash says, with line numbers; nothing without a bash, and an empty text if it is late."""
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
         done = child.run(
@@ -109,7 +112,9 @@ def faults_of_bash(text: str) -> list[tuple[int, str]]:
             data=text.encode("utf-8", "surrogateescape"),
             timeout=SECONDS_MAX,
         )
-    except (OSError, child.LateError):
+    except child.LateError:
+        return [(1, "")]
+    except OSError:
         return []
     output = done.stderr.decode("ascii", "replace")
     faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]

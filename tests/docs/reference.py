@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import click
@@ -66,6 +67,7 @@ def pages(command: Command) -> dict[str, str]:
     """Every generated page by its file's name; `command` runs sbatchgen in an empty folder."""
     made: dict[str, Callable[[], Iterator[str]]] = {
         "commands.md": _commands,
+        "limits.md": _limits,
         "job.md": lambda: _job(_defaults(command)),
         "profile.md": _profile,
         "profiles.md": _bundled,
@@ -412,3 +414,57 @@ def _training() -> Iterator[str]:
         flag = f"`--{key.name.replace('_', '-')}`"
         rows.append((flag, what, value, default, "*kept*" * key.metadata["critical"]))
     yield from _table(("flag", "what", "value", "default", "resume"), rows)
+
+
+class Limit(NamedTuple):
+    """A line of limits.txt."""
+
+    constant: str  # its module below sbatchgen, a colon and its name
+    of: str  # what it bounds
+    said: str  # the message, or what happens
+    status: str = ""  # the exit status; "" if nothing is left unchecked
+    test: str = ""  # the file below tests and the function
+
+    @property
+    def value(self) -> float:
+        """The limit, as the code has it."""
+        module, name = self.constant.split(":")
+        return float(getattr(importlib.import_module(f"sbatchgen.{module}"), name))
+
+
+def limits() -> list[Limit]:
+    """Return the limits that are listed."""
+    lines = (REPOSITORY / "tests" / "docs" / "limits.txt").read_text().splitlines()
+    return [Limit(*re.split(r" \| ", line)) for line in lines if not line.startswith("#")]
+
+
+def _limits() -> Iterator[str]:
+    yield "# Limits"
+    yield ""
+    yield "What is not checked or not read is told. The constants are those of folders and modules of sbatchgen."
+    yield from _table(
+        ("limit", "of", "what is said", "exit status"),
+        [
+            (_shown(each.value), f"{each.of} (`{each.constant}`)", each.said.replace("{}", "N"), each.status)
+            for each in limits()
+            if each.test
+        ],
+    )
+    yield ""
+    yield "These bound a search or the length of what is printed:"
+    yield from _table(
+        ("limit", "of", "beyond it"),
+        [
+            (_shown(each.value), f"{each.of} (`{each.constant}`)", each.said)
+            for each in limits()
+            if not each.test
+        ],
+    )
+
+
+def _shown(value: float) -> str:
+    """A limit as people read it: 4,194,304 of bytes is 4 Mi."""
+    for power, name in ((40, "Ti"), (20, "Mi"), (10, "Ki")):
+        if value >= 1 << power and value % (1 << power) == 0:
+            return f"{int(value) >> power:,} {name}"
+    return f"{value:,.10g}"

@@ -102,3 +102,28 @@ def test_every_variable_is_explained() -> None:
     }
     assert len(used) > 6
     assert [name for name in used if f"`{name}`" not in text] == []
+
+
+_CONSTANT = re.compile(r"^(_?(?:[A-Z]+_)*(?:MAX|MOST|LONGEST|SECONDS)(?:_[A-Z]+)*)(?::.*)? = ", re.MULTILINE)
+_LISTED = ("bash", "inputs", "lint", "plan", "rules", "sbatch")  # the folders whose limits must be listed
+_NO_LIMIT = {"inputs.profile:GPUS_MAX", "rules.option_values:LARGEST_ARRAY"}  # names of keys; of Slurm
+
+
+def test_each_limit_is_listed_with_its_test() -> None:
+    found = {
+        f"{'.'.join(path.relative_to(REPOSITORY / 'sbatchgen').with_suffix('').parts)}:{match[1]}"
+        for folder in _LISTED
+        for path in (REPOSITORY / "sbatchgen" / folder).rglob("*.py")
+        for match in _CONSTANT.finditer(path.read_text())
+    }
+    listed = {each.constant: each for each in reference.limits()}
+    assert found - {*listed} - _NO_LIMIT == set(), "a line for each in tests/docs/limits.txt"
+    sources = "".join(path.read_text() for path in (REPOSITORY / "sbatchgen").rglob("*.py"))
+    sources = re.sub(r"\"\s+f?\"", "", sources)
+    for each in listed.values():
+        assert each.value > 0
+        file, _, function = each.test.partition("::")
+        if file:
+            assert f"def {function}(" in (REPOSITORY / "tests" / file).read_text(), each.test
+            said = max(re.sub(r"^SB\d+ ", "", each.said).split("{}"), key=len)
+            assert said.strip() in sources, each.said

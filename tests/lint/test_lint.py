@@ -610,6 +610,19 @@ def test_shellcheck_is_not_asked_of_many(command: Command, monkeypatch: pytest.M
     assert len(found(command, "jobs", "--shellcheck")) == shellcheck.FILES + 1
 
 
+def test_shellcheck_says_what_it_does_not_check(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    put("job.slurm", GOOD)
+    monkeypatch.setattr(shellcheck, "MAX_BYTES", 10)
+    (finding,) = shellcheck.findings(sources("job.slurm")[0], "/bin/true")
+    assert finding.problem.what.startswith("shellcheck did not check this script: it has more than")
+    monkeypatch.setattr(shellcheck, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(shellcheck, "TIMEOUT_S", 0.01)
+    program = put("shellcheck", "#!/bin/sh\nsleep 60\n")
+    program.chmod(0o755)
+    (finding,) = shellcheck.findings(sources("job.slurm")[0], str(program.resolve()))
+    assert finding.problem.what.startswith("shellcheck did not check this script: it takes more than")
+
+
 def test_a_shellcheck_that_answers_nonsense_is_left_out(folder: Path) -> None:
     for answer in ("", "nonsense", "[]", '{"comments": [{}]}'):
         program = put("shellcheck", f"#!/bin/sh\nprintf '%s' '{answer}'\n")

@@ -12,6 +12,7 @@ import pytest
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.rules import syntax
 
 CASES = [
     ("SB802", "lr=1\n$lr = 0.1\necho $lr"),
@@ -123,3 +124,11 @@ def test_a_pkill_that_ends_its_own_shell(string: str) -> None:
     text = f"#!/bin/bash\n#SBATCH --time=01:00:00 --exclusive\nsrun bash -c '{quoted}'\n"
     rules = {finding.rule for finding in lint(JobScript(file="a", text=text))}
     assert (not done.stdout.endswith("end\n")) == ("SB624" in rules)
+
+
+def test_a_bash_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syntax, "SECONDS_MAX", 0.0)
+    script = JobScript(file="job.slurm", text="#!/bin/bash\n#SBATCH --time=1:00:00\nif true; then\n")
+    (finding,) = [each for each in lint(script) if each.rule == "SB814"]
+    assert finding.severity == "warning"
+    assert "its syntax was not checked" in finding.problem.what
