@@ -123,7 +123,7 @@ def again(folder: Path, *, times: int, most: int, seed: int, load: int) -> int:
                 different += len(answers) > 1
                 if len(answers) > 1:
                     first, second, *_ = (answer.splitlines() for answer in answers)
-                    lines = [line for line in difflib.unified_diff(first, second, lineterm="", n=0)][2:]
+                    lines = [*difflib.unified_diff(first, second, lineterm="", n=0)][2:]
                     print(of.file, sorted(answers.values()), *lines[:8], sep="\n    ")
     finally:
         for process in busy:
