@@ -149,14 +149,14 @@ def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
     if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
         return
     launch = launches[0]
-    launcher, told, context = launch.launcher, launch.told_nodes or 0, launch.command.context
+    launcher, wanted, context = launch.launcher, launch.told_nodes or 0, launch.command.context
     is_sure = not (context.function or context.loop or context.background or context.branch)
-    if launcher and told > nodes and is_sure and launcher.name != "deepspeed":
+    if launcher and wanted > nodes and is_sure and launcher.name != "deepspeed":
         option = PROGRAMS[launcher.name].role("NODES")
         what = (
-            f"{launcher.name} waits for {told} nodes (--{option}), and the job has {counted(nodes, 'node')}"
+            f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has {counted(nodes, 'node')}"
         )
-        fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={told}"
+        fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={wanted}"
         yield Hit(script.at_word(launcher.words[0]), what, fix, "warning")
 
 

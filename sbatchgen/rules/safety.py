@@ -192,7 +192,7 @@ def _of_anybody(script: JobScript) -> Iterator[Hit]:
     for command in script.named("curl", "wget"):
         stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
         if any(each.name in SHELLS for stage in stages for each in stage[:1]):
-            what = f"{command.name} | bash runs whatever the server sends, in each job anew"
+            what = f"{command.name} | bash runs whatever the server sends, in each job again"
             yield Hit(script.at_word(command), what, "download it once, read it, and run the file")
 
 

@@ -441,7 +441,7 @@ def limits() -> list[Limit]:
 def _limits() -> Iterator[str]:
     yield "# Limits"
     yield ""
-    yield "What is not checked or not read is told. The constants are those of folders and modules of sbatchgen."
+    yield "What is not checked or not read is reported. The constants are those of folders and modules of sbatchgen."
     yield from _table(
         ("limit", "of", "what is said", "exit status"),
         [

@@ -110,14 +110,14 @@ _NO_LIMIT = {"inputs.profile:GPUS_MAX", "rules.option_values:LARGEST_ARRAY"}  # 
 
 
 def test_each_limit_is_listed_with_its_test() -> None:
-    found = {
+    constants = {
         f"{'.'.join(path.relative_to(REPOSITORY / 'sbatchgen').with_suffix('').parts)}:{match[1]}"
         for folder in _LISTED
         for path in (REPOSITORY / "sbatchgen" / folder).rglob("*.py")
         for match in _CONSTANT.finditer(path.read_text())
     }
     listed = {each.constant: each for each in reference.limits()}
-    assert found - {*listed} - _NO_LIMIT == set(), "a line for each in tests/docs/limits.txt"
+    assert constants - {*listed} - _NO_LIMIT == set(), "a line for each in tests/docs/limits.txt"
     sources = "".join(path.read_text() for path in (REPOSITORY / "sbatchgen").rglob("*.py"))
     sources = re.sub(r"\"\s+f?\"", "", sources)
     for each in listed.values():
