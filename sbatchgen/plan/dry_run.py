@@ -60,7 +60,7 @@ _STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "con
     name.partition(" ")[0] for name in _WRAPPERS
 }
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
-_CALLED = frozenset(("date", "openssl", "sleep"))  # by their stand-ins
+_CALLED = frozenset(("date", "openssl", "shuf", "sleep"))  # by their stand-ins
 _COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
 _COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
 _FEW = 3  # files over those of a folder that are mounted one by one

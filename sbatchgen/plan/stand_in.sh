@@ -91,6 +91,16 @@ is_free() { # a port of a node: at first nobody listens, then the server that a 
         *) return 1 ;; # a server elsewhere
     esac
 }
+same_bytes() { # in place of random ones, others in each call
+    local byte
+    RANDOM=$((1 + ${__plan_count:-0}))
+    while printf -v byte '\\x%02x' $((RANDOM >> 4 & 255)) && printf '%b' "$byte" 2>/dev/null; do :; done
+}
+same_numbers() { # for Python: random numbers, and ports that are free
+    echo "import random, socket; random.seed(${__plan_count:-0})"
+    echo "random._ports, random._bind = iter(range($((20000 + ${__plan_count:-0})), 60000)), socket.socket.bind"
+    echo "socket.socket.bind = lambda at, to: random._bind(at, (to[0], next(random._ports)) if type(to) is tuple and not to[1] else to)"
+}
 start() { # what starts other programs
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
 }
@@ -113,6 +123,7 @@ case $name in
     # The same in each plan: a fixed day, where no option names another, and numbers in place of random ones.
     date) [[ " $*" =~ " "-(d|r|f|-date|-reference|-file) ]] || set -- -d @1767225600 "$@"; exec /bin/date "$@" ;;
     uuidgen) printf '00000000-0000-4000-8000-%012d\n' "${__plan_count:-0}" ;;
+    shuf) [[ " $*" == *" --random-source"* ]] || set -- --random-source=<(same_bytes) "$@"; exec /usr/bin/shuf "$@" ;;
     openssl)
         [[ "$*" =~ ^rand\ -(hex|base64)\ ([0-9]{1,3})$ ]] || exec /usr/bin/openssl "$@"
         printf '%0*x\n' $((2 * BASH_REMATCH[2])) "${__plan_count:-0}" ;;
@@ -145,6 +156,7 @@ case $name in
         fi ;;
     python*|pypy*)
         if is_captured && [[ ${1-} == -c || (${1--} == - && $# -lt 2) ]]; then
+            [[ ${1-} != -c || ${2-} != *@(random|socket)* ]] || set -- -c "$(same_numbers)"$'\n'"$2" "${@:3}"
             timeout 1 "$(</run/plan/python)" -S "$@" 2>/dev/null || echo UNKNOWN
         elif [[ ${1-} == --version || ${1-} == -V ]]; then
             echo "Python 3.11.0"

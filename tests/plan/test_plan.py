@@ -163,6 +163,9 @@ def test_two_plans_of_a_script_are_the_same(tmp_path: Path) -> None:
     text = "export MASTER_PORT=$((20000 + RANDOM % 20000))\nsrun -n2 python train.py\n"
     text += "srun -n2 bash -c 'python train.py --port $RANDOM'\n"
     text += "python b.py run-$(date +%Y-%m-%dT%H%M%S.%N) $(openssl rand -hex 8) $(uuidgen) $(uuidgen)\n"
+    text += "python c.py $(shuf -i 10000-60000 -n 1) $(seq 15000 20000 | shuf | head -n 1)\n"
+    text += "python d.py $(python -c 'import random; print(random.randint(1, 10**9))')\n"
+    text += "python e.py $(python -c 'import socket; s = socket.socket(); s.bind((\"\", 0)); print(s.getsockname()[1])')\n"
     text += "align reads | sort_reads | index | pack\n"
     text += "while :; do\n  if [ -f x ]; then break; fi\n  python a.py\n  python b.py\n  sleep 1\ndone\n"
     first, second = (planned(text, tmp_path) for _ in range(2))
