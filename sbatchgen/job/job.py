@@ -15,6 +15,7 @@ from sbatchgen.units import NEWEST, Text
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
 OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no release is named
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
+NO_PARTITION = Partition()  # of which nothing is known
 
 
 @record

@@ -213,9 +213,8 @@ def _home(script: JobScript) -> Iterator[Hit]:
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Commands in the string of a container's shell: few images have Slurm and its key."""
-    if _HAS_SLURM.search(script.text):
-        return
-    for launch in script.launches:
+    held = script.launches if "container" in script.text or "exec" in script.text else ()
+    for launch in () if _HAS_SLURM.search(script.text if held else "") else held:
         if not (launch.container or (launch.step and "container-image" in launch.step.options)):
             continue
         for shell, tool in pairwise(launch.tools):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
-from sbatchgen.job.job import Job, JudgedJob
+from sbatchgen.job.job import NO_PARTITION, Job, JudgedJob
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 from sbatchgen.rules.rule import Applies, Hit, Rules
@@ -135,7 +135,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
 @RULES.add("SB242", "error", "GPUs that Slurm may split unevenly", source="sbatch(1)")
 def _even_gpus(job: Job) -> Iterator[Hit]:
     asked, nodes = job.resources, job.resources.nodes
-    parts = [*job.partitions.values()] or [Partition()]
+    parts = [*job.partitions.values()] or [NO_PARTITION]
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240
     if not any(asked.splits_gpus(each.whole_of(asked.gpus or ()), alone=each.exclusive) for each in parts):

@@ -14,7 +14,7 @@ from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import GPUS_MAX, Partition, Qos
-from sbatchgen.job.job import Job, JudgedJob
+from sbatchgen.job.job import NO_PARTITION, Job, JudgedJob
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.resolved.resource_request import UNLIMITED
 from sbatchgen.rules.option_values import time_limit
@@ -301,7 +301,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
                 what, sure = f"profile '{job.profile.name}' lists no qos '{name}'", False
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
     reported: set[str] = set()
-    for partition in job.partitions.values() or [Partition()]:
+    for partition in job.partitions.values() or [NO_PARTITION]:
         of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.options.qos)}
         for name, hit in _beyond_qos(job, partition):
             if hit.what not in reported:

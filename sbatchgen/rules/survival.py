@@ -189,7 +189,11 @@ _DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)")
 def _bounded(script: JobScript) -> Iterator[Hit]:
     """A requeue after a failure, or in any case: one that fails at its start does so for ever."""
-    if "RESTART" in script.text or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text):
+    if (
+        "requeue" not in script.text
+        or "RESTART" in script.text
+        or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
+    ):
         return  # which may count
     for command, context in _requeues(script):
         if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
