@@ -175,6 +175,7 @@ def watch(
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
     status, peak, computed, end = None, 0, 0.0, began + limits["seconds"]
+    looks = 0  # in which nothing computed: on a busy machine fewer of them fit into a second
     while True:
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
@@ -189,9 +190,11 @@ def watch(
             return -signal.SIGKILL, "processes", peak
         seconds, runs, memory = measured(pids, places, limits["memory"])
         peak = max(peak, memory)
+        looks += 1
         if runs or seconds > computed:
-            computed, computed_at = seconds, now
-        late = now > end or seconds > limits["cpu"] or now > computed_at + limits["idle"]
+            computed, computed_at, looks = seconds, now, 0
+        is_idle = now > computed_at + limits["idle"] and looks > limits["idle"] / _POLL_S
+        late = now > end or seconds > limits["cpu"] or is_idle
         if late and status is not None:
             return status, "", peak
         limit = "time" if late else "memory" if memory > limits["memory"] else ""
