@@ -112,7 +112,7 @@ partitions:
         ("render job", "job"),
         ("lint job", "job"),
         ("adopt job", "job"),
-        ("lint --explain SB80", "SB802 SB803 SB804 SB805 SB806"),
+        ("lint --explain SB80", "SB802 SB803 SB804 SB805 SB806 SB807"),
         ("lint --disable sb802", "SB802"),
         ("lint --slurm 26", "26.05"),
         ("lint --profile lu", "lumi"),
