@@ -18,6 +18,7 @@ _SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepos
 _LIST = ("config", "--list", "--show-origin", "-z")  # an origin, and a name and a value with \n between
 _WITHOUT_FILTER = ("clean=", "smudge=", "process=", "required=false")
 _INCLUDE = re.compile(r"include(?:if\..*)?\.path", re.DOTALL)
+_OF_GIT = "%("  # %(prefix), where git is installed
 _FILTER = re.compile(r"filter\.(.+)\.[^.]+", re.DOTALL)
 _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0",
@@ -42,7 +43,10 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     listed = _printed(*at, *_LIST)
     if listed is None:
         return None
-    names = (entry.partition("\n")[0] for entry in listed.split("\0")[1::2])
+    entries = [entry.partition("\n") for entry in listed.split("\0")[1::2]]
+    if any(_INCLUDE.fullmatch(name) and value.startswith(_OF_GIT) for name, _, value in entries):
+        return None  # git alone knows the folder that this stands for
+    names = (name for name, *_ in entries)
     filters = dict.fromkeys(match[1] for name in names if (match := _FILTER.fullmatch(name)))
     is_safe = Places(root, os.environ).is_safe(place, root, _parts(folder, root, place, listed))
     if any("=" in name for name in filters) or not is_safe:
@@ -91,6 +95,12 @@ def _parts(folder: Path, root: Path, place: Path, listed: str) -> list[tuple[str
                 while not os.path.lexists(included):
                     included = included.parent
                 files[str(included)] = included
+    held = (
+        _printed("-C", str(folder), f"--git-dir={place}", "rev-parse", "--git-dir", "--git-common-dir") or ""
+    )
+    for own in (folder / line for line in held.splitlines()):  # those of a worktree are elsewhere
+        parts = (own, own / "config", own / "config.worktree")
+        files |= {str(part): part for part in parts if os.path.lexists(part)}
     return [("its folder", root), ("it", place), *files.items()]
 
 

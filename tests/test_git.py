@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -192,6 +193,25 @@ def test_a_file_that_others_can_write_is_not_included(repository: Path, name: st
     if text:
         put(shared / "more", text)
     assert describe(repository).commit
+    shared.chmod(0o777)
+    assert describe(repository).commit == ""
+
+
+@pytest.mark.parametrize("name", ["config", "config.worktree", "commondir", "%(prefix)"])
+def test_a_configuration_elsewhere_is_judged_too(repository: Path, name: str) -> None:
+    """git lists none of them while it has no key."""
+    shared, own = repository.parent / "shared", repository / ".git"
+    shutil.copytree(own, shared)
+    put(shared / "config", "# no key at this moment")
+    if name == "%(prefix)":
+        run_git(repository, "config", "include.path", f"%(prefix)/..{shared}/config")
+    elif name == "commondir":
+        put(own / name, f"{shared}\n")
+    else:
+        run_git(repository, "config", "extensions.worktreeConfig", "true")
+        (own / name).unlink(missing_ok=True)
+        (own / name).symlink_to(shared / "config")
+        assert describe(repository).commit
     shared.chmod(0o777)
     assert describe(repository).commit == ""
 
