@@ -65,7 +65,12 @@ def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
     problems = []
     for place in (*[_MEMORY] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY
         try:
-            folder, number, lock = _made(prefix, Path(place or tempfile.gettempdir()))
+            at = Path(place or tempfile.gettempdir())
+            # Judged before: others would rename even an empty folder, which then stays.
+            if (reason := doubt(at / prefix)) and not reason.place.lstat().st_mode & stat.S_ISVTX:
+                problems.append(f"a folder in {at} {reason.why}")
+                continue
+            folder, number, lock = _made(prefix, at)
         except OSError as error:
             problems.append(str(error.strerror))
             continue
