@@ -144,10 +144,12 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
     """
     try:
+        last = path
         for link in _links(path):
             if link.lstat().st_uid not in (0, user_id()):
                 what = f"{link} is a link that another user has made, to {link.readlink()}"
                 raise DocumentError.of(what, fix="name another file")
+            last = link.parent / link.readlink()
         if not path.exists():
             put(path.resolve(), data)
         elif not path.is_file():
@@ -155,7 +157,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         elif not path.stat().st_mode & 0o222:  # root could write it all the same
             raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
         else:
-            _overwrite(path, data, before)
+            _overwrite(last, data, before, name=path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         why, number = (error.strerror, error.errno) if isinstance(error, OSError) else (error, 0)
         fix = "name another file, or give it and its folder the right to write"
@@ -175,12 +177,15 @@ def _links(path: Path) -> Iterator[Path]:
         path = path.parent / path.readlink()
 
 
-def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
-    """Replace what a file holds; on a full disk it keeps what it has."""
-    with path.open("r+b") as file:
+def _overwrite(path: Path, data: bytes, before: bytes | None, *, name: Path) -> None:
+    """Replace what a file holds; on a full disk it keeps what it has.
+
+    A link that another user has put there meanwhile is not followed.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b") as file:
         old = file.read()
         if before is not None and old != before:
-            what = f"{path} has changed since it was read: nothing was written"
+            what = f"{name} has changed since it was read: nothing was written"
             raise DocumentError.of(what, fix="try again")
         try:
             os.posix_fallocate(file.fileno(), 0, max(1, len(data)))

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -339,6 +339,22 @@ def test_what_a_killed_process_left_beside_a_file_is_removed_a_day_later(tmp_pat
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who gives a link to another user")
+def test_a_link_that_comes_meanwhile_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precious, path, real = tmp_path / "precious", tmp_path / "job.slurm", files._links
+    for each in (precious, path):
+        each.write_text("mine")
+
+    def exchanged(place: Path) -> Iterator[Path]:
+        yield from real(place)
+        path.unlink()
+        path.symlink_to(precious)
+
+    monkeypatch.setattr(files, "_links", exchanged)
+    with pytest.raises(DocumentError, match="can't write"):
+        files.write(path, b"theirs")
+    assert precious.read_text() == "mine"
+
+
 def test_a_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "bashrc")
     files.write(tmp_path / "link", b"mine")
