@@ -73,9 +73,13 @@ def add(folder: Path, environment: Mapping[str, str]) -> Path:
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:
-    """Remove a folder, which may be gone, and return it; raise CommandLineError if it is not in the list."""
+    """Remove a folder, which may be gone, and return it; raise CommandLineError if it is not in the list.
+
+    Others may have put a link in its place: the name counts too.
+    """
     known = trusted(environment)
-    real = Path(os.path.realpath(folder))
+    absolute = Path(os.path.normpath(folder.absolute()))
+    real = absolute if absolute in known else Path(os.path.realpath(folder))
     if real not in known:
         fix = f"trusted are: {', '.join(map(str, known))}" if known else "no folder is trusted"
         raise CommandLineError.of(f"{real} is not trusted", fix=fix)

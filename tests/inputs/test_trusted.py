@@ -107,6 +107,14 @@ def test_a_list_that_others_could_have_written_does_not_count(
     assert not planted(command)
 
 
+def test_the_trust_in_a_folder_that_others_have_replaced_ends(shared: Path, command: Command) -> None:
+    command("trust", str(shared))
+    shared.rename(shared.with_name("moved"))
+    shared.symlink_to(shared.with_name("moved"))
+    assert command("trust", "--remove", str(shared)).status == 0
+    assert command("trust").out == ""
+
+
 def test_a_folder_that_can_not_be_trusted_is_said(shared: Path, command: Command) -> None:
     assert "there is no folder" in command("trust", "nothere").err
     assert "is not trusted" in command("trust", "--remove", ".").err
