@@ -46,7 +46,7 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB334", "warning", "a rendezvous port that no process gets")
-def _port_of_nobody(script: JobScript) -> Iterator[Hit]:
+def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
     for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{4,8}", port, re.ASCII) and int(port) > LAST_PORT:
             what = f"there is no port {port}: the last one is {LAST_PORT}"
