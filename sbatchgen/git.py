@@ -7,6 +7,7 @@ whoever can write it could run commands as this user.
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from sbatchgen.errors import Problem
@@ -43,12 +44,11 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     listed = _printed(*at, *_LIST)
     if listed is None:
         return None
-    entries = [entry.partition("\n") for entry in listed.split("\0")[1::2]]
-    if any(_INCLUDE.fullmatch(name) and value.startswith(_OF_GIT) for name, _, value in entries):
+    entries = _entries(listed)
+    if any(_INCLUDE.fullmatch(name) and value.startswith(_OF_GIT) for _, name, value in entries):
         return None  # git alone knows the folder that this stands for
-    names = (name for name, *_ in entries)
-    filters = dict.fromkeys(match[1] for name in names if (match := _FILTER.fullmatch(name)))
-    is_safe = Places(root, os.environ).is_safe(place, root, _parts(folder, root, place, listed))
+    filters = dict.fromkeys(match[1] for _, name, _ in entries if (match := _FILTER.fullmatch(name)))
+    is_safe = Places(root, os.environ).is_safe(place, root, _parts(folder, root, place, entries))
     if any("=" in name for name in filters) or not is_safe:
         return None  # -c ends a name at its first "="
     settings = [f"filter.{name}.{setting}" for name in filters for setting in _WITHOUT_FILTER]
@@ -62,7 +62,7 @@ def refusal(folder: Path) -> Problem | None:
         return None
     place = root / ".git"
     listed = _printed("-C", str(folder), f"--git-dir={place}", f"--work-tree={root}", *_LIST)
-    parts = _parts(folder, root, place, listed or "")
+    parts = _parts(folder, root, place, _entries(listed or ""))
     return Places(root, os.environ).refusal(place, root, parts)
 
 
@@ -76,17 +76,23 @@ def _root(folder: Path) -> Path | None:
     return next(above, None)
 
 
-def _parts(folder: Path, root: Path, place: Path, listed: str) -> list[tuple[str, Path]]:
+def _entries(listed: str) -> list[tuple[str, str, str]]:
+    """Return origin, name and value of each setting in what `_LIST` prints."""
+    texts = listed.split("\0")
+    pairs = zip(texts[::2], (each.partition("\n") for each in texts[1::2]), strict=False)
+    return [(origin, name, value) for origin, (name, _, value) in pairs]
+
+
+def _parts(
+    folder: Path, root: Path, place: Path, entries: Iterable[tuple[str, str, str]]
+) -> list[tuple[str, Path]]:
     """Return what must be the user's own, with what to call each: the files of the configuration too.
 
     So are those that it includes: git does not list one without a key, which may have keys a moment later,
     as a FIFO has. Of one that is not there, the folder is judged that would hold the file.
     """
-    entries = listed.split("\0")
     files: dict[str, Path] = {}
-    for origin, (name, _, value) in zip(
-        entries[::2], (each.partition("\n") for each in entries[1::2]), strict=False
-    ):
+    for origin, name, value in entries:
         if origin.startswith("file:"):
             file = folder / origin.removeprefix("file:")
             files[str(file)] = file
