@@ -58,6 +58,10 @@ KINDS = [
     *("first step compiles", "first step waits"),
     *("back-off", "file of another job", "timer of asyncio", "loader that backs off", "answer without TCP"),
     "data set that backs off",
+    *("lock of another job", "database on a Unix socket", "pushed rollouts", "pool of forked processes"),
+    *("pool of spawned processes", "event with a time", "sandboxes in threads", "pipe into a program"),
+    *("inotify", "fork and waitpid", "signal", "sleep of asyncio", "websocket in a thread"),
+    "checkpoint of torch",
     *("slow FIFO", "torch.compile", "upload of rank 1", "training in a child"),
 ]
 

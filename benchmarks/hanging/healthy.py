@@ -6,11 +6,14 @@ of the run.
 
 import asyncio
 import concurrent.futures
+import ctypes
 import fcntl
 import gzip
+import http.server
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -130,6 +133,120 @@ def read_fifo():
         lines.read()
 
 
+def elsewhere(code):
+    """A program of another job."""
+    shell = '"$0" -S -E -c "$1" </dev/null >/dev/null 2>&1 &'  # a process of nobody
+    subprocess.run(["sh", "-c", shell, sys.executable, f"import os, time\n{code}"], check=True)
+
+
+def lock_of_another_job():
+    elsewhere(
+        f"import fcntl\nfile = open('{THERE}/cache.lock', 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+        f"open('{THERE}/held', 'w').close(); time.sleep({PAUSE})"
+    )
+    while not os.path.exists(f"{THERE}/held"):
+        time.sleep(0.05)
+    with open(f"{THERE}/cache.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def ask_a_database():
+    """As ask_locally, with a time limit: `poll` comes before `recv`."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(9 * PAUSE)
+        link.connect(os.environ["LOCAL"])
+        link.sendall(b"?")
+        link.recv(100)
+
+
+class Taker(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+
+def take_what_is_pushed():
+    """Actors elsewhere push an episode once it is over."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Taker) as server:
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        elsewhere(
+            f"import urllib.request as r\ntime.sleep({PAUSE}); r.urlopen('{address}', data=b'episode').read()"
+        )
+        server.handle_request()
+
+
+def pool_of_processes(method):
+    """Shards, each after the Retry-After of a hub."""
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        list(pool.map(time.sleep, [PAUSE] * 2))
+
+
+def sandboxes():
+    """A program for each sample, which waits for another machine."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: subprocess.run(["sleep", str(PAUSE)], check=True), range(4)))
+
+
+def write_to_slow_program():
+    """As into an uploader that has to wait before it reads on."""
+    program = subprocess.Popen(["sh", "-c", f"sleep {PAUSE}; cat >/dev/null"], stdin=subprocess.PIPE)
+    torch.save(torch.zeros(1_000_000), program.stdin)
+    program.stdin.close()
+    program.wait()
+
+
+def watch_a_folder():
+    libc = ctypes.CDLL(None)
+    watch = libc.inotify_init()
+    os.mkdir(f"{THERE}/inbox")
+    libc.inotify_add_watch(watch, f"{THERE}/inbox".encode(), 0x100)  # IN_CREATE
+    elsewhere(f"time.sleep({PAUSE}); open('{THERE}/inbox/ready', 'w').close()")
+    os.read(watch, 1000)
+
+
+def fork_and_wait():
+    """A save by a forked child that waits for its turn."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(PAUSE)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def wait_for_signal():
+    """Somebody says when to go on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    elsewhere(f"time.sleep({PAUSE}); os.kill({os.getpid()}, {signal.SIGUSR1})")
+    signal.sigwait({signal.SIGUSR1})
+
+
+async def converse():
+    """With a driver that speaks at times."""
+    reader, _ = await asyncio.open_connection(SERVER.split(":")[0], int(os.environ["DRIVER"]))
+    while await reader.read(100):
+        pass
+
+
+def converse_in_a_thread():
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    asyncio.run_coroutine_threadsafe(converse(), loop).result()
+
+
+def save_with_torch():
+    """torch's own checkpoint into a store that answers late: frames of torch.distributed are around the wait."""
+    import torch.distributed.checkpoint as checkpoint
+
+    class Store(checkpoint.FileSystemWriter):
+        def write_data(self, *args):
+            answer("late")
+            return super().write_data(*args)
+
+    checkpoint.save({"weights": torch.ones(9)}, storage_writer=Store(f"{THERE}/checkpoint"))
+
+
 def wait_for_file():
     """As for what another job makes."""
     until = time.monotonic() + PAUSE
@@ -221,6 +338,19 @@ ALONE = {
     "timer of asyncio": lambda: asyncio.run(wait_by_timer()),
     "answer without TCP": ask_locally,
     "slow FIFO": read_fifo,
+    "lock of another job": lock_of_another_job,
+    "database on a Unix socket": ask_a_database,
+    "pushed rollouts": take_what_is_pushed,
+    "pool of forked processes": lambda: pool_of_processes("fork"),
+    "pool of spawned processes": lambda: pool_of_processes("spawn"),
+    "event with a time": lambda: threading.Event().wait(PAUSE),
+    "sandboxes in threads": sandboxes,
+    "pipe into a program": write_to_slow_program,
+    "inotify": watch_a_folder,
+    "fork and waitpid": fork_and_wait,
+    "signal": wait_for_signal,
+    "sleep of asyncio": lambda: asyncio.run(asyncio.sleep(PAUSE)),
+    "websocket in a thread": converse_in_a_thread,
     "torch.compile": compiled,
 }
 # Of all ranks.
@@ -232,6 +362,7 @@ TOGETHER = {
     "all sleep": lambda: time.sleep(PAUSE),
     "file lock": lambda: locked(),
     "key of the store": lambda: by_store(),
+    "checkpoint of torch": save_with_torch,
 }
 # Before the first step.
 FIRST = {

@@ -80,6 +80,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def rank(number: int, call: str = "all_reduce", at: str = "train.py:61", **more: Any) -> dict[str, Any]:
     about = {"rank": number, "host": f"n{number}", "call": call, "at": at, "state": "S", "size": 4}
+    about |= {"sleeps": False, "computed_s": 1e9}
     return about | {"does": STILL, "spins": False, "waits_for": "", "waits_s": 0.0, "life_s": 1e9} | more
 
 
@@ -100,7 +101,6 @@ ASKS = "an answer of 10.1.2.3:8000"
         ([*WAIT, rank(2, "barrier", "train.py:70")], f"{THEY}rank 2 on n2 waits in barrier (train.py:70)"),
         ([*WAIT, rank(2, state="T")], f"{THEY}rank 2 on n2 is stopped by a signal"),
         (WAIT, f"{THEY}rank 2 has ended"),
-        ([rank(0), rank(1), rank(2), rank(3)], "4 of 4 ranks wait in all_reduce (train.py:61)"),
         ([*SPIN[:2], SPIN[3], STUCK], "3 of 4 ranks compute; rank 2 on n2 is in dataset.py:88"),
         # one that waits in a collective may be served by others meanwhile
         (
@@ -123,7 +123,8 @@ def test_the_line_names_the_rank_that_the_others_wait_for(ranks: list[dict[str, 
             rank(2, "", "rollout.py:44", does=OUTSIDE, waits_for=ASKS),
             f"rank 2 on n2 waits for {ASKS} (rollout.py:44)",
         ),
-        (rank(2, "", "wait.py:6", does=OUTSIDE), "rank 2 on n2 sleeps in wait.py:6"),
+        (rank(2, "", "wait.py:6", does=OUTSIDE, sleeps=True), "rank 2 on n2 sleeps in wait.py:6"),
+        (rank(2, "", "lock.py:6", does=OUTSIDE), "rank 2 on n2 is in lock.py:6"),
         (
             rank(2, "", "a.py:4", does=OUTSIDE, waits_for="the program curl"),
             "rank 2 on n2 waits for the program curl (a.py:4)",
@@ -142,6 +143,11 @@ def test_a_rank_that_may_do_something_is_named_late(ranks: dict[str, Any], says:
         ([*NCCL[:3], rank(3, "", "dataset.py:88")], True, True),
         ([*NCCL[:3], rank(3, "", "val.py:5", does=COMPUTES)], False, False),
         (NCCL, False, False),  # also where the GPU computes
+        ([rank(number) for number in HERE], False, True),  # their network or GPU may be slow
+        ([*WAIT, rank(2, "barrier", "train.py:70")], True, True),
+        ([*WAIT, rank(2, "synchronize", "train.py:70")], False, True),  # for its own GPU
+        ([*SPIN[:2], SPIN[3], rank(2, "", "a.py:5", does=OUTSIDE)], False, True),
+        ([*NCCL[:3], rank(3, "", "a.py:5", does=OUTSIDE)], False, True),
         (SPIN, False, False),
         ([*SPIN[:3], rank(3, "barrier")], False, True),  # one waits for all others
         ([rank(number, "", "val.py:5", does=COMPUTES) for number in HERE], False, False),
@@ -176,15 +182,15 @@ def answer(number: int, *connections: dict[str, Any], **more: Any) -> dict[str, 
         "state": "S",
         "computed_s": 500.0,
         "moved_s": 400.0,
-        "sleeps": False,
+        "stuck": True,
+        "call": "",
         "program": "",
-        "program_s": 0.0,
     }
     return about | {"connections": [*connections]} | more
 
 
 def connection(local: str, remote: str, **more: Any) -> dict[str, Any]:
-    return {"ends": [local, remote], "idle_s": None, "asked_s": None, "own": True} | more
+    return {"ends": [local, remote], "busy_s": None, "idle_s": None, "asked_s": None, "own": True} | more
 
 
 PEERS = (
@@ -200,8 +206,12 @@ PEERS = (
         ((answer(0, state="D"),), DISK, "", 400.0),
         ((answer(0, computed_s=9.0),), COMPUTES, "", 400.0),
         ((answer(0, computed_s=9.0, state="T"),), STILL, "", 400.0),
-        ((answer(0, program="curl"),), OUTSIDE, "the program curl", 400.0),
-        ((answer(0, sleeps=True),), OUTSIDE, "", 400.0),
+        ((answer(0, program="curl", stuck=False),), OUTSIDE, "the program curl", 400.0),
+        ((answer(0, stuck=False),), OUTSIDE, "", 400.0),  # nothing is known of what it waits for
+        ((answer(0, stuck=False, call="barrier"),), STILL, "", 400.0),
+        ((answer(0, stuck=False, state="T"),), STILL, "", 400.0),
+        # what comes slowly from another rank
+        ((answer(0, connection(*STORE, busy_s=2.0)), answer(1, connection(*STORE[::-1]))), STILL, "", 2.0),
         ((answer(0, connection("10.0.0.2:1", "10.1.2.3:8000", asked_s=70.0)),), OUTSIDE, ASKS, 400.0),
         (
             (answer(0, connection("10.0.0.2:1", "10.1.2.3:8000", asked_s=70.0, own=False)),),
@@ -310,31 +320,73 @@ def test_what_is_waited_for_outside_is_known_by_its_address() -> None:
             accepted.close()
 
 
-@pytest.mark.parametrize(
-    ("program", "is_woken"),
-    [
-        ("time.sleep(999)", True),  # until a server may be asked again
-        ("while True: time.sleep(0.1)", True),  # until a file is there
-        ("asyncio.run(timer())", True),
-        ("threading.Event().wait()", False),
-        ("asyncio.run(asyncio.Event().wait())", False),
-        ("socket.socketpair()[0].recv(1)", False),
-    ],
-)
-def test_who_sleeps_or_looks_again_is_told_from_who_waits(program: str, is_woken: bool) -> None:  # noqa: FBT001
-    timer = "async def timer():\n while True: await asyncio.sleep(0.1)\n"
-    with watched(f"import asyncio, socket, threading, time\n{timer}{program}") as seen:
-        wait_for(lambda: looked(seen).still_s(time.monotonic()) > 1, "start")
+WAITS_OF = [
+    # that nothing can end: each thread waits for a lock of the process
+    ("threading.Event().wait()", True),
+    ("queue.Queue().get()", True),
+    ("held = threading.Lock(); held.acquire(); held.acquire()", True),
+    ("threading.Thread(target=threading.Event().wait, daemon=True).start(); threading.Event().wait()", True),
+    # with an end
+    ("time.sleep(999)", False),
+    ("threading.Event().wait(999)", False),
+    ("while True: time.sleep(0.1)", False),
+    ("asyncio.run(asyncio.sleep(999))", False),
+    ("signal.pthread_sigmask(0, {10}); signal.sigtimedwait({10}, 999)", False),
+    ("signal.pthread_sigmask(0, {10}); signal.sigwait({10})", False),
+    ("threading.Thread(target=time.sleep, args=(999,)).start(); threading.Event().wait()", False),
+    # for something outside
+    ("asyncio.run(asyncio.Event().wait())", False),
+    ("socket.socketpair()[0].recv(1)", False),
+    ("s = socket.socketpair()[0]; s.settimeout(999); s.recv(1)", False),
+    ("socket.create_server(('127.0.0.1', 0)).accept()", False),
+    ("http.server.HTTPServer(('127.0.0.1', 0), None).handle_request()", False),
+    ("select.select([socket.socketpair()[0]], [], [])", False),
+    ("os.write(os.pipe()[1], bytes(1 << 20))", False),
+    ("libc = ctypes.CDLL(None); os.read(libc.inotify_init(), 99)", False),
+    ("a, b = open('lock', 'w'), open('lock'); fcntl.flock(a, 2); fcntl.flock(b, 2)", False),
+    ("if os.fork(): os.wait()\nelse: time.sleep(999)", False),
+    ("multiprocessing.get_context('fork').Semaphore(0).acquire()", False),
+    # in a thread, or a process
+    ("futures.ThreadPoolExecutor().submit(subprocess.run, ['sleep', '999']).result()", False),
+    (
+        "futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context('fork')).submit(time.sleep, 999).result()",
+        False,
+    ),
+    ("futures.ThreadPoolExecutor().submit(asyncio.run, asyncio.Event().wait()).result()", False),
+]
+MODULES = "import asyncio, concurrent.futures as futures, ctypes, fcntl, http.server, multiprocessing, os, queue, select\nimport signal, socket, subprocess, threading, time\n"
 
-        def is_woken_now() -> bool:
-            began = time.monotonic()
-            return looked(seen).woken_s > began
 
-        if is_woken:
-            wait_for(is_woken_now, "wake-up")
-        else:
-            assert not any(is_woken_now() for _ in range(3))
-        assert not seen.program
+def test_who_can_never_act_again_is_told_from_who_may(tmp_path: Path) -> None:
+    """All side by side. In doubt a rank may."""
+    with contextlib.ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                watched(
+                    f"{MODULES}open('{number}', 'w').close()\n{program}", cwd=tmp_path, start_new_session=True
+                )
+            )
+            for number, (program, _) in enumerate(WAITS_OF)
+        ]
+        for seen in ranks:
+            stack.callback(lambda pid=seen.pid: os.killpg(pid, signal.SIGKILL))
+        for number, seen in enumerate(ranks):
+            wait_for((tmp_path / str(number)).exists, WAITS_OF[number][0])
+            wait_for(lambda seen=seen: looked(seen).still_s(time.monotonic()) > 1, WAITS_OF[number][0])
+        wait_for(
+            lambda: all(
+                time.monotonic() - looked(seen).free_s > 2
+                for seen, (_, is_stuck) in zip(ranks, WAITS_OF, strict=True)
+                if is_stuck
+            ),
+            "locks",
+        )
+        now = time.monotonic()
+        assert [
+            program
+            for seen, (program, is_stuck) in zip(ranks, WAITS_OF, strict=True)
+            if not is_stuck and now - looked(seen).free_s > 2
+        ] == []
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
@@ -349,7 +401,7 @@ def test_who_reads_from_a_program_beside_the_run_waits_for_it(kind: str) -> None
     started = subprocess.run(beside, stdout=ends[1], stderr=subprocess.PIPE, text=True, check=True)
     try:
         with watched(f"import os\nwhile True: os.read({ends[0]}, 1)", pass_fds=[ends[0]]) as seen:
-            wait_for(lambda: looked(seen).program == "sleep", "program")
+            wait_for(lambda: looked(seen).awaited_program() == "sleep", "program")
             os.write(ends[1], b"x")
             written = time.monotonic()
             wait_for(lambda: looked(seen).moved_s > written, "byte")
@@ -425,6 +477,7 @@ class Pauses:
         self.asked: list[int] = []
         self.act = ""
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", lambda seconds: setattr(self, "now", self.now + seconds))
         monkeypatch.setattr(hang, "complain", self.said.append)
         monkeypatch.setattr(stacks, "ranks_below", lambda *_, **__: {})
         monkeypatch.setattr(hang, "connections", dict)

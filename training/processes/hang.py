@@ -10,6 +10,7 @@ what Python answers between two instructions: see stacks.py.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -33,6 +34,7 @@ from training.processes.signs import FOLDER, REPORT, Signs
 from training.processes.stop import end_with_parent, ignore_signals
 
 AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable: seconds, or off
+SET_PTRACER = 0x59616D61  # of prctl(2): Yama lets a process ask its parent nothing, without it
 ACT = "HANG"  # the variable: report, stop or requeue
 LOOKS = 8  # in that time
 FIRST = 2  # times as long before the first step: a trainer compiles, and prepares its data
@@ -144,7 +146,6 @@ class Watcher:
     def _judge(self, early_s: float, late_s: float) -> None:
         ranks = self._ask(BY_PROC, early_s)
         self._note_life(self._now_s - min((rank["life_s"] for rank in ranks), default=0.0))
-        self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         quiet_s = self._now_s - self._alive_s
         if quiet_s < early_s or max((rank["size"] for rank in ranks), default=0) < verdict.FEWEST:
             return
@@ -153,21 +154,47 @@ class Watcher:
         ranks = self._ask(ASLEEP, early_s)
         if verdict.wants_awake(ranks, late=late):
             ranks = self._ask(AWAKE, early_s)
+        self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         made = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
         if made.says:
-            self._report(made, early_s)
+            late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).says
+            self._next_s = self._now_s + (late_s if late else early_s)
+            self._report(made, late=late, early_s=early_s)
 
-    def _report(self, made: verdict.Verdict, early_s: float) -> None:
+    def _report(self, made: verdict.Verdict, *, late: bool, early_s: float) -> None:
         """Say it; if it was said a full period ago and no rank does anything, do what the job asks for."""
-        self._next_s = self._now_s + early_s
         if self._reported_s is None:
             self._reported_s, self._news = self._now_s, 0
             _put(self.run_dir / REPORT, json.dumps({"says": made.says, "time": time.time()}))
             complain(f"hang: {made.says}; stacks: {self.run_dir / FOLDER}")
         elif self._alive_s > self._reported_s:  # it has moved since: this is another pause
             self._reported_s = self._now_s
-        elif made.is_sure:
+        elif made.is_sure and self._is_the_same(made, late=late, early_s=early_s):
             self._act(os.environ.get(ACT, ""), made.says)
+
+    def _is_the_same(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
+        """Whether nothing has moved since this was found: a look at all signs, right before the end."""
+        found_s = self._now_s
+        before = self._ask(ASLEEP, early_s)
+        again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
+        time.sleep(
+            self.after_s / LOOKS
+        )  # as long as between two looks: our signals are too little in that time
+        self._note_ranks()
+        after, since_s = self._ask(BY_PROC, early_s), self._now_s - found_s
+        busy = {rank["rank"] for rank in before if rank["does"] == verdict.COMPUTES}  # in vain, with NCCL
+        known = {rank["rank"]: rank["state"] for rank in before if rank["state"] in verdict.HELD}
+        has_moved = any(
+            rank["life_s"] < since_s
+            or (rank["computed_s"] < since_s and rank["rank"] not in busy)
+            or known.get(rank["rank"], rank["state"]) != rank["state"]
+            for rank in after
+        )
+        is_the_same = again.is_sure and _without_time(again.says) == _without_time(made.says)
+        if self._signs.look() or has_moved or not is_the_same or len(after) != len(before):
+            self._note_life(self._now_s)
+            return False
+        return True
 
     def _act(self, act: str, says: str) -> None:
         """End the training, if the job is to: the launchers end the ranks of other nodes."""
@@ -245,18 +272,18 @@ class Watcher:
             "spins": what >= AWAKE and computes and not frames and proc.state(rank.pid) == "R",
             "computed_s": self._now_s - rank.computed_s,
             "moved_s": self._now_s - rank.moved_s,
-            "sleeps": self._sleeps(rank, frames, still_s),
-            "program": rank.program,
-            "program_s": self._now_s - rank.program_s,
+            "sleeps": proc.sleeps(rank.pid),
+            "stuck": self._is_stuck(rank, frames, still_s),
+            "program": rank.awaited_program({each.pid for each in self._ranks.values()}) if text else "",
             "connections": rank.connections(self._now_s),
         }
         return about, text
 
-    def _sleeps(self, rank: Rank, frames: Sequence[Sequence[str]], still_s: float) -> bool:
-        """Whether a rank or its loader sleeps, or looks again and again: what it waits for may come."""
+    def _is_stuck(self, rank: Rank, frames: Sequence[Sequence[str]], still_s: float) -> bool:
+        """Whether nothing but a rank itself, or its loader, could wake it up, and it can't: see rank.py."""
         if stacks.waits_for_loader(frames):
-            return any(map(proc.sleeps, proc.children(rank.pid)))
-        return self._now_s - rank.woken_s < still_s / 2  # our signal wakes it, too
+            return stacks.are_stuck(rank.pid)
+        return self._now_s - rank.free_s >= still_s
 
     def _size(self, pid: int) -> int:
         """How many ranks there are; SLURM_NTASKS does not know of those that a trainer starts."""
@@ -264,6 +291,10 @@ class Watcher:
         if self._spawns:
             return here * self._nodes
         return max(int(proc.variable(pid, "WORLD_SIZE", "SLURM_NTASKS") or 0), here)
+
+
+def _without_time(says: str) -> str:
+    return says.rpartition(" for ")[0]
 
 
 def _put(path: Path, text: str) -> None:
@@ -290,8 +321,17 @@ def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
             threading.Thread(target=watcher.run, daemon=True).start()
             return
         register()
-        if os.fork() == 0:
+        reading, writing = os.pipe()  # the child begins once it may read what this process waits for
+        child = os.fork()
+        if child:
+            ctypes.CDLL(None).prctl(SET_PTRACER, child)  # fails where nothing forbids that
+            os.close(reading)
+            os.close(writing)
+        else:
             try:
+                os.close(writing)
+                os.read(reading, 1)
+                os.close(reading)
                 ignore_signals()
                 end_with_parent(parent)
                 watcher.run()

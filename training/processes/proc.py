@@ -13,6 +13,9 @@ _WAITED = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
 _INODE = re.compile(r"socket:\[(\d+)\]")
 # read(2), recvfrom(2) and recvmsg(2), by their numbers
 _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
+# futex(2): its number, and those of its operations that wait; with PRIVATE another process can't end the wait
+FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
+LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # what is open there is no file that grows
 
 
@@ -53,6 +56,18 @@ def read_from(pid: int) -> str:
     """The socket or pipe from which the main thread waits to read, as /proc names it; "" if it does not."""
     call = read(pid, "syscall").split()
     return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVES else ""
+
+
+def waits_for_own_lock(pid: int, task: int) -> bool:
+    """Whether a thread waits without an end for a lock that only a thread of its own process releases.
+
+    False for each other wait, and where the kernel does not tell.
+    """
+    call = read(pid, f"task/{task}/syscall").split()
+    if len(call) < 5 or call[0] != FUTEX:
+        return False
+    operation, has_end = int(call[2], 16), int(call[4], 16) != 0
+    return bool(operation & PRIVATE) and operation & COMMAND in LOCKS and not has_end
 
 
 def inode(target: str) -> int:

@@ -4,8 +4,11 @@ What a rank does is what it and all processes below it do. There are four kinds 
 
 - it computes: a thread uses a CPU, would use one if it got one, or is woken many times a second
 - it moves data: it reads, writes, sends or receives, or a file grows that it has open
-- it waits for something outside of the run: an answer, or a program that it has started
 - it waits for a disk
+- it waits for something that may come: a time, an answer, a program, another job
+
+The last is the answer in doubt. A rank is stuck only if each thread of its process waits without an end for a
+lock that only a thread of this process releases.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ READ_OR_WRITTEN = 64 << 10  # bytes; a library that watches the machine reads so
 GROWN_BELOW = 4 << 10  # bytes of files of the processes below: those of loggers grow all the time
 CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of those below it
 _POLLS = re.compile(r"gloo|pt_|NCCL|cuda")  # threads of libraries that look many times a second
+_HOOKS = "pt_autograd"  # but this library's threads also run what the user has hooked in
 _FOR_CHILD = re.compile(
     r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait"
 )  # waits that may be for a program
@@ -82,10 +86,14 @@ def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
     return moved > READ_OR_WRITTEN * seconds or is_larger or has_read or below > GROWN_BELOW * seconds
 
 
-def wakes(pid: int, before: Sample, after: Sample) -> bool:
-    """Whether the main thread has waited in parts between two looks, or sleeps: it looks again later."""
-    was, now = (each.threads.get((pid, pid)) for each in (before, after))
-    return bool(was and now and now.wakes > was.wakes) or proc.sleeps(pid)
+def is_locked(pid: int, after: Sample) -> bool:
+    """Whether each thread of a process waits without an end for a lock of this process."""
+    tasks = [
+        task
+        for (each, task), thread in after.threads.items()
+        if each == pid and (task == pid or not _POLLS.match(thread.name) or thread.name.startswith(_HOOKS))
+    ]
+    return bool(tasks) and all(proc.waits_for_own_lock(pid, task) for task in tasks)
 
 
 class Rank:
@@ -93,14 +101,15 @@ class Rank:
 
     def __init__(self, pid: int, now_s: float) -> None:
         self.pid = pid
-        self.computed_s = self.moved_s = self.woken_s = now_s  # the last time that it did, or was
+        self.computed_s = self.moved_s = now_s  # the last time that it did
+        self.free_s = now_s  # the last time that not all of its threads waited for locks of its own
         self.state = "?"  # before the first look
         self._sample: Sample | None = None
         self._looked_s = now_s
         self._carried_s: dict[tuple[str, str], float] = {}  # the last time that a connection carried much
+        self._busy_s: dict[tuple[str, str], float] = {}  # the same, of tensors
         self._asked_s: dict[tuple[str, str], float] = {}  # since when it has been waited for an answer of it
         self._own: set[tuple[str, str]] = set()  # connections of the rank itself
-        self.program, self.program_s = "", now_s  # the program that it waits for, and since when
 
     def look(self, known: Mapping[int, Connection], now_s: float, apart: Collection[int] = ()) -> None:
         """Note what it has done since the last look; `apart`: other ranks, which it may have started."""
@@ -113,12 +122,9 @@ class Rank:
             self.computed_s = now_s
         if moves(self.pid, before, after, seconds):
             self.moved_s = now_s
-        if wakes(self.pid, before, after):
-            self.woken_s = now_s
+        if not is_locked(self.pid, after):
+            self.free_s = now_s
         self._note_connections(before, after, seconds, now_s)
-        program = self._awaited_program(apart)
-        if program != self.program:
-            self.program, self.program_s = program, now_s
 
     def still_s(self, now_s: float) -> float:
         """How long it has neither computed nor moved data."""
@@ -133,6 +139,7 @@ class Rank:
                 "ends": ends,
                 "idle_s": now_s - self._carried_s[ends] if ends in self._carried_s else None,
                 "asked_s": now_s - self._asked_s[ends] if ends in self._asked_s else None,
+                "busy_s": now_s - self._busy_s[ends] if ends in self._busy_s else None,
                 "own": ends in self._own,
             }
             for ends in each_once
@@ -149,15 +156,18 @@ class Rank:
             much = (CARRIED if ends in self._own else CARRIED_BELOW) * seconds
             if carried > (0 if inode == awaited else much):
                 self._carried_s[ends] = now_s
+            if carried > READ_OR_WRITTEN * seconds:
+                self._busy_s[ends] = now_s
             if connection.waits or inode == awaited:
                 self._asked_s.setdefault(ends, now_s)
             else:
                 self._asked_s.pop(ends, None)
 
-    def _awaited_program(self, apart: Collection[int]) -> str:
+    def awaited_program(self, apart: Collection[int] = ()) -> str:
         """The program below the rank or beside the run that its main thread waits for; "" if it does not.
 
-        What multiprocessing starts, such as the workers of a loader, is a part of the rank.
+        What multiprocessing starts, such as the workers of a loader, is a part of the rank. All processes of
+        the machine may be looked at: for a line alone, not at each look.
         """
         own = proc.read(self.pid, "cmdline")
         if not _FOR_CHILD.match(proc.wait(self.pid)):

@@ -37,6 +37,7 @@ _CONTINUE = re.compile(
 )
 _END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*wait_for_more_packets")
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "_worker_loop"
+_TORCH = re.compile(r"/torch/")
 _C10D = re.compile(r"torch/distributed/distributed_c10d\.py \w+$")
 # they may wait for the others too, as DDP in `backward`
 _WAITS = re.compile(r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?:backward|synchronize)$")
@@ -191,6 +192,8 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
     at = _users(stack)
     inner = [f"{path} {function}" for path, _, function in stack[:at]]
     calls = [*filter(_C10D.search, inner)] or [*filter(_WAITS.search, inner)]
+    if calls and not _TORCH.search(stack[0][0]):  # as an upload of torch's own checkpoint
+        calls = []
     if not calls and any(_LOADER in each for each in inner):
         for loader in proc.children(pid):
             line = _line_of_loader(frames(stack_asleep(loader, tries=3)))
@@ -198,6 +201,24 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
                 return "", line
     call = calls[-1].rpartition(" ")[2] if calls else ""
     return call, f"{stack[at][0].rpartition('/')[2]}:{stack[at][1]}" if stack else ""
+
+
+def are_stuck(pid: int) -> bool:
+    """Whether a loader waits for a lock that nobody releases, and all others wait for work."""
+    locked = [child for child in proc.children(pid) if _is_locked(child)]
+    others = [child for child in proc.children(pid) if child not in locked]
+    return bool(locked) and all(_has_no_work(frames(stack_asleep(child, tries=3))) for child in others)
+
+
+def _is_locked(pid: int) -> bool:
+    threads = proc.threads(pid)
+    return bool(threads) and all(proc.waits_for_own_lock(pid, task) for task in threads)
+
+
+def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
+    """Whether a process of a loader waits for what it shall load."""
+    names = [function for *_, function in stack]
+    return _WORKER in names and all("/multiprocessing/" in path for path, *_ in stack[: names.index(_WORKER)])
 
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:

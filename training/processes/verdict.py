@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 FEWEST = 2  # ranks: one alone has no other to wait for
 NAMED = 4  # ranks in the line
 HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
-# What a rank does. In a call for the other ranks it waits, whatever it does else.
-STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "something outside of the run"
+# What a rank does. In a call for the other ranks it waits, whatever it does else. STILL needs evidence: the
+# rank can't act again by itself, and nothing outside of the run can wake it up. Each other wait is OUTSIDE.
+STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
+OF_GPU = "synchronize"  # the call in which a rank may wait for its own GPU alone
 
 
 class Verdict(NamedTuple):
@@ -35,28 +37,27 @@ def facts(
     for answer in answers:
         outside = [each for each in answer["connections"] if tuple(each["ends"][::-1]) not in of_run]
         idle = [each["idle_s"] for each in outside if each["idle_s"] is not None]
+        idle += [each["busy_s"] for each in answer["connections"] if each["busy_s"] is not None]
         asked = [each for each in outside if each["asked_s"] is not None]
         own = sorted((each for each in asked if each["own"]), key=lambda each: float(-each["asked_s"]))
         waits_for = f"an answer of {own[0]['ends'][1]}" if own else ""
         if answer["program"]:
             waits_for = f"the program {answer['program']}"
-        since = [each["asked_s"] for each in asked]
-        if answer["program"]:
-            since.append(answer["program_s"])
-        does = STILL
+        is_held = answer["state"] in HELD
+        does = STILL if is_held or ((answer["stuck"] or answer["call"]) and not asked) else OUTSIDE
         if answer["state"] == "D":
             does = DISK
-        elif answer["computed_s"] < early_s and answer["state"] not in HELD:
+        elif answer["computed_s"] < early_s and not is_held:
             does = COMPUTES
-        elif asked or answer["program"] or answer["sleeps"]:
-            does = OUTSIDE
         life_s = min([answer["moved_s"], *idle])
         ranks.append(
             {
                 **answer,
                 "does": does,
                 "waits_for": waits_for,
-                "waits_s": max(since, default=0.0),
+                "waits_s": min(answer["computed_s"], life_s)
+                if does == OUTSIDE and not answer["call"]
+                else 0.0,
                 "life_s": life_s,
             }
         )
@@ -77,7 +78,8 @@ def judge(
 ) -> Verdict:
     """The line that names the rank which the others wait for; none without such a rank.
 
-    `here`: ranks that the asking node has or had. `late`: one may be busy, or not answer.
+    `here`: ranks that the asking node has or had. `late`: one may be busy, wait for what may come, or not
+    answer, or all may be in one call: a slow network or GPU looks the same.
     """
     size = max((rank["size"] for rank in ranks), default=0)
     waiting = [rank for rank in ranks if rank["call"] and rank["state"] not in HELD]
@@ -85,17 +87,26 @@ def judge(
     gone = sorted({*range(size)} - {rank["rank"] for rank in ranks})
     odd = [rank for rank in others if not rank["spins"]]
     spinning = [rank for rank in others if rank["spins"]]
-    if spinning and all(rank["does"] == STILL for rank in odd) and (odd or gone):
+    stands = (STILL, OUTSIDE) if late else (STILL,)
+    if spinning and all(rank["does"] in stands for rank in odd) and (odd or gone):
         waiting, others = waiting + spinning, odd
     if not waiting or size < FEWEST:
         return Verdict()
     is_whole = {*here} >= {*gone}  # else those may not have answered
     is_still = all(rank["does"] == STILL for rank in others)
-    is_early = is_whole and is_still and all(_waits(rank, is_odd=bool(others or gone)) for rank in waiting)
-    is_late = late and bool(others or gone) and any(rank["does"] in (STILL, OUTSIDE) for rank in waiting)
+    is_odd = bool(others or gone)
+    is_apart = len({*map(says, waiting)}) > 1 and all(rank["call"] != OF_GPU for rank in waiting)
+    all_wait = is_whole and is_still and all(_waits(rank, is_odd=is_odd) for rank in waiting)
+    is_early = all_wait and (is_odd or is_apart or late)
+    may_end = all(rank["does"] in (STILL, OUTSIDE) for rank in others)
+    is_late = (
+        late
+        and is_odd
+        and (any(rank["does"] in (STILL, OUTSIDE) for rank in waiting) or (bool(others) and may_end))
+    )
     if not is_early and not is_late:
         return Verdict()
-    is_sure = is_whole and all(rank["does"] in (STILL, OUTSIDE) for rank in others)
+    is_sure = is_whole and may_end and (is_still or all(rank["does"] != COMPUTES for rank in waiting))
     return Verdict(_line(waiting, others, gone, size, quiet_s, is_whole=is_whole), is_sure)
 
 
@@ -137,5 +148,5 @@ def says(rank: Mapping[str, Any]) -> str:
         return f"computes in {at}" if at else "computes"
     if rank["does"] == OUTSIDE and rank["waits_for"]:
         return f"waits for {rank['waits_for']} ({at or 'a place that is not known'})"
-    place = f"{'sleeps' if rank['does'] == OUTSIDE else 'is'} in {at or 'a place that is not known'}"
+    place = f"{'sleeps' if rank['sleeps'] else 'is'} in {at or 'a place that is not known'}"
     return f"{place}, on a disk or file system" if rank["does"] == DISK else place
