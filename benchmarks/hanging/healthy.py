@@ -135,7 +135,7 @@ def read_fifo():
 
 def elsewhere(code):
     """A program of another job."""
-    shell = '"$0" -S -E -c "$1" </dev/null >/dev/null 2>&1 &'  # a process of nobody
+    shell = '"$0" -S -E -c "$1" </dev/null >/dev/null 2>&1 &'  # its parent ends, so it is not below the run
     subprocess.run(["sh", "-c", shell, sys.executable, f"import os, time\n{code}"], check=True)
 
 
@@ -216,7 +216,7 @@ def fork_and_wait():
 
 
 def wait_for_signal():
-    """Somebody says when to go on."""
+    """Another program says when the training continues."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     elsewhere(f"time.sleep({PAUSE}); os.kill({os.getpid()}, {signal.SIGUSR1})")
     signal.sigwait({signal.SIGUSR1})

@@ -23,7 +23,7 @@ JOIN = """
 import threading, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 if dist.get_rank() == 1:
-    thread = threading.Thread(target=time.sleep, args=(9999,))
+    thread = threading.Thread(target=threading.Event().wait)
     thread.start()
     thread.join()
 dist.all_reduce(torch.ones(1))

@@ -368,11 +368,10 @@ def test_who_can_never_act_again_is_told_from_who_may(tmp_path: Path) -> None:
             )
             for number, (program, _) in enumerate(WAITS_OF)
         ]
-        for seen in ranks:
-            stack.callback(lambda pid=seen.pid: os.killpg(pid, signal.SIGKILL))
         for number, seen in enumerate(ranks):
+            stack.callback(os.killpg, seen.pid, signal.SIGKILL)
             wait_for((tmp_path / str(number)).exists, WAITS_OF[number][0])
-            wait_for(lambda seen=seen: looked(seen).still_s(time.monotonic()) > 1, WAITS_OF[number][0])
+        wait_for(lambda: all(looked(seen).still_s(time.monotonic()) > 1 for seen in ranks), "waits")
         wait_for(
             lambda: all(
                 time.monotonic() - looked(seen).free_s > 2

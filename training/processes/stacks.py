@@ -204,7 +204,7 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
 
 
 def are_stuck(pid: int) -> bool:
-    """Whether a loader waits for a lock that nobody releases, and all others wait for work."""
+    """Whether a loader waits without an end for a lock of its process, and all others wait for work."""
     locked = [child for child in proc.children(pid) if _is_locked(child)]
     others = [child for child in proc.children(pid) if child not in locked]
     return bool(locked) and all(_has_no_work(frames(stack_asleep(child, tries=3))) for child in others)
