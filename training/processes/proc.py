@@ -16,6 +16,7 @@ _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(o
 # futex(2): its number, and those of its operations that wait; with PRIVATE another process can't end the wait
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
+ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
 NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # what is open there is no file that grows
 
 
@@ -68,6 +69,11 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
         return False
     operation, has_end = int(call[2], 16), int(call[4], 16) != 0
     return bool(operation & PRIVATE) and operation & COMMAND in LOCKS and not has_end
+
+
+def accepts(pid: int, task: int) -> bool:
+    """Whether a thread waits for a connection."""
+    return read(pid, f"task/{task}/syscall").split()[:1] in [[number] for number in ACCEPTS]
 
 
 def inode(target: str) -> int:

@@ -211,8 +211,9 @@ def are_stuck(pid: int) -> bool:
 
 
 def _is_locked(pid: int) -> bool:
-    threads = proc.threads(pid)
-    return bool(threads) and all(proc.waits_for_own_lock(pid, task) for task in threads)
+    tasks = [*proc.threads(pid)]  # in one multiprocessing hands out files: it accepts
+    is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid)
+    return is_locked and all(proc.waits_for_own_lock(pid, task) or proc.accepts(pid, task) for task in tasks)
 
 
 def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
