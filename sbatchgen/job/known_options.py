@@ -1,7 +1,7 @@
 """Options that sbatch does not have, or no longer: srun's, plugins', renamed ones."""
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from sbatchgen.errors import nearest
 from sbatchgen.executables.word_table import rows
@@ -40,6 +40,7 @@ def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 
+@lru_cache(maxsize=1024)
 def releases(name: str) -> tuple[str, ...]:
     """The releases that have an option, oldest first."""
     return tuple(release for release in RELEASES if name in specs(release))

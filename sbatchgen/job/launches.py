@@ -14,7 +14,7 @@ from functools import cached_property
 from sbatchgen.bash import Body, Command, Piece, Word, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
-from sbatchgen.executables.program import LAUNCHERS, SHELLS, STARTING, commands, programs
+from sbatchgen.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING, commands, programs
 from sbatchgen.frozen import frozen
 from sbatchgen.resolved.resource_request import Amounts, ResourceRequest
 from sbatchgen.runtimes import RUNTIMES
@@ -25,6 +25,10 @@ CONTAINERS = frozenset(
     start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
 )
 STARTERS = commands(*STARTING) | {"eval"}
+# Texts of which a script has one if it starts a launcher, a training or programs of MPI.
+LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
+TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
+MPI_WORDS = (*sorted(programs("mpi")),)
 HELPERS = programs("helper")
 WATCH = "/training/step_end.py"  # of rendered scripts, beside their steps
 _HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)

@@ -37,6 +37,7 @@ nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-p
 gpus-per-task gres nodelist mem mem-per-cpu
 """
 _SIZES = frozenset(_SIZES_WORDS.split())
+CONTAINER_WORDS = ("container", "apptainer", "singularity")  # of which a text has one if it has a container
 _BRIEF = programs("brief") | {""}
 _WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
 _OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job has
@@ -275,7 +276,7 @@ class JobScript(Job):
         """The containers that it starts."""
         from sbatchgen.job.script_containers import containers
 
-        if not any(word in self.text for word in ("container", "apptainer", "singularity")):
+        if not any(word in self.text for word in CONTAINER_WORDS):
             return ()  # without reading the body
         given = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
         return tuple(containers(given, self.launches, self.at_word))

@@ -56,7 +56,8 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     So are findings of other tools. A plan finds the same mistake as the text does: it is reported once.
     """
     failures: _Failures = {}
-    findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
+    every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
+    findings = _findings(script, judge.that_may_find(every, script), failures)
     findings = _dated(script, _applying(script, findings))
     findings += _new(script, others, findings)
     if "sbatchgen:" in script.text:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Place
-from sbatchgen.job.script import JobScript
+from sbatchgen.job.script import CONTAINER_WORDS, JobScript
 from sbatchgen.job.script_containers import IMAGE_FILE, PULLED
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.runtimes.edf import IN_CONTAINER
@@ -33,7 +33,7 @@ _BY_HAND = re.compile(
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 
 
-@RULES.add("SB504", "warning", "a container without access to the GPUs")
+@RULES.add("SB504", "warning", "a container without access to the GPUs", words=CONTAINER_WORDS)
 def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not (resources.gpu_count or resources.shards):
@@ -59,7 +59,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
             yield Hit(container.at, what, "apptainer exec --nv IMAGE; for AMD GPUs --rocm")
 
 
-@RULES.add("SB505", "warning", "an image that the nodes can't find")
+@RULES.add("SB505", "warning", "an image that the nodes can't find", words=CONTAINER_WORDS)
 def _image_is_there(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         image = container.image
@@ -87,6 +87,7 @@ _MAKES_IMAGE = re.compile(
     "warning",
     "an image that every node pulls from a registry",
     applies=Applies.USUALLY & ~Applies.RENDERED,
+    words=CONTAINER_WORDS,
 )
 def _pulls(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
@@ -108,7 +109,11 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB520", "warning", "a meeting place in the home of a container", source="https://github.com/NVIDIA/pyxis"
+    "SB520",
+    "warning",
+    "a meeting place in the home of a container",
+    source="https://github.com/NVIDIA/pyxis",
+    words=("container",),
 )
 def _meets_at_home(script: JobScript) -> Iterator[Hit]:
     """A file below ~ that one node writes and others wait for, where each node has a home of its own."""
@@ -135,7 +140,7 @@ _WRITES_HOME = re.compile(rf">\s*{_HOME}")
 _READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME}")
 
 
-@RULES.add("SB507", "info", "an image without a version tag")
+@RULES.add("SB507", "info", "an image without a version tag", words=CONTAINER_WORDS)
 def _pinned(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.registry or "@sha256:" in container.image:
@@ -149,7 +154,7 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
         yield Hit(container.at, what, f"name a version: {name}:24.04")
 
 
-@RULES.add("SB508", "error", "a malformed mount")
+@RULES.add("SB508", "error", "a malformed mount", words=CONTAINER_WORDS)
 def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
@@ -193,7 +198,7 @@ def _of_apptainer(item: str) -> str:
     return ""
 
 
-@RULES.add("SB511", "info", "Python packages of the home folder in the container")
+@RULES.add("SB511", "info", "Python packages of the home folder in the container", words=CONTAINER_WORDS)
 def _home(script: JobScript) -> Iterator[Hit]:
     inside = {"no-home", "contain", "containall"}
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
@@ -238,7 +243,7 @@ _HAS_SLURM = re.compile(
 )
 
 
-@RULES.add("SB522", "warning", "a command outside of the container", source="bash(1)")
+@RULES.add("SB522", "warning", "a command outside of the container", source="bash(1)", words=CONTAINER_WORDS)
 def _outside(script: JobScript) -> Iterator[Hit]:
     """A command after a semicolon, as in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands
@@ -257,7 +262,7 @@ def _outside(script: JobScript) -> Iterator[Hit]:
 _WORKS = frozenset(("python", "python3", "torchrun", "pip", "pip3", "bash", "accelerate", "deepspeed"))
 
 
-@RULES.add("SB515", "info", "a named container that later jobs reuse")
+@RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))
 def _named(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name, at = container.options.get("container-name", ("", Place()))

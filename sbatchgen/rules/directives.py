@@ -42,7 +42,7 @@ def _shebang(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(1), what, "write #!/bin/bash in the first line")
 
 
-@RULES.add("SB102", "error", "DOS line ends or a NUL byte")
+@RULES.add("SB102", "error", "DOS line ends or a NUL byte", words=("\0", "\r"))
 def _line_ends(script: JobScript) -> Iterator[Hit]:
     if "\0" in script.text:
         line = script.text.count("\n", 0, script.text.index("\0")) + 1
@@ -63,9 +63,11 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
     applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED | Applies.WRITERS),
 )
 def _late(script: JobScript) -> Iterator[Hit]:
-    comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
     lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)
     late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # a variable
+    if not late:
+        return  # without reading the body
+    comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
     late = [line for line in late if comments is None or line in comments]  # else a script writes it
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"
@@ -105,7 +107,7 @@ def unread_lines(script: JobScript) -> Iterator[str]:
             yield script.lines[hit.at.line - 1] if isinstance(hit.at, Place) else ""
 
 
-@RULES.add("SB106", "info", "a directive that is commented out")
+@RULES.add("SB106", "info", "a directive that is commented out", words=("##",))
 def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED:
@@ -144,7 +146,13 @@ def _cut(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, f"quote it: {written}", edits=edits)
 
 
-@RULES.add("SB147", "info", "a heterogeneous job", source="https://slurm.schedmd.com/heterogeneous_jobs.html")
+@RULES.add(
+    "SB147",
+    "info",
+    "a heterogeneous job",
+    source="https://slurm.schedmd.com/heterogeneous_jobs.html",
+    words=("hetjob", "packjob"),
+)
 def _heterogeneous(script: JobScript) -> Iterator[Hit]:
     separator = next((each for each in script.sbatch.directives if each.kind is Kind.SEPARATOR), None)
     if separator:

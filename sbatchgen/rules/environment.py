@@ -45,7 +45,13 @@ _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 
 
-@RULES.add("SB401", "warning", "the folder of Slurm's copy of the script", applies=Applies.NOT_WRITERS)
+@RULES.add(
+    "SB401",
+    "warning",
+    "the folder of Slurm's copy of the script",
+    applies=Applies.NOT_WRITERS,
+    words=("$0", "${0", "BASH_SOURCE"),
+)
 def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     seen = set()
@@ -69,7 +75,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(use), what, fix)
 
 
-@RULES.add("SB404", "warning", "the steps do not get the environment of the script")
+@RULES.add("SB404", "warning", "the steps do not get the environment of the script", words=("exp",))
 def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
     yield from _without_path(script)
     export = script.option("export")
@@ -108,7 +114,7 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_option_of(option), what, f"--export=ALL, or the full path of {program.name}")
 
 
-@RULES.add("SB427", "warning", "two masks of GPUs", source=_ROCM)
+@RULES.add("SB427", "warning", "two masks of GPUs", source=_ROCM, words=("HIP_VISIBLE_DEVICES",))
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}
     for setting in script.body.sets:
@@ -125,7 +131,7 @@ def _two_masks(script: JobScript) -> Iterator[Hit]:
 _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
-@RULES.add("SB432", "warning", "two choices of a GPU for each task", source=_CUDA)
+@RULES.add("SB432", "warning", "two choices of a GPU for each task", source=_CUDA, words=("LOCAL_RANK",))
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
     for launch in script.trainings:
@@ -146,7 +152,12 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_command(launch.command), what, fix)
 
 
-@RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
+@RULES.add(
+    "SB407",
+    "warning",
+    "more threads or workers than a task has CPUs",
+    words=("OMP_NUM_THREADS", "workers", "-j"),
+)
 def _threads_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         cpus = _cpus(launch, script)
@@ -192,7 +203,7 @@ def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
             yield word, _small(value)
 
 
-@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
+@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED,))
 def _variables_set(script: JobScript) -> Iterator[Hit]:
     shows = script.named("echo", "printf")
     for use in script.first_uses(_NEEDED.get):
@@ -218,7 +229,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
+@RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW,))
 def _debugging(script: JobScript) -> Iterator[Hit]:
     of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
     for setting, value in _settings(script, _SLOW):
@@ -258,7 +269,13 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB412", "warning", "results on a node's local disk", source=_LOCAL_DISK)
+@RULES.add(
+    "SB412",
+    "warning",
+    "results on a node's local disk",
+    source=_LOCAL_DISK,
+    words=("tmp", "/shm", "TMPDIR"),
+)
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
@@ -271,7 +288,7 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder on scratch')
 
 
-@RULES.add("SB414", "info", "the old name of a variable")
+@RULES.add("SB414", "info", "the old name of a variable", words=(*_OLD,))
 def _old_names(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
         new = _OLD.get(use.name)
@@ -285,7 +302,13 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
-@RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use", source=_GLOO)
+@RULES.add(
+    "SB417",
+    "warning",
+    "a GLOO_SOCKET_IFNAME that gloo can't use",
+    source=_GLOO,
+    words=("GLOO_SOCKET_IFNAME",),
+)
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
@@ -294,7 +317,7 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(setting), what, fix)
 
 
-@RULES.add("SB419", "info", "Python output that reaches the log late")
+@RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
 def _unbuffered(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
     known = script.assigned | {variable for variable, _ in script.site_env}

@@ -35,7 +35,7 @@ _AS_OPTION = dict(pair.split("=") for pair in _OPTIONS.split())
 _HOURS = re.compile(r"(\d{1,3}):(\d\d)")
 
 
-@RULES.add("SB122", "warning", "directives of PBS or LSF")
+@RULES.add("SB122", "warning", "directives of PBS or LSF", words=("#PBS", "#BSUB"))
 def _obeyed(script: JobScript) -> Iterator[Hit]:
     lines = _lines(script)
     if lines and not any(map(_refused, lines)):
@@ -63,7 +63,13 @@ def _skipped(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(other.lines[0]), what, _submit_there(other))
 
 
-@RULES.add("SB142", "error", "a line of PBS or LSF that sbatch refuses", source="src/sbatch/xlate.c of Slurm")
+@RULES.add(
+    "SB142",
+    "error",
+    "a line of PBS or LSF that sbatch refuses",
+    source="src/sbatch/xlate.c of Slurm",
+    words=("#PBS", "#BSUB"),
+)
 def _not_known(script: JobScript) -> Iterator[Hit]:
     for line in _lines(script):
         if line.line not in script.placeholders and (refused := _refused(line)):
@@ -79,6 +85,7 @@ def _not_known(script: JobScript) -> Iterator[Hit]:
     "warning",
     "a request of PBS or LSF that sbatch drops or misreads",
     source="src/sbatch/xlate.c of Slurm",
+    words=("#PBS", "#BSUB"),
 )
 def _lost(script: JobScript) -> Iterator[Hit]:
     for line in _lines(script):

@@ -12,6 +12,7 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
+    from sbatchgen.job.script import JobScript
     from sbatchgen.job.trainer import TrainerJob
     from sbatchgen.plan.dry_run import DryRun
 
@@ -31,6 +32,23 @@ SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
     """The rules of some modules."""
     return tuple(rule for name in modules for rule in import_module(f"sbatchgen.rules.{name}").RULES)
+
+
+@cache
+def _words(rules: tuple[Rule[Any], ...]) -> frozenset[str]:
+    return frozenset(word for rule in rules for word in rule.words)
+
+
+def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[Any]]:
+    """Leave out rules whose words a script lacks, and those about a cluster where none is known."""
+    text = script.text
+    there = {word for word in _words(rules) if word in text}
+    return [
+        rule
+        for rule in rules
+        if (script.known or rule.has_defaults or not rule.about_fit)
+        and (not rule.words or not there.isdisjoint(rule.words))
+    ]
 
 
 def findings(rule: Rule[Any], job: Job | DryRun) -> list[Finding]:

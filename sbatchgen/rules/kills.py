@@ -29,7 +29,9 @@ _SIGNAL = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")
 _TAKES_VALUE = ("-u", "--signal", "--euid", "--user")
 
 
-@RULES.add("SB624", "warning", "pkill that ends more than it should", source="pgrep(1)")
+@RULES.add(
+    "SB624", "warning", "pkill that ends more than it should", source="pgrep(1)", words=("pkill", "killall")
+)
 def _ends_more(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
     is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
@@ -94,7 +96,13 @@ def _finds(pattern: str, text: str) -> bool:
     return False
 
 
-@RULES.add("SB625", "warning", "a TERM that reaches srun and not its tasks", source="docs/design/slurm.md")
+@RULES.add(
+    "SB625",
+    "warning",
+    "a TERM that reaches srun and not its tasks",
+    source="docs/design/slurm.md",
+    words=("trap",),
+)
 def _ends_srun(script: JobScript) -> Iterator[Hit]:
     for command in _of_traps(script):
         if command.name != "kill" or not _is_term(command):
@@ -109,7 +117,7 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-@RULES.add("SB626", "warning", "a wait that a trap ends", source="bash(1)")
+@RULES.add("SB626", "warning", "a wait that a trap ends", source="bash(1)", words=("trap",))
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
     names = {command.name for command in _of_traps(script)}

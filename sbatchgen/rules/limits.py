@@ -502,7 +502,14 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             yield Hit("reservation", what, f"set --time {fitting} or less, {_UPDATE}")
 
 
-@RULES.add_fit("SB232", "error", "an array that is too large for the cluster", pedantic=True, source="")
+@RULES.add_fit(
+    "SB232",
+    "error",
+    "an array that is too large for the cluster",
+    pedantic=True,
+    has_defaults=True,
+    source="",
+)
 def _array_within_limit(job: Job) -> Iterator[Hit]:
     limits = job.profile.limits
     size = limits.max_array_size or MAX_ARRAY_SIZE

@@ -29,7 +29,13 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(use), *refused)
 
 
-@RULES.add("SB129", "warning", "mail that is not sent", applies=Applies.USUALLY | Applies.PLACEHOLDERS)
+@RULES.add(
+    "SB129",
+    "warning",
+    "mail that is not sent",
+    applies=Applies.USUALLY | Applies.PLACEHOLDERS,
+    words=("mail",),
+)
 def _mail(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         events = [event.strip() for event in (use.value or "").split(",")]
@@ -47,7 +53,7 @@ def _mail(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
 def _hint(script: JobScript) -> Iterator[Hit]:
-    rivals = hint_rivals(script.options, script.release)
-    if "hint" in script.options and rivals:
+    rivals = hint_rivals(script.options, script.release) if "hint" in script.options else ()
+    if rivals:
         what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"
         yield Hit("hint", what, "keep one of them")

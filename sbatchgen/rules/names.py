@@ -35,7 +35,7 @@ READ_BY_CHILDREN = frozenset(VARIABLES["read-by-children"])
 _READ_BY_BEGINNING = tuple(VARIABLES["read-by-beginning"])
 
 
-@RULES.add("SB421", "warning", "a variable that Slurm never sets")
+@RULES.add("SB421", "warning", "a variable that Slurm never sets", words=("SLURM",))
 def _misnamed(script: JobScript) -> Iterator[Hit]:
     uses = script.first_uses(lambda name: name.startswith("SLURM"))
     for use in islice(uses, NAMES_MAX):
@@ -124,7 +124,7 @@ _MADE = re.compile(
 )
 
 
-@RULES.add("SB424", "warning", "a variable of another scheduler")
+@RULES.add("SB424", "warning", "a variable of another scheduler", words=(*OF_OTHERS,))
 def _of_others(script: JobScript) -> Iterator[Hit]:
     if _OTHERS & {word.lower() for word in script.tested} or any(map(OF_OTHERS.get, script.tested)):
         return  # the script is for several schedulers
@@ -140,7 +140,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
 _OTHERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
 
 
-@RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes")
+@RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes", words=("WORLD_SIZE",))
 def _world_size(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks = launch.tasks
@@ -159,7 +159,13 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         return
 
 
-@RULES.add("SB431", "warning", "a variable of Slurm that the script overwrites", source="sbatch(1)")
+@RULES.add(
+    "SB431",
+    "warning",
+    "a variable of Slurm that the script overwrites",
+    source="sbatch(1)",
+    words=("SLURM_",),
+)
 def _overwritten(script: JobScript) -> Iterator[Hit]:
     """Numbers at the top of the script, which are the same for each task of an array, or not the job's."""
     cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import OTHER_LAUNCHERS, Launch, fixed_nodes
+from sbatchgen.job.launches import (
+    LAUNCHER_WORDS,
+    MPI_WORDS,
+    OTHER_LAUNCHERS,
+    TRAINING_WORDS,
+    Launch,
+    fixed_nodes,
+)
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules import rendezvous
@@ -71,7 +78,9 @@ def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
         yield Hit(script.at_word(work.words[0]), what, fix)
 
 
-@RULES.add("SB302", "warning", "several launchers on a node", source="torch/distributed/run.py")
+@RULES.add(
+    "SB302", "warning", "several launchers on a node", source="torch/distributed/run.py", words=LAUNCHER_WORDS
+)
 def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks, workers = launch.tasks_per_node, launch.workers
@@ -93,7 +102,13 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_word(launch.launcher.words[0]), what, f"{ONE_ON_EACH_NODE} {name} ...")
 
 
-@RULES.add("SB326", "warning", "an option that torchrun takes for its own", source="torch/distributed/run.py")
+@RULES.add(
+    "SB326",
+    "warning",
+    "an option that torchrun takes for its own",
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+)
 def _ambiguous(script: JobScript) -> Iterator[Hit]:
     """Short forms of several options: torchrun looks for its own among the program's too."""
     for launch in script.trainings:
@@ -125,7 +140,7 @@ def _spellings() -> list[str]:
     return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
 
 
-@RULES.add("SB303", "error", "a multi-node launcher that starts on one node only")
+@RULES.add("SB303", "error", "a multi-node launcher that starts on one node only", words=LAUNCHER_WORDS)
 def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     nodes = script.resources.nodes
     yield from _more_than_the_job(script)
@@ -196,6 +211,7 @@ def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int)
     "a launcher with other GPUs or nodes than the job has",
     applies=Applies.USUALLY & ~Applies.RENDERED,
     source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
 )
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     yield from _fewer_visible(script)
@@ -250,7 +266,11 @@ def _has_one_process(launch: Launch) -> bool:
 
 
 @RULES.add(
-    "SB352", "warning", "a program that expects other nodes or GPUs than the job has", source="sbatch(1)"
+    "SB352",
+    "warning",
+    "a program that expects other nodes or GPUs than the job has",
+    source="sbatch(1)",
+    words=TRAINING_WORDS,
 )
 def _expected(script: JobScript) -> Iterator[Hit]:
     resources, nodes = script.resources, fixed_nodes(script.resources)
@@ -287,7 +307,7 @@ _UNITS = {
 }
 
 
-@RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)")
+@RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)", words=("srun",))
 def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
@@ -307,7 +327,7 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
 
 
-@RULES.add("SB316", "info", "each rank sees only one GPU")
+@RULES.add("SB316", "info", "each rank sees only one GPU", words=("srun",))
 def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     bound = script.option("gpu-bind")
@@ -327,7 +347,14 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True, source="sbatch(1)")
+@RULES.add(
+    "SB321",
+    "warning",
+    "tasks that Slurm may spread unevenly",
+    pedantic=True,
+    source="sbatch(1)",
+    words=("srun",),
+)
 def _uneven(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     nodes, tasks = resources.nodes, resources.ntasks
@@ -341,7 +368,7 @@ def _uneven(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB322", "info", "tasks per node and GPUs per node differ")
+@RULES.add("SB322", "info", "tasks per node and GPUs per node differ", words=("srun",))
 def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     gpus = resources.gpu_count
@@ -360,7 +387,13 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB313", "warning", "mpirun with other processes than the job has tasks", source="srun(1)")
+@RULES.add(
+    "SB313",
+    "warning",
+    "mpirun with other processes than the job has tasks",
+    source="srun(1)",
+    words=MPI_WORDS,
+)
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
@@ -393,7 +426,7 @@ def _is_all(script: JobScript, launch: Launch) -> bool:
     return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
 
 
-@RULES.add("SB346", "warning", "one process where several are asked for", source="sbatch(1)")
+@RULES.add("SB346", "warning", "one process where several are asked for", source="sbatch(1)", words=("srun",))
 def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks, each, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
@@ -410,7 +443,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB350", "warning", "a step of as many tasks as fit", source="srun(1)")
+@RULES.add("SB350", "warning", "a step of as many tasks as fit", source="srun(1)", words=("srun",))
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
     if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
@@ -433,7 +466,7 @@ _OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-pe
 LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not say more
 
 
-@RULES.add("SB349", "warning", "ranks that a trainer does not get", source="srun(1)")
+@RULES.add("SB349", "warning", "ranks that a trainer does not get", source="srun(1)", words=("srun",))
 def _without_ranks(script: JobScript) -> Iterator[Hit]:
     if (
         script.folder is None
@@ -458,7 +491,13 @@ def _without_ranks(script: JobScript) -> Iterator[Hit]:
 _TELLS_RANKS = re.compile(r"\bRANK\b|PROCID")
 
 
-@RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process", source="srun(1)")
+@RULES.add(
+    "SB330",
+    "warning",
+    "a launcher bound to the CPUs of one process",
+    source="srun(1)",
+    words=("map_cpu", "mask_cpu"),
+)
 def _launcher_bound(script: JobScript) -> Iterator[Hit]:
     exported = [each for each in script.body.sets if each.name == "SLURM_CPU_BIND" and each.value]
     for launch in script.trainings:

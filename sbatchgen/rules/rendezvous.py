@@ -13,7 +13,7 @@ from sbatchgen.bash import Assignment
 from sbatchgen.bash.chain import Tool, ToolOption
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
-from sbatchgen.job.launches import Launch
+from sbatchgen.job.launches import LAUNCHER_WORDS, TRAINING_WORDS, Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -31,7 +31,7 @@ _ADDRESS_NAME = re.compile(
 _ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
 
 
-@RULES.add("SB306", "warning", "a port that is the same for every job")
+@RULES.add("SB306", "warning", "a port that is the same for every job", words=("PORT", *LAUNCHER_WORDS))
 def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
@@ -45,7 +45,12 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
             yield Hit(place, what, f"{name}={_OWN_PORT}", often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB334", "warning", "a rendezvous port that no process gets")
+@RULES.add(
+    "SB334",
+    "warning",
+    "a rendezvous port that no process gets",
+    words=("PORT", "Port", "port", *LAUNCHER_WORDS),
+)
 def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
     for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{4,8}", port, re.ASCII) and int(port) > LAST_PORT:
@@ -98,7 +103,7 @@ _ANY_PORT = re.compile(
 )
 
 
-@RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
+@RULES.add("SB307", "warning", "a rendezvous address that differs on every node", words=TRAINING_WORDS)
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = f"MASTER_ADDR={FIRST_NODE}, before srun"
     yield from (
@@ -133,7 +138,13 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         yield Hit(place, what, f"{name}={FIRST_NODE}")
 
 
-@RULES.add("SB355", "error", "launchers that are all the first node", source="torch/distributed/run.py")
+@RULES.add(
+    "SB355",
+    "error",
+    "launchers that are all the first node",
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+)
 def _all_first(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         launcher, call, nodes = launch.launcher, launch.launcher_call, launch.nodes or 0
@@ -259,7 +270,13 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     return "$" not in launch.program.name and not knows
 
 
-@RULES.add("SB345", "warning", "messages in the value of an address", source="docs/design/slurm.md")
+@RULES.add(
+    "SB345",
+    "warning",
+    "messages in the value of an address",
+    source="docs/design/slurm.md",
+    words=("2>&1", "&>"),
+)
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
     """2>&1 of a step in $( ), or in a function that is called there."""
     places = [made for made in script.body.sets if made.word and _PLACE_NAME.search(made.name)]
@@ -281,7 +298,7 @@ _STDERR_TOO = re.compile(r"2>&1|&>")
 _PLACE_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpoint|url|server)\d*$")
 
 
-@RULES.add("SB331", "error", "a quoted list of nodes in an array")
+@RULES.add("SB331", "error", "a quoted list of nodes in an array", words=("hostname",))
 def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
     if "hostname" not in script.text or script.resources.nodes < 2:
         return
@@ -306,7 +323,13 @@ _LISTS_NODES = re.compile(
 )
 
 
-@RULES.add("SB324", "warning", "--standalone on several nodes", source="torch/distributed/run.py")
+@RULES.add(
+    "SB324",
+    "warning",
+    "--standalone on several nodes",
+    source="torch/distributed/run.py",
+    words=("standalone",),
+)
 def _standalone(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("standalone") if launch.launcher else None

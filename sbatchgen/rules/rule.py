@@ -54,9 +54,12 @@ class Rule(Generic[J]):
     title: str  # a phrase that starts with a small letter, without a full stop
     check: Check[J]  # the function that judges a job
     about_fit: bool = False  # whether it compares a job with its cluster
+    has_defaults: bool = False  # whether it compares with Slurm's defaults where no cluster is known
     pedantic: bool = False  # whether it is off by default: it is true, and mostly harmless
     applies: Applies = Applies.USUALLY  # the scripts and lines that it is true of
     marks_secret: bool = False  # whether its findings mark what no report may show again
+    # Texts of which a script has one wherever the rule finds something; empty where any script may break it.
+    words: tuple[str, ...] = ()
     # The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13, or another
     # page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
     source: str = ""

@@ -105,7 +105,7 @@ def _valid(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-@RULES.add("SB817", "warning", "a pattern in quotes", source="bash(1)")
+@RULES.add("SB817", "warning", "a pattern in quotes", source="bash(1)", words=("*",))
 def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
     for command in script.named(*_OF_FILES):
         for before, word in zip(command.words, command.words[1:], strict=False):
@@ -124,7 +124,9 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
 _OF_FILES = programs("files")
 
 
-@RULES.add("SB803", "warning", "a variable that changes the shell or the loader", pedantic=True)
+@RULES.add(
+    "SB803", "warning", "a variable that changes the shell or the loader", pedantic=True, words=_WATCHED
+)
 def _of_others(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         if not made.name.startswith(_WATCHED):
@@ -146,7 +148,9 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, "write a directive")
 
 
-@RULES.add("SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT)
+@RULES.add(
+    "SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT, words=("rm",)
+)
 def _removes(script: JobScript) -> Iterator[Hit]:
     is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
@@ -182,6 +186,7 @@ def _removes(script: JobScript) -> Iterator[Hit]:
     "files or downloads that others can change",
     applies=Applies.AS_TEXT,
     source="chmod(1)",
+    words=("chmod", "curl", "wget"),
 )
 def _of_anybody(script: JobScript) -> Iterator[Hit]:
     for command in script.named("chmod"):
@@ -199,7 +204,13 @@ def _of_anybody(script: JobScript) -> Iterator[Hit]:
 _WRITABLE = re.compile(r"0?[0-7]{2}[2367]|[ugoa]*[oa][ugoa]*\+\w*w\w*")
 
 
-@RULES.add("SB805", "warning", "text from outside the script that is run as commands", pedantic=True)
+@RULES.add(
+    "SB805",
+    "warning",
+    "text from outside the script that is run as commands",
+    pedantic=True,
+    words=("eval", " -c"),
+)
 def _evaluated(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
@@ -275,7 +286,14 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
 _MESSAGE = re.compile(r"\$\{\w+:?\?[^}]*$")
 
 
-@RULES.add("SB818", "error", "a test without a space before its ]", applies=Applies.AS_TEXT, source="bash(1)")
+@RULES.add(
+    "SB818",
+    "error",
+    "a test without a space before its ]",
+    applies=Applies.AS_TEXT,
+    source="bash(1)",
+    words=("]",),
+)
 def _unclosed_test(script: JobScript) -> Iterator[Hit]:
     for command in script.body.tests if not script.body.faults else ():
         if re.match(r"\[\s.*[^\s\\]\]$", command.text, re.DOTALL):
@@ -285,7 +303,7 @@ def _unclosed_test(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, f"write {last} ]", "warning" if is_z else None)
 
 
-@RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)")
+@RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)", words=("++",))
 def _counted_from_zero(script: JobScript) -> Iterator[Hit]:
     body, seen = script.body, set()
     tested = {each.name for each in body.commands if each.context.condition or each.context.substitution}
@@ -308,6 +326,8 @@ _COUNTS = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?
 
 @RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
+    if not _OPTION_LINE.search(script.text):
+        return  # without looking for comments
     ends: set[int] = set()
     comments = {line for line, _ in script.body.comments}
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():

@@ -20,7 +20,9 @@ PREPARES = ("source", ".", "module", "ml", "eval")
 _ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
 
 
-@RULES.add("SB402", "info", "modules loaded on top of the login shell's", pedantic=True)
+@RULES.add(
+    "SB402", "info", "modules loaded on top of the login shell's", pedantic=True, words=("module", "ml")
+)
 def _modules_purged(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         verb = names[0] if names else ""
@@ -32,7 +34,7 @@ def _modules_purged(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB403", "info", "a module without a version", pedantic=True)
+@RULES.add("SB403", "info", "a module without a version", pedantic=True, words=("module", "ml"))
 def _modules_pinned(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         loose = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
@@ -51,7 +53,12 @@ def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]
         yield command, ("load", *words[1:]) if words[:1] == ("add",) else words
 
 
-@RULES.add("SB405", "warning", "conda activate in a shell without conda's functions")
+@RULES.add(
+    "SB405",
+    "warning",
+    "conda activate in a shell without conda's functions",
+    words=("conda", "mamba", "bashrc"),
+)
 def _conda_known(script: JobScript) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
@@ -83,7 +90,13 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB430", "warning", "a file for this shell that runs in another one", source="bash(1)")
+@RULES.add(
+    "SB430",
+    "warning",
+    "a file for this shell that runs in another one",
+    source="bash(1)",
+    words=("profile", "activate", "conda.sh", "bashrc", "setvars"),
+)
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
         words = command.words[1:] if command.name in SHELLS and len(command.words) == 2 else command.words
@@ -96,7 +109,12 @@ def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
 _FOR_SHELLS = re.compile(r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|conda\.sh|\.?bashrc|setvars\.sh)$")
 
 
-@RULES.add("SB406", "warning", "set -u while conda or a profile is sourced")
+@RULES.add(
+    "SB406",
+    "warning",
+    "set -u while conda or a profile is sourced",
+    words=("conda", "activate", "bashrc", "profile"),
+)
 def _unset_variables(script: JobScript) -> Iterator[Hit]:
     for command in script.named("source", ".", "conda", "mamba"):
         if len(command.words) < 2:
@@ -114,7 +132,13 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB433", "warning", "an environment that all tasks of an array change", source="sbatch(1)")
+@RULES.add(
+    "SB433",
+    "warning",
+    "an environment that all tasks of an array change",
+    source="sbatch(1)",
+    words=("uv", "pip", "conda", "mamba", "venv"),
+)
 def _changed_at_once(script: JobScript) -> Iterator[Hit]:
     """Installations of several tasks at a time, in a place that is the same for all."""
     if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
@@ -140,7 +164,7 @@ _OWN_PLACE = re.compile(
 )
 
 
-@RULES.add("SB422", "warning", "conda init in a job")
+@RULES.add("SB422", "warning", "conda init in a job", words=("conda", "mamba"))
 def _conda_init(script: JobScript) -> Iterator[Hit]:
     for command in script.named("conda", "mamba"):
         words = command.arguments

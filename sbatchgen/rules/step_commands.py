@@ -23,7 +23,7 @@ _REFUSES_BOTH = "26.05"
 _BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
-@RULES.add("SB332", "error", "srun without a program", source="srun(1)")
+@RULES.add("SB332", "error", "srun without a program", source="srun(1)", words=("srun",))
 def _no_program(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.bash.chain import chain
 
@@ -73,7 +73,7 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
             yield piece.name
 
 
-@RULES.add("SB351", "warning", "an option of srun that a step can't have", source="srun(1)")
+@RULES.add("SB351", "warning", "an option of srun that a step can't have", source="srun(1)", words=("srun",))
 def _of_another_job(script: JobScript) -> Iterator[Hit]:
     """Not in a script without directives, whose srun may make a job of its own."""
     for launch in script.steps if script.directive_lines else ():
@@ -95,7 +95,12 @@ def _of_another_job(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB354", "warning", "a here-document that this shell expands", source="bash(1)", applies=Applies.AS_TEXT
+    "SB354",
+    "warning",
+    "a here-document that this shell expands",
+    source="bash(1)",
+    applies=Applies.AS_TEXT,
+    words=("<<",),
 )
 def _filled_in_here(script: JobScript) -> Iterator[Hit]:
     for command in script.body.commands if "<<" in script.text else ():

@@ -55,7 +55,9 @@ _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--N
 _WAITING = programs("waits")
 
 
-@RULES.add("SB308", "warning", "a per-task variable that the batch shell expands")
+@RULES.add(
+    "SB308", "warning", "a per-task variable that the batch shell expands", words=(*OF_A_TASK, *OF_A_NODE)
+)
 def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
     exported = False
     used = any(use.name in OF_A_TASK | OF_A_NODE for use in script.body.uses)
@@ -84,7 +86,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_start(assignment), what, fix)
 
 
-@RULES.add("SB309", "error", "a script that ends before its background processes")
+@RULES.add("SB309", "error", "a script that ends before its background processes", words=("&",))
 def _background_awaited(script: JobScript) -> Iterator[Hit]:
     last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
     if not last or not last[-1].command.background:
@@ -116,7 +118,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
 QUICK = programs("quick")
 
 
-@RULES.add("SB310", "warning", "job steps that block each other")
+@RULES.add("SB310", "warning", "job steps that block each other", words=("&",))
 def _steps_share(script: JobScript) -> Iterator[Hit]:
     behind = [launch for launch in script.steps if launch.command.background]
     waiting = [launch for launch in behind if _takes_all(launch, script) or _takes_gpus(launch, script)]
@@ -155,7 +157,9 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS)
+@RULES.add(
+    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS, words=("|",)
+)
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
     seen: set[int] = set()
@@ -309,7 +313,12 @@ def _status_of_another(script: JobScript, work: Command) -> Command | None:
 _OF_THE_SHELL = programs("builtin", "environment")
 
 
-@RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
+@RULES.add(
+    "SB315",
+    "warning",
+    "CUDA_VISIBLE_DEVICES with GPUs that the job does not have",
+    words=("CUDA_VISIBLE_DEVICES",),
+)
 def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
     for assignment in script.body.sets:
         if assignment.name != "CUDA_VISIBLE_DEVICES" or assignment.prefix or not script.resources.gpu_count:
@@ -323,7 +332,7 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
-@RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True)
+@RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True, words=("watch", *POLLS))
 def _polls(script: JobScript) -> Iterator[Hit]:
     for command in script.named("watch", *POLLS):
         name = command.name
@@ -340,7 +349,7 @@ def _polls(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, fix)
 
 
-@RULES.add("SB318", "warning", "a command that runs outside the job")
+@RULES.add("SB318", "warning", "a command that runs outside the job", words=(*_LEAVING,))
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         following = launch.tools[launch.tools.index(launch.step) + 1 :] if launch.step else ()
@@ -372,7 +381,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if meant else None)
 
 
-@RULES.add("SB319", "info", "a job that holds idle GPUs")
+@RULES.add("SB319", "info", "a job that holds idle GPUs", words=(*_WAITING,))
 def _idle_gpus(script: JobScript) -> Iterator[Hit]:
     if not script.resources.gpu_count:
         return
@@ -389,7 +398,7 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, "limit it: timeout 1h COMMAND")
 
 
-@RULES.add("SB327", "warning", "srun in a loop that reads the loop's input")
+@RULES.add("SB327", "warning", "srun in a loop that reads the loop's input", words=("read",))
 def _reads_stdin(script: JobScript) -> Iterator[Hit]:
     loop: Command | None = None
     readers = {id(launch.command): launch for launch in script.steps}
@@ -468,7 +477,7 @@ def _is_exact(launch: Launch, script: JobScript) -> bool:
     return (has_gpus or not job.gpu_option) and (launch.tasks is None or launch.tasks < all_tasks)
 
 
-@RULES.add("SB353", "warning", "a step within a step", source="srun(1)")
+@RULES.add("SB353", "warning", "a step within a step", source="srun(1)", words=("srun",))
 def _nested(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if [tool.name for tool in launch.tools].count("srun") > 1 and "unset" not in launch.command.text:
@@ -479,7 +488,7 @@ def _nested(script: JobScript) -> Iterator[Hit]:
             )
 
 
-@RULES.add("SB328", "warning", "a serial program that every task runs")
+@RULES.add("SB328", "warning", "a serial program that every task runs", words=("srun",))
 def _serial_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, program = launch.tasks, launch.program
@@ -534,7 +543,7 @@ SERIAL = programs("serial")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
 
 
-@RULES.add("SB329", "warning", "a pipe that hides a failure from ||")
+@RULES.add("SB329", "warning", "a pipe that hides a failure from ||", words=("||",))
 def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
     body = script.body
     for command in script.named(*PASSES_ON):

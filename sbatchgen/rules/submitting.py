@@ -28,7 +28,9 @@ _OF_A_JOB = re.compile(
 _OF_A_STEP = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
 
 
-@RULES.add("SB903", "warning", "a refused submission that goes unnoticed", source="bash(1)")
+@RULES.add(
+    "SB903", "warning", "a refused submission that goes unnoticed", source="bash(1)", words=("sbatch",)
+)
 def _refusal_seen(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         if not script.body.option_at("errexit", command.line) or command.context.condition:
@@ -50,7 +52,13 @@ def _hides(script: JobScript, command: Command) -> str:
     return next((each.name for each in around), "")
 
 
-@RULES.add("SB904", "warning", "an option that does not hold what is meant", source="sbatch(1)")
+@RULES.add(
+    "SB904",
+    "warning",
+    "an option that does not hold what is meant",
+    source="sbatch(1)",
+    words=("exp", "wrap"),
+)
 def _not_held(script: JobScript) -> Iterator[Hit]:
     yield from _given_to_sbatch(script)
     given = [(script.at_value("export"), script.option("export"))]
@@ -112,7 +120,9 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")
 
 
-@RULES.add("SB906", "warning", "a dependency that does not wait for the end", source="sbatch(1)")
+@RULES.add(
+    "SB906", "warning", "a dependency that does not wait for the end", source="sbatch(1)", words=("after",)
+)
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
     """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
     if "after" not in script.text or _TOGETHER.search(script.text):
@@ -127,7 +137,7 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, fix)
 
 
-@RULES.add("SB907", "warning", "a variable that sbatch does not read", source="sbatch(1)")
+@RULES.add("SB907", "warning", "a variable that sbatch does not read", source="sbatch(1)", words=("SBATCH_",))
 def _not_read(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
@@ -143,7 +153,7 @@ def _not_read(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
 
 
-@RULES.add("SB908", "warning", "an allocation that stays", source="salloc(1)")
+@RULES.add("SB908", "warning", "an allocation that stays", source="salloc(1)", words=("salloc",))
 def _not_given_back(script: JobScript) -> Iterator[Hit]:
     for command in script.named("salloc"):
         if "--no-shell" in command.arguments and "scancel" not in script.text:

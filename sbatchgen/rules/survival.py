@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import HELPERS
+from sbatchgen.job.launches import HELPERS, TRAINING_WORDS
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
@@ -30,6 +30,7 @@ HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 _NAMES = {str(int(signal)): signal.name for signal in Signals}
+_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
@@ -62,7 +63,7 @@ def _is_whole(script: JobScript) -> bool:
     return not script.sources_commands
 
 
-@RULES.add("SB601", "warning", "a signal without a trap, which ends the script")
+@RULES.add("SB601", "warning", "a signal without a trap, which ends the script", words=("--si",))
 def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = signal_of(script, batch=True)
     if name is None or name in HARMLESS or name == "INT":  # a bash that waits does not die of INT
@@ -76,7 +77,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, fix + "(see SB602)")
 
 
-@RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)")
+@RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)", words=("trap",))
 def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     signal, trapped = signal_of(script, batch=True), _trapped(script)
     if signal not in trapped:
@@ -97,7 +98,9 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     yield Hit(script.at_word(last.command), what, fix, None if asked else "info")
 
 
-@RULES.add("SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)")
+@RULES.add(
+    "SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)", words=("--si",)
+)
 def _reaches(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or script.body.language not in SHELLS:
@@ -114,7 +117,13 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
 
-@RULES.add("SB621", "warning", "a signal that a trainer does not survive", source="docs/design/slurm.md")
+@RULES.add(
+    "SB621",
+    "warning",
+    "a signal that a trainer does not survive",
+    source="docs/design/slurm.md",
+    words=("--si",),
+)
 def _trainer_survives(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal in (None, "INT", *HARMLESS) or script.folder is None or script.named("cd"):
@@ -134,7 +143,9 @@ def _trainer_survives(script: JobScript) -> Iterator[Hit]:
             yield Hit("signal", what, f"{fix}, or {to_batch}", "info")
 
 
-@RULES.add("SB619", "warning", "a trap for a signal that Slurm is not asked for", source="sbatch(1)")
+@RULES.add(
+    "SB619", "warning", "a trap for a signal that Slurm is not asked for", source="sbatch(1)", words=("trap",)
+)
 def _nobody_sends(script: JobScript) -> Iterator[Hit]:
     if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
         return
@@ -151,7 +162,11 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB620", "warning", "a trap on EXIT that marks a cancelled job as done", source="docs/design/slurm.md"
+    "SB620",
+    "warning",
+    "a trap on EXIT that marks a cancelled job as done",
+    source="docs/design/slurm.md",
+    words=("trap",),
 )
 def _marks_success(script: JobScript) -> Iterator[Hit]:
     if "TERM" in _trapped(script) or not _is_whole(script):
@@ -186,7 +201,7 @@ def _marks(script: JobScript, body: Body) -> bool:
 _DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])")
 
 
-@RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)")
+@RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
 def _bounded(script: JobScript) -> Iterator[Hit]:
     """A requeue after a failure, or in any case: one that fails at its start does so for ever."""
     if (
@@ -205,7 +220,7 @@ def _bounded(script: JobScript) -> Iterator[Hit]:
             )
 
 
-@RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)")
+@RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
 def _element(script: JobScript) -> Iterator[Hit]:
     for command, _ in _requeues(script) if script.array_tasks > 1 else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
@@ -224,7 +239,13 @@ def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
     return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
 
 
-@RULES.add("SB627", "warning", "a restart that deletes what the job has written", source="sbatch(1)")
+@RULES.add(
+    "SB627",
+    "warning",
+    "a restart that deletes what the job has written",
+    source="sbatch(1)",
+    words=("--req",),
+)
 def _deletes_results(script: JobScript) -> Iterator[Hit]:
     """A folder that goes at the top of a job with --requeue, and that its program gets."""
     if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
@@ -250,7 +271,7 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
                     return
 
 
-@RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)")
+@RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)", words=_ASKS)
 def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
     """A loop without a bound or a look at the server, which runs in the background."""
     servers = [each for each in script.body.commands if each.background and not each.context.substitution]
@@ -267,13 +288,12 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
             return
 
 
-_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
 _BOUND = re.compile(
     r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
 )
 
 
-@RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)
+@RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
 def _resumes(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
         return
@@ -283,7 +303,7 @@ def _resumes(script: JobScript) -> Iterator[Hit]:
         yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
 
 
-@RULES.add("SB608", "info", "a long job without checkpoints")
+@RULES.add("SB608", "info", "a long job without checkpoints", words=TRAINING_WORDS)
 def _saves(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
     if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
@@ -294,7 +314,7 @@ def _saves(script: JobScript) -> Iterator[Hit]:
         yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
 
 
-@RULES.add("SB610", "warning", "a script that submits itself")
+@RULES.add("SB610", "warning", "a script that submits itself", words=("sbatch",))
 def _own_successor(script: JobScript) -> Iterator[Hit]:
     file_name = script.file.rpartition("/")[2]
     for command in script.named("sbatch"):
@@ -313,7 +333,13 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
 _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
-@RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever", applies=Applies.AS_TEXT)
+@RULES.add(
+    "SB611",
+    "warning",
+    "a dependency that may keep the job pending for ever",
+    applies=Applies.AS_TEXT,
+    words=("after",),
+)
 def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
@@ -330,7 +356,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-@RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT)
+@RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT, words=("--si",))
 def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
@@ -348,7 +374,13 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
             yield Hit("signal", what, fix)
 
 
-@RULES.add("SB615", "warning", "a shell that keeps the signal from the program", source="cgroup.conf(5)")
+@RULES.add(
+    "SB615",
+    "warning",
+    "a shell that keeps the signal from the program",
+    source="cgroup.conf(5)",
+    words=("--si",),
+)
 def _shell_between(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or signal in HARMLESS:
@@ -371,7 +403,9 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
 
 
-@RULES.add("SB622", "warning", "a server that keeps a step from its end", source="docs/design/slurm.md")
+@RULES.add(
+    "SB622", "warning", "a server that keeps a step from its end", source="docs/design/slurm.md", words=("&",)
+)
 def _keeps_step(script: JobScript) -> Iterator[Hit]:
     """A program in the background of a task that has srun's output, and never ends by itself."""
     for launch in script.steps:
@@ -388,7 +422,7 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-@RULES.add("SB623", "info", "a program of a task whose end no task sees", source="bash(1)")
+@RULES.add("SB623", "info", "a program of a task whose end no task sees", source="bash(1)", words=("&",))
 def _unseen_end(script: JobScript) -> Iterator[Hit]:
     """Programs in the background of a task beside which another one continues, in a step of several."""
     for launch in script.steps:
@@ -415,7 +449,7 @@ SERVES = re.compile(
 )
 
 
-@RULES.add("SB617", "info", "tasks that keep running when one has failed")
+@RULES.add("SB617", "info", "tasks that keep running when one has failed", words=("srun",))
 def _fails_together(script: JobScript) -> Iterator[Hit]:
     if "KILL_BAD_EXIT" in script.text:
         return

@@ -15,7 +15,7 @@ from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.fix import edited
@@ -31,6 +31,7 @@ from tests.plan.plans import needs_sandbox
 from tests.tables import hold
 
 PAGES = pages()
+CORPUS = REPOSITORY / "tests/fixtures/corpus"
 
 
 @functools.cache
@@ -142,6 +143,22 @@ def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
         assert not any(finding.edits for finding in left)
         errors = {finding.rule for finding in shown if finding.severity == "error"}
         assert {finding.rule for finding in after if finding.severity == "error"} <= errors
+
+
+def test_a_rule_that_a_text_spares_finds_nothing(tmp_path: Path) -> None:
+    """By the words that a rule names, and without a cluster: what is spared is time, never a finding."""
+    every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
+    texts = [example.text for page in PAGES.values() for example in page.examples if not example.is_job]
+    texts += [each.read_text(errors="surrogateescape") for each in CORPUS.glob("*.sh")]
+    spared = 0
+    for text in texts:
+        for profile in (NO_CLUSTER, cluster("").value):
+            script = JobScript(file="job.slurm", text=text, profile=profile, folder=tmp_path)
+            wanted = {rule.id for rule in judge.that_may_find(every, script)}
+            left = [rule for rule in every if rule.id not in wanted]
+            spared += len(left)
+            assert [rule.id for rule in left if judge.findings(rule, script)] == [], text
+    assert spared > len(texts) * len(every)  # of two times as many calls
 
 
 @needs_sandbox
