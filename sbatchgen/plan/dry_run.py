@@ -29,6 +29,7 @@ from sbatchgen.plan.missing import (
     Need,
     Traced,
     absent,
+    by_line,
     empty_test,
     expected,
     false_test,
@@ -214,7 +215,7 @@ def _again(  # noqa: PLR0917 - of one caller
         left = left.after(done.ended)
         if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
             break
-        lacked = {need[:2]: need for need in _lacking(done, given) if need[:2] not in needed}
+        lacked = {key: need for key, need in by_line(_lacking(done, given)).items() if key not in needed}
         if not lacked:
             break
         paths = [_absolute(name, workdir) for kind, name in lacked if kind not in _NO_PATHS]

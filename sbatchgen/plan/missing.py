@@ -78,25 +78,36 @@ def traced(text: str) -> tuple[Traced, ...]:
 def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
     """Return the files, folders and programs that a script did not find.
 
-    `err` is what it printed to stderr, with "script" for its path.
+    `err` is what it printed to stderr, with "script" for its path. Processes in the background print in any
+    order, so the order of messages decides nothing here.
     """
-    left = next((number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), 0)
+    left = min(
+        (number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), default=0
+    )
     for path, need in _missing(err, trace):
         if path.startswith("/") or not left or need.line <= left:  # else it was looked for in another folder
             yield need
 
 
+def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
+    """Return needs by kind and name, each with its first line: what runs at the same time is in no order."""
+    first: dict[tuple[str, str], Need] = {}
+    for need in sorted(needs, key=lambda need: (need.line == 0, need.line, need)):
+        first.setdefault(need[:2], need)
+    return first
+
+
 def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     """Yield each path as the script has it, and what it needs."""
-    for match in [*_OF_BASH.finditer(err)][:_MOST]:
-        line, path = number_of(match[1]), match[3]
+    of_bash = sorted((number_of(match[1]), match[3], match[2] or "") for match in _OF_BASH.finditer(err))
+    for line, path, builtin in of_bash[:_MOST]:
         of_line = [entry for entry in trace if entry.line == line]
         if is_path(path):
-            yield path, _need(_kind(match[2] or "", path, of_line), path, line, of_line)
-    messages = [(match[1] or "", match[2]) for match in _OF_TASKS.finditer(err)][:_MOST]
+            yield path, _need(_kind(builtin, path, of_line), path, line, of_line)
+    messages = [(match[1] or "", match[2]) for match in _OF_TASKS.finditer(err)]
     messages += [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
     messages += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
-    for program, path in messages[:_MOST]:
+    for program, path in sorted(messages)[:_MOST]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
             kind = "output" if program in ("tee", "touch") else "file"

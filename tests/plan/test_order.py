@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.plan.listing import as_text
+from sbatchgen.plan.missing import Traced, by_line, missing
 from tests.plan.plans import needs_sandbox, planned
 
 pytestmark = needs_sandbox
@@ -92,6 +94,23 @@ def test_each_run_has_the_same_order(name: str, tmp_path: Path) -> None:
         started = [process.argv[-1] for step in done.steps for process in step.processes]
         assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
     assert len({as_text(done) for done in plans}) == 1
+
+
+def test_messages_of_the_background_are_read_in_any_order() -> None:
+    """Each shell of the background prints what it lacks when it runs: which is first, no script decides."""
+    script = "#!/bin/bash\ncd /nowhere/runs\n./work --part=1 &\n./work --part=2 &\n./late &\nwait\n"
+    lines = script.splitlines()
+    trace = [Traced(at, lines[at - 1].removesuffix(" &"), "/home") for at in (2, 3, 4, 5)]
+    messages = [f"script: line {at}: {what}: No such file or directory" for at, what in LACKED]
+    orders = permutations(zip(messages, trace, strict=True))
+    pairs = [("\n".join(one for one, _ in order), [other for _, other in order]) for order in orders]
+    needs = {tuple(by_line(missing(err, several)).values()) for err, several in pairs}
+    assert len(pairs) == 24
+    assert len(needs) == 1
+    assert ("program", "/home/work", 3) in by_line(missing(*pairs[-1])).values()
+
+
+LACKED = ((2, "cd: /nowhere/runs"), (3, "./work"), (4, "./work"), (5, "./late"))
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc (the Debian packages gcc and libc6-dev)")
