@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from sbatchgen.executables.word_table import rows
 
 STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
-_OPTION = re.compile(r"(?:(.),)?([^=?]+)(\??)(=*)(!?)([A-Z]*)")
+_OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
 @dataclass(kw_only=True)
@@ -30,7 +30,8 @@ class Program:
     # Options whose value is the last word that the program reads itself.
     last: set[str] = field(default_factory=set)
     # What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all nodes),
-    # RANK (of the node), PORT and HOST (of the rendezvous).
+    # RANK (of the node), PORT and HOST (of the rendezvous); of MPI, PROCESSES (all), EACH (those of a node)
+    # and PLACE (other hosts or slots than Slurm's).
     roles: dict[str, list[str]] = field(default_factory=dict)
 
     def role(self, role: str) -> str:
@@ -41,7 +42,7 @@ class Program:
         """Add an option as the table writes it; of =PROGRAM all options of another program."""
         if text.startswith("="):
             other = PROGRAMS[text[1:].replace("/", " ")]
-            for part in ("values", "flags", "optional", "letters", "counts"):
+            for part in ("values", "flags", "optional", "letters", "counts", "roles"):
                 getattr(self, part).update(getattr(other, part))
             return
         match = _OPTION.fullmatch(text)

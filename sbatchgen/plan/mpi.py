@@ -12,11 +12,6 @@ from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.step import number_of
 
 _LAUNCHERS = programs("mpi") | {"ibrun"}
-_COUNTS = ("n", "np")
-_ON_EACH = ("npernode", "ppn", "perhost")
-# By these it starts elsewhere, or otherwise, than Slurm's variables say.
-_OF_HOSTS = ("H", "host", "hosts", "hostfile", "machinefile", "f", "rankfile", "rf")
-_OTHERS = frozenset((*_OF_HOSTS, "N", "app", "configfile", "map-by", "o"))
 
 
 def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]:
@@ -26,10 +21,12 @@ def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]
         return {}
     table = PROGRAMS.get(name, PROGRAMS["mpirun"])  # ibrun's -n is that of mpirun
     options = {option: value for option, value, *_ in read_options(command, at, table)[0]}
-    if _OTHERS & options.keys():
+    places, asked, each = (
+        [options[option] for option in table.roles[role] if option in options]
+        for role in ("PLACE", "PROCESSES", "EACH")
+    )
+    if places:
         return {}
-    asked = [options[option] for option in _COUNTS if option in options]
-    each = [options[option] for option in _ON_EACH if option in options]
     slots = (number_of(each[0]),) * len(held.nodes) if each else held.tasks
     left = number_of(asked[0]) if asked else sum(slots)
     if left > sum(slots):

@@ -135,8 +135,8 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
 
 def _spellings() -> list[str]:
     """The long options of torchrun with - and _, each of which argparse knows by its beginning."""
-    names = [name for name in PROGRAMS["torchrun"].values if not name.startswith(("ft-", "duplicate-"))]
-    names += ["module", "no-python", "run-path", "standalone", "virtual-local-rank"]
+    table = PROGRAMS["torchrun"]
+    names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
     return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
 
 
@@ -400,9 +400,12 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     launches = [launch for launch in script.launches if launch.mpi]
     for launch in launches if tasks and "exclusive" not in resources else ():
         mpi = launch.mpi
-        option = next((each for name in ("np", "n", "c") if mpi and (each := mpi.option(name))), None)
-        count = launch.number(option, mpi) if option and mpi else None
-        if not mpi or not option or not count or launch.step or _SLOTS & mpi.options.keys():
+        if not mpi or launch.step:
+            continue
+        roles = PROGRAMS[mpi.name].roles
+        option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
+        count = launch.number(option, mpi)
+        if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
             continue
         if count > tasks and (resources.cpus_per_task or 1) == 1:
             what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: Open MPI ends for "
@@ -415,7 +418,6 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_option_of(option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
 
 
-_SLOTS = frozenset(("oversubscribe", "hostfile", "host", "H", "machinefile", "map-by", "use-hwthread-cpus"))
 _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
