@@ -114,6 +114,7 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
     "a meeting place in the home of a container",
     source="https://github.com/NVIDIA/pyxis",
     words=("container",),
+    report="https://github.com/skypilot-org/skypilot/pull/9181",
 )
 def _meets_at_home(script: JobScript) -> Iterator[Hit]:
     """A file below ~ that one node writes and others wait for, where each node has a home of its own."""
@@ -214,7 +215,11 @@ def _home(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB521", "warning", "a command of Slurm inside a container", source="https://github.com/NVIDIA/pyxis"
+    "SB521",
+    "warning",
+    "a command of Slurm inside a container",
+    source="https://github.com/NVIDIA/pyxis",
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/21404",
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Commands in the string of a container's shell: few images have Slurm and its key."""
@@ -243,7 +248,14 @@ _HAS_SLURM = re.compile(
 )
 
 
-@RULES.add("SB522", "warning", "a command outside of the container", source="bash(1)", words=CONTAINER_WORDS)
+@RULES.add(
+    "SB522",
+    "warning",
+    "a command outside of the container",
+    source="bash(1)",
+    words=CONTAINER_WORDS,
+    report="https://github.com/NVIDIA/pyxis/issues/157",
+)
 def _outside(script: JobScript) -> Iterator[Hit]:
     """A command after a semicolon, as in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands

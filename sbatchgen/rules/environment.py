@@ -114,7 +114,14 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_option_of(option), what, f"--export=ALL, or the full path of {program.name}")
 
 
-@RULES.add("SB427", "warning", "two masks of GPUs", source=_ROCM, words=("HIP_VISIBLE_DEVICES",))
+@RULES.add(
+    "SB427",
+    "warning",
+    "two masks of GPUs",
+    source=_ROCM,
+    words=("HIP_VISIBLE_DEVICES",),
+    report="https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13",
+)
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}
     for setting in script.body.sets:
@@ -131,7 +138,14 @@ def _two_masks(script: JobScript) -> Iterator[Hit]:
 _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
-@RULES.add("SB432", "warning", "two choices of a GPU for each task", source=_CUDA, words=("LOCAL_RANK",))
+@RULES.add(
+    "SB432",
+    "warning",
+    "two choices of a GPU for each task",
+    source=_CUDA,
+    words=("LOCAL_RANK",),
+    report="https://github.com/deepspeedai/DeepSpeed/pull/3165",
+)
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
     for launch in script.trainings:
@@ -336,7 +350,13 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB901", "warning", "a variable that overrides the script", source="sbatch(1)")
+@RULES.add(
+    "SB901",
+    "warning",
+    "a variable that overrides the script",
+    source="sbatch(1)",
+    report="https://github.com/aws-samples/aws-eda-slurm-cluster/issues/223",
+)
 def _overrides(script: JobScript) -> Iterator[Hit]:
     known = specs(script.slurm)
     for variable, name in variables(script.slurm) if script.environment else ():

@@ -30,7 +30,12 @@ _TAKES_VALUE = ("-u", "--signal", "--euid", "--user")
 
 
 @RULES.add(
-    "SB624", "warning", "pkill that ends more than it should", source="pgrep(1)", words=("pkill", "killall")
+    "SB624",
+    "warning",
+    "pkill that ends more than it should",
+    source="pgrep(1)",
+    words=("pkill", "killall"),
+    report="https://github.com/PrimeIntellect-ai/prime-rl/pull/2586",
 )
 def _ends_more(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
@@ -117,7 +122,14 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-@RULES.add("SB626", "warning", "a wait that a trap ends", source="bash(1)", words=("trap",))
+@RULES.add(
+    "SB626",
+    "warning",
+    "a wait that a trap ends",
+    source="bash(1)",
+    words=("trap",),
+    report="https://github.com/ascii-supply-networks/dagster-slurm/pull/193",
+)
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
     names = {command.name for command in _of_traps(script)}

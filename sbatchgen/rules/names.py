@@ -165,6 +165,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
     "a variable of Slurm that the script overwrites",
     source="sbatch(1)",
     words=("SLURM_",),
+    report="https://github.com/CoBrALab/qbatch/pull/239",
 )
 def _overwritten(script: JobScript) -> Iterator[Hit]:
     """Numbers at the top of the script, which are the same for each task of an array, or not the job's."""

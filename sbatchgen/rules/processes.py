@@ -79,7 +79,12 @@ def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB302", "warning", "several launchers on a node", source="torch/distributed/run.py", words=LAUNCHER_WORDS
+    "SB302",
+    "warning",
+    "several launchers on a node",
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+    report="https://github.com/awslabs/awsome-distributed-ai/pull/1112",
 )
 def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
@@ -271,6 +276,7 @@ def _has_one_process(launch: Launch) -> bool:
     "a program that expects other nodes or GPUs than the job has",
     source="sbatch(1)",
     words=TRAINING_WORDS,
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/10098",
 )
 def _expected(script: JobScript) -> Iterator[Hit]:
     resources, nodes = script.resources, fixed_nodes(script.resources)
@@ -307,7 +313,14 @@ _UNITS = {
 }
 
 
-@RULES.add("SB305", "warning", "srun gives each task one CPU only", source="srun(1)", words=("srun",))
+@RULES.add(
+    "SB305",
+    "warning",
+    "srun gives each task one CPU only",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/41",
+)
 def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
@@ -428,7 +441,14 @@ def _is_all(script: JobScript, launch: Launch) -> bool:
     return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
 
 
-@RULES.add("SB346", "warning", "one process where several are asked for", source="sbatch(1)", words=("srun",))
+@RULES.add(
+    "SB346",
+    "warning",
+    "one process where several are asked for",
+    source="sbatch(1)",
+    words=("srun",),
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/20391",
+)
 def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks, each, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
@@ -445,7 +465,14 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB350", "warning", "a step of as many tasks as fit", source="srun(1)", words=("srun",))
+@RULES.add(
+    "SB350",
+    "warning",
+    "a step of as many tasks as fit",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/TUM-DAML/seml/issues/177",
+)
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
     if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
@@ -468,7 +495,14 @@ _OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-pe
 LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not say more
 
 
-@RULES.add("SB349", "warning", "ranks that a trainer does not get", source="srun(1)", words=("srun",))
+@RULES.add(
+    "SB349",
+    "warning",
+    "ranks that a trainer does not get",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/NVlabs/Long-RL/issues/20",
+)
 def _without_ranks(script: JobScript) -> Iterator[Hit]:
     if (
         script.folder is None
@@ -491,28 +525,6 @@ def _without_ranks(script: JobScript) -> Iterator[Hit]:
 
 
 _TELLS_RANKS = re.compile(r"\bRANK\b|PROCID")
-
-
-@RULES.add(
-    "SB330",
-    "warning",
-    "a launcher bound to the CPUs of one process",
-    source="srun(1)",
-    words=("map_cpu", "mask_cpu"),
-)
-def _launcher_bound(script: JobScript) -> Iterator[Hit]:
-    exported = [each for each in script.body.sets if each.name == "SLURM_CPU_BIND" and each.value]
-    for launch in script.trainings:
-        if not launch.step or not launch.launcher or launch.workers == 1 or launch.tasks_per_node != 1:
-            continue
-        option = launch.step.option("cpu-bind")
-        value = option.value if option else next((each.value for each in reversed(exported)), None)
-        kind, _, listed = (value or "").removeprefix("verbose,").removeprefix("v,").partition(":")
-        if kind == "map_cpu" or (kind == "mask_cpu" and "," in listed):
-            name = launch.launcher.name
-            what = f"srun binds {name} to the first entry of {kind}, and all its processes share these CPUs"
-            at = script.at_option_of(option) if option else script.at_start(exported[-1])
-            yield Hit(at, what, f"leave {kind} out, or let srun start a task for each process")
 
 
 def _head(launch: Launch) -> str:

@@ -276,6 +276,7 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     "messages in the value of an address",
     source="docs/design/slurm.md",
     words=("2>&1", "&>"),
+    report="https://github.com/ishandhanani/srt-slurm/pull/250",
 )
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
     """2>&1 of a step in $( ), or in a function that is called there."""
@@ -329,6 +330,7 @@ _LISTS_NODES = re.compile(
     "--standalone on several nodes",
     source="torch/distributed/run.py",
     words=("standalone",),
+    report="https://github.com/DeepWave-KAUST/sweep/pull/68",
 )
 def _standalone(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:

@@ -63,6 +63,7 @@ class Rule(Generic[J]):
     # The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13, or another
     # page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
     source: str = ""
+    report: str = ""  # the address of a public report of the mistake, for one that public scripts do not show
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
         """A hit as a finding; `at` is the place of the option that it names."""

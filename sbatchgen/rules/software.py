@@ -96,6 +96,7 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
     "a file for this shell that runs in another one",
     source="bash(1)",
     words=("profile", "activate", "conda.sh", "bashrc", "setvars"),
+    report="https://github.com/labgrid-project/labgrid/pull/58",
 )
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
@@ -138,6 +139,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
     "an environment that all tasks of an array change",
     source="sbatch(1)",
     words=("uv", "pip", "conda", "mamba", "venv"),
+    report="https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/573",
 )
 def _changed_at_once(script: JobScript) -> Iterator[Hit]:
     """Installations of several tasks at a time, in a place that is the same for all."""

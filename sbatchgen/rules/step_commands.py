@@ -73,7 +73,14 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
             yield piece.name
 
 
-@RULES.add("SB351", "warning", "an option of srun that a step can't have", source="srun(1)", words=("srun",))
+@RULES.add(
+    "SB351",
+    "warning",
+    "an option of srun that a step can't have",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/NVIDIA/NVFlare/pull/5269",
+)
 def _of_another_job(script: JobScript) -> Iterator[Hit]:
     """Not in a script without directives, whose srun may make a job of its own."""
     for launch in script.steps if script.directive_lines else ():
@@ -101,6 +108,7 @@ def _of_another_job(script: JobScript) -> Iterator[Hit]:
     source="bash(1)",
     applies=Applies.AS_TEXT,
     words=("<<",),
+    report="https://github.com/BSC-ES/autosubmit/pull/2694",
 )
 def _filled_in_here(script: JobScript) -> Iterator[Hit]:
     for command in script.body.commands if "<<" in script.text else ():

@@ -477,7 +477,14 @@ def _is_exact(launch: Launch, script: JobScript) -> bool:
     return (has_gpus or not job.gpu_option) and (launch.tasks is None or launch.tasks < all_tasks)
 
 
-@RULES.add("SB353", "warning", "a step within a step", source="srun(1)", words=("srun",))
+@RULES.add(
+    "SB353",
+    "warning",
+    "a step within a step",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/skypilot-org/skypilot/pull/10309",
+)
 def _nested(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if [tool.name for tool in launch.tools].count("srun") > 1 and "unset" not in launch.command.text:

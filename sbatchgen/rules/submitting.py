@@ -29,7 +29,12 @@ _OF_A_STEP = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "S
 
 
 @RULES.add(
-    "SB903", "warning", "a refused submission that goes unnoticed", source="bash(1)", words=("sbatch",)
+    "SB903",
+    "warning",
+    "a refused submission that goes unnoticed",
+    source="bash(1)",
+    words=("sbatch",),
+    report="https://github.com/StormSurgeLive/asgs/issues/1744",
 )
 def _refusal_seen(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
@@ -58,6 +63,7 @@ def _hides(script: JobScript, command: Command) -> str:
     "an option that does not hold what is meant",
     source="sbatch(1)",
     words=("exp", "wrap"),
+    report="https://github.com/NVIDIA/TensorRT-LLM/pull/12370",
 )
 def _not_held(script: JobScript) -> Iterator[Hit]:
     yield from _given_to_sbatch(script)
@@ -112,7 +118,13 @@ def _cut_at_comma(value: str) -> tuple[str, str] | None:
     return None
 
 
-@RULES.add("SB905", "warning", "variables of another job's step", source="srun(1)")
+@RULES.add(
+    "SB905",
+    "warning",
+    "variables of another job's step",
+    source="srun(1)",
+    report="https://github.com/nebius/soperator/pull/2316",
+)
 def _of_another_step(script: JobScript) -> Iterator[Hit]:
     names = [name for name in _OF_A_STEP if name in script.environment and name not in script.assigned]
     if names:
@@ -121,7 +133,12 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB906", "warning", "a dependency that does not wait for the end", source="sbatch(1)", words=("after",)
+    "SB906",
+    "warning",
+    "a dependency that does not wait for the end",
+    source="sbatch(1)",
+    words=("after",),
+    report="https://github.com/flux-framework/flux-core/pull/7571",
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
     """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
@@ -137,7 +154,14 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, fix)
 
 
-@RULES.add("SB907", "warning", "a variable that sbatch does not read", source="sbatch(1)", words=("SBATCH_",))
+@RULES.add(
+    "SB907",
+    "warning",
+    "a variable that sbatch does not read",
+    source="sbatch(1)",
+    words=("SBATCH_",),
+    report="https://github.com/mila-iqia/cluv/pull/71",
+)
 def _not_read(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
@@ -153,7 +177,14 @@ def _not_read(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
 
 
-@RULES.add("SB908", "warning", "an allocation that stays", source="salloc(1)", words=("salloc",))
+@RULES.add(
+    "SB908",
+    "warning",
+    "an allocation that stays",
+    source="salloc(1)",
+    words=("salloc",),
+    report="https://github.com/SemiAnalysisAI/InferenceX/pull/1016",
+)
 def _not_given_back(script: JobScript) -> Iterator[Hit]:
     for command in script.named("salloc"):
         if "--no-shell" in command.arguments and "scancel" not in script.text:

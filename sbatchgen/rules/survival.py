@@ -123,6 +123,7 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
     "a signal that a trainer does not survive",
     source="docs/design/slurm.md",
     words=("--si",),
+    report="https://github.com/KempnerInstitute/KempnerForge/issues/177",
 )
 def _trainer_survives(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
@@ -167,6 +168,7 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
     "a trap on EXIT that marks a cancelled job as done",
     source="docs/design/slurm.md",
     words=("trap",),
+    report="https://github.com/BSC-ES/autosubmit/issues/2806",
 )
 def _marks_success(script: JobScript) -> Iterator[Hit]:
     if "TERM" in _trapped(script) or not _is_whole(script):
@@ -245,6 +247,7 @@ def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
     "a restart that deletes what the job has written",
     source="sbatch(1)",
     words=("--req",),
+    report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
 )
 def _deletes_results(script: JobScript) -> Iterator[Hit]:
     """A folder that goes at the top of a job with --requeue, and that its program gets."""
@@ -356,7 +359,14 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-@RULES.add("SB614", "warning", "a signal that kills torchrun", source=_AGENT, words=("--si",))
+@RULES.add(
+    "SB614",
+    "warning",
+    "a signal that kills torchrun",
+    source=_AGENT,
+    words=("--si",),
+    report="https://github.com/pytorch/pytorch/issues/154849",
+)
 def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
@@ -380,6 +390,7 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     "a shell that keeps the signal from the program",
     source="cgroup.conf(5)",
     words=("--si",),
+    report="https://github.com/aws/deep-learning-containers/issues/632",
 )
 def _shell_between(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
@@ -404,7 +415,12 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB622", "warning", "a server that keeps a step from its end", source="docs/design/slurm.md", words=("&",)
+    "SB622",
+    "warning",
+    "a server that keeps a step from its end",
+    source="docs/design/slurm.md",
+    words=("&",),
+    report="https://github.com/ascii-supply-networks/dagster-slurm/issues/43",
 )
 def _keeps_step(script: JobScript) -> Iterator[Hit]:
     """A program in the background of a task that has srun's output, and never ends by itself."""
@@ -422,7 +438,14 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-@RULES.add("SB623", "info", "a program of a task whose end no task sees", source="bash(1)", words=("&",))
+@RULES.add(
+    "SB623",
+    "info",
+    "a program of a task whose end no task sees",
+    source="bash(1)",
+    words=("&",),
+    report="https://github.com/NVIDIA-NeMo/RL/pull/3386",
+)
 def _unseen_end(script: JobScript) -> Iterator[Hit]:
     """Programs in the background of a task beside which another one continues, in a step of several."""
     for launch in script.steps:

@@ -361,7 +361,7 @@ def _rules() -> Iterator[str]:
     yield "Each links to its reasons, with bad and good scripts; `sbatchgen lint --explain SB104` shows the same. A pedantic"
     yield "rule is off unless `--select` names it; `--pedantic` adds all of them."
     yield ""
-    yield f"A rule is there because public scripts break it, or because a manual says so. The scripts are {seen()['scripts']}: those of"
+    yield f"A rule is there because public scripts break it, people reported it, or a manual says so. The scripts are {seen()['scripts']}: those of"
     yield "41 repositories, and those of `tests/fixtures/corpus`; no profile and no release was named, and none was run. Man pages"
     yield "are those of Slurm 26.05 and bash 5.2, files those of torch 2.13."
     for file in sorted(RULE_PAGES.glob("*.md")):
@@ -378,8 +378,8 @@ def _rules() -> Iterator[str]:
 
 
 def _origin(rule: str) -> tuple[str, str]:
-    """In how many public scripts a rule has findings, and the manual that it follows from."""
-    source = rules()[rule].source
+    """In how many public scripts a rule has findings, and a report of the mistake, or the manual behind the rule."""
+    source = rules()[rule].report or rules()[rule].source
     if source.startswith("docs/"):
         source = f"[{source}](../{source.removeprefix('docs/')})"
     return seen().get(rule, ""), f"<{source}>" if source.startswith("https:") else source

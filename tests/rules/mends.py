@@ -119,7 +119,6 @@ MENDS = (
     Mend("SB327", (("srun", "srun --input=none"),), "python 2", files=(("names.txt", "a\nb\n"),)),
     Mend("SB328", (("srun", "srun --ntasks=1"),), "samtools 1"),
     Mend("SB329", (("make", "set -o pipefail\nmake"),), "model 1", files=(("Makefile", "all:\n\ttrue\n"),)),
-    Mend("SB330", (("export SLURM_CPU_BIND=map_cpu:48,16,0,32\n", ""),), "torchrun 2"),
     Mend("SB332", (("verbose\n", "verbose \\\n"),), "python 2"),
     Mend("SB333", (("CMD=", "PYTHON_FILE=$SCRIPT ARGS=$SCRIPT_ARGS\nCMD="),)),
     Mend("SB334", (("MASTER_PORT=80", _PORT),), "python 4"),

@@ -741,18 +741,4 @@ BINDINGS = (
         first=_BOUND,
         see="CPUS",
     ),
-    Proof(
-        rule="SB330",
-        bad="torchrun 1+1 CPUS=1 worker 2+2 CPUS=1",
-        mended="torchrun 1+1 CPUS=2 worker 2+2 CPUS=2",
-        examples=(0, 1),
-        fix=(("export SLURM_CPU_BIND=map_cpu:1,0\n", ""),),
-        others=(
-            *_TWO_CPUS,
-            ("node=4", "node=2"),
-            ("0xffffffff", "0x3"),
-            ("map_cpu:48,16,0,32", "map_cpu:1,0"),
-        ),
-        see="CPUS",
-    ),
 )
