@@ -83,7 +83,8 @@ def _late(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
 def _lookalike(script: JobScript) -> Iterator[Hit]:
     has_directives = any(line.kind in READ for line in script.sbatch.directives)
-    header = {number for number, _ in _header(script)}
+    comments = [*_header(script)]
+    header = {number for number, _ in comments}
     for line in script.sbatch.directives:
         is_one = line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()  # SB101
         if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
@@ -91,7 +92,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             fix = "start the line with #SBATCH"
             is_meant = not has_directives or _is_slip(script, line)
             yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
-    for number, text in _header(script):
+    for number, text in comments:
         match = _MISSPELT.match(text)
         if not match or match[1].upper() in _NO_DIRECTIVES or _SWITCHED_OFF.fullmatch(match[1]):
             continue
@@ -217,6 +218,6 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
 def _header(script: JobScript) -> Iterator[tuple[int, str]]:
     """Yield the comments before the first command, with their numbers."""
     for number, line in enumerate(script.lines[1:], start=2):
-        if line.strip() and not line.lstrip().startswith("#"):
+        if (stripped := line.lstrip()) and stripped[0] != "#":
             return
         yield number, line

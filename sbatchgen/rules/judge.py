@@ -34,21 +34,26 @@ def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
     return tuple(rule for name in modules for rule in import_module(f"sbatchgen.rules.{name}").RULES)
 
 
+_Group = tuple[tuple[str, ...], list[Rule[Any]]]
+
+
 @cache
-def _words(rules: tuple[Rule[Any], ...]) -> frozenset[str]:
-    return frozenset(word for rule in rules for word in rule.words)
+def _by_words(rules: tuple[Rule[Any], ...], *, known: bool) -> list[_Group]:
+    """Return the rules in groups with the same words; without those about a cluster if none is known."""
+    groups: dict[tuple[str, ...], list[Rule[Any]]] = {}
+    for rule in rules:
+        if known or rule.has_defaults or not rule.about_fit:
+            groups.setdefault(rule.words, []).append(rule)
+    return [*groups.items()]
 
 
 def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[Any]]:
     """Leave out rules whose words a script lacks, and those about a cluster where none is known."""
-    text = script.text
-    there = {word for word in _words(rules) if word in text}
-    return [
-        rule
-        for rule in rules
-        if (script.known or rule.has_defaults or not rule.about_fit)
-        and (not rule.words or not there.isdisjoint(rule.words))
-    ]
+    text, wanted = script.text, []
+    for words, group in _by_words(rules, known=script.known):
+        if not words or any(word in text for word in words):
+            wanted += group
+    return wanted
 
 
 def findings(rule: Rule[Any], job: Job | DryRun) -> list[Finding]:
