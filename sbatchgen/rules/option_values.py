@@ -110,18 +110,39 @@ def _refused_value(job: Job) -> Iterator[Hit]:
     if partition.startswith("=") and not _is_short(job, "partition"):  # SB111
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
         yield Hit("partition", what, f"--partition={partition.lstrip('=')}")
-    nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
-    if nodes and listed and not {"/", "{", "$", "<"} & {*listed}:
-        from sbatchgen.sbatch.hostlist import hosts
-
-        most, names = job.resources.nodes_max or job.resources.nodes, {*hosts(listed)}
-        if nodes.replace("-", "").isdecimal() and 0 < most < len(names):
-            what = f"--nodes={nodes}, but --nodelist names {len(names)} nodes: sbatch refuses the job"
-            yield Hit("nodes", what, f"--nodes={len(names)}, or name fewer nodes")
+    yield from _more_nodes_named(job)
+    for name in ("uid", "gid") if job.is_script else ():
+        if name in job.resources.options:
+            what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
+            yield Hit(name, what, "remove it")
     limit, least = job.resources.time, job.resources.time_min
     if limit and least and limit < least:
         what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"
         yield Hit("time-min", what, "give --time the larger one of both")
+
+
+def _more_nodes_named(job: Job) -> Iterator[Hit]:
+    """Yield a --nodelist that names more nodes than --nodes asks for.
+
+    Source: sbatch 22.05 and 26.05, and CHANGES of Slurm 23.02.
+    """
+    nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
+    if not nodes.replace("-", "").isdecimal() or {"/", "{", "$", "<"} & {*listed}:
+        return
+    from sbatchgen.sbatch.hostlist import hosts
+
+    most, count = job.resources.nodes_max or job.resources.nodes, len({*hosts(listed)})
+    if not 0 < most < count:
+        return
+    what = f"--nodes={nodes}, but --nodelist names {count} nodes: "
+    is_taken = not job.assumed and job.slurm >= TAKES_SOME_OF_THE_NAMED
+    what += f"the job gets {most} of them" if is_taken else "sbatch refuses the job"
+    if job.assumed:
+        what += f", or gives it {most} of them from Slurm {TAKES_SOME_OF_THE_NAMED} on"
+    yield Hit("nodes", what, f"--nodes={count}, or name fewer nodes", "info" if is_taken else None)
+
+
+TAKES_SOME_OF_THE_NAMED = "23.02"
 
 
 def refuses(option: str, text: str, job: Job) -> bool:

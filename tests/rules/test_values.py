@@ -17,6 +17,7 @@ import pytest
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES
 from tests.rules import values
 from tests.rules.public_options import Request, counted, requests
@@ -113,6 +114,48 @@ def test_a_slurmctld_that_runs_says_the_same() -> None:
 
 def test_the_slurmctld_of_a_later_release_says_the_same(later_root: Path) -> None:
     check("26.05", later_root)
+
+
+# What Slurm refuses in a script for its text alone, a line for each directive; releases differ in the last two.
+REFUSED = (
+    *("--grep=gpu:1", "--gres:gpu", "--mem-per-task=4G", "--group=x", "--partition==debug"),
+    *("--array=1-N", "--array=1-<N>", "--array=1-X", "--dependency=afterok:<id>"),
+    *("--gpus-per-node=1\n--gres=gpu:a100:1", "--core-spec=X", "--profile=X", "--cpu-freq=X", "--gpu-freq=X"),
+    *("--gpu-bind=X", "--gpu-bind=<x>", "--propagate=X", "--no-kill=X", "--uid=1000", "--gid=1000"),
+)
+BY_RELEASE = ("--nodes=1\n--nodelist=node[1-2]", "--output=a\\ b")
+TAKES = {"22.05": (), "26.05": BY_RELEASE}
+
+
+@pytest.mark.usefixtures("real_slurm")
+def test_what_slurm_refuses_is_an_error() -> None:
+    refuses("22.05", None)
+
+
+def test_what_a_later_slurm_refuses_is_an_error(later_root: Path) -> None:
+    refuses("26.05", later_root)
+
+
+def refuses(release: str, root: Path | None) -> None:
+    """Slurm refuses each of these scripts as an ordinary user, and lint has an error; both take the others."""
+    found: dict[str, tuple[bool, bool]] = {}
+    with Controller(
+        nodes="NodeName=node[1-2] CPUs=8 RealMemory=16000 Gres=gpu:a100:4",
+        partitions="PartitionName=debug Nodes=ALL Default=YES",
+        extra="GresTypes=gpu",
+        root=root,
+    ) as controller:
+        for options in (*REFUSED, *BY_RELEASE):
+            lines = "".join(f"#SBATCH {option}\n" for option in options.split("\n"))
+            text = f"#!/bin/bash\n#SBATCH --time=10\n{lines}hostname\n"
+            errors = [
+                each
+                for each in lint(JobScript(file="job.slurm", text=text, slurm=release))
+                if each.severity == "error"
+            ]
+            found[options] = controller.test_only(text).returncode != 0, bool(errors)
+    taken = set(TAKES[release])
+    assert {options: each for options, each in found.items() if each != ((options not in taken),) * 2} == {}
 
 
 def check(release: str, root: Path | None) -> None:
