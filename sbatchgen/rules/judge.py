@@ -39,7 +39,7 @@ _Group = tuple[tuple[str, ...], list[Rule[Any]]]
 
 @cache
 def _by_words(rules: tuple[Rule[Any], ...], *, known: bool) -> list[_Group]:
-    """Return the rules in groups with the same words; without those about a cluster if none is known."""
+    """Return the rules in groups with the same words; without those about a cluster that is not known."""
     groups: dict[tuple[str, ...], list[Rule[Any]]] = {}
     for rule in rules:
         if known or rule.has_defaults or not rule.about_fit:

@@ -378,7 +378,7 @@ def _rules() -> Iterator[str]:
 
 
 def _origin(rule: str) -> tuple[str, str]:
-    """In how many public scripts a rule has findings, and a report of the mistake, or the manual behind the rule."""
+    """In how many public scripts a rule has findings, and a report of the mistake, or else the manual."""
     source = rules()[rule].report or rules()[rule].source
     if source.startswith("docs/"):
         source = f"[{source}](../{source.removeprefix('docs/')})"

@@ -103,7 +103,7 @@ def test_messages_of_the_background_are_read_in_any_order() -> None:
     trace = [Traced(at, lines[at - 1].removesuffix(" &"), "/home") for at in (2, 3, 4, 5)]
     messages = [f"script: line {at}: {what}: No such file or directory" for at, what in LACKED]
     orders = permutations(zip(messages, trace, strict=True))
-    pairs = [("\n".join(one for one, _ in order), [other for _, other in order]) for order in orders]
+    pairs = [("\n".join(text for text, _ in order), [command for _, command in order]) for order in orders]
     needs = {tuple(by_line(missing(err, several)).values()) for err, several in pairs}
     assert len(pairs) == 24
     assert len(needs) == 1

@@ -1,12 +1,15 @@
 """What a person types who follows the fixes of rules: a row for each rule whose fix is text.
 
 Not here: what `--fix` types (test_rules.py), rules of a cluster's limits, which a made-up profile decides, and fixes that
-change no script: those of SB136, SB144, SB147, SB621, SB806, SB820, SB901, SB905.
+change no script (NO_TEXT).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+# Their fixes are about another file, another command or what a program does.
+NO_TEXT = frozenset("SB136 SB144 SB147 SB148 SB317 SB608 SB621 SB701 SB806 SB820 SB901 SB905 SB908".split())
 
 
 class Mend(NamedTuple):

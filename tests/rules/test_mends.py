@@ -10,11 +10,12 @@ from pathlib import Path
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.planning import plan_of
+from sbatchgen.rules import judge
 from sbatchgen.rules.judge import check_started
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.plan.plans import needs_sandbox
-from tests.rules.mends import MENDS, Mend
+from tests.rules.mends import MENDS, NO_TEXT, Mend
 from tests.rules.test_proofs import SETTINGS
 from tests.rules.test_rules import PAGES, subject
 from tests.tables import hold
@@ -41,6 +42,19 @@ def scripts(mend: Mend, folder: Path) -> tuple[JobScript, JobScript]:
         (folder / mend.rule / name).write_text(content)
     before = subject(page, bad, folder / mend.rule)
     return before, replace(before, text=text)
+
+
+def test_each_rule_whose_fix_is_text_has_a_row(tmp_path: Path) -> None:
+    rows = {mend.rule for mend in MENDS}
+    without = [
+        rule.id for rule in judge.rules((*judge.SCRIPTS, "logs", "option_values")) if rule.id not in rows
+    ]
+    bad = [
+        (page, each) for page in map(PAGES.get, without) if page for each in page.examples if not each.good
+    ]
+    hits = [hit for page, each in bad for hit in lint(subject(page, each, tmp_path)) if hit.rule == page.rule]
+    by_edits = {hit.rule for hit in hits if hit.edits}
+    assert {*without} - by_edits == NO_TEXT
 
 
 def test_each_fix_leaves_nothing_to_find(tmp_path: Path) -> None:

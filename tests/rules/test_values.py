@@ -129,16 +129,16 @@ TAKES = {"22.05": (), "26.05": BY_RELEASE}
 
 @pytest.mark.usefixtures("real_slurm")
 def test_what_slurm_refuses_is_an_error() -> None:
-    refuses("22.05", None)
+    agree_on_refusals("22.05", None)
 
 
 def test_what_a_later_slurm_refuses_is_an_error(later_root: Path) -> None:
-    refuses("26.05", later_root)
+    agree_on_refusals("26.05", later_root)
 
 
-def refuses(release: str, root: Path | None) -> None:
+def agree_on_refusals(release: str, root: Path | None) -> None:
     """Slurm refuses each of these scripts as an ordinary user, and lint has an error; both take the others."""
-    found: dict[str, tuple[bool, bool]] = {}
+    answers: dict[str, tuple[bool, bool]] = {}
     with Controller(
         nodes="NodeName=node[1-2] CPUs=8 RealMemory=16000 Gres=gpu:a100:4",
         partitions="PartitionName=debug Nodes=ALL Default=YES",
@@ -153,9 +153,9 @@ def refuses(release: str, root: Path | None) -> None:
                 for each in lint(JobScript(file="job.slurm", text=text, slurm=release))
                 if each.severity == "error"
             ]
-            found[options] = controller.test_only(text).returncode != 0, bool(errors)
+            answers[options] = controller.test_only(text).returncode != 0, bool(errors)
     taken = set(TAKES[release])
-    assert {options: each for options, each in found.items() if each != ((options not in taken),) * 2} == {}
+    assert {options: each for options, each in answers.items() if each != ((options not in taken),) * 2} == {}
 
 
 def check(release: str, root: Path | None) -> None:
