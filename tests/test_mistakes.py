@@ -163,6 +163,9 @@ gpus --profile site | name a job: --for ddp | review single
 sweep single | give the points by --param | sweep single --param lr=0.1,0.01 --dry-run
 sweep single --param lr | NAME=VALUE | sweep single --param lr=0.1,0.01 --dry-run
 submit single | --dry-run to review only | submit single --dry-run
+review /dev/null | is a pipe or a device | review job.yaml
+profile check /dev/zero | is a pipe or a device | profile check site.yaml
+review single --profile ./data | is a folder | review single --profile site.yaml
 lint gone.slurm | can't read gone.slurm | lint old.slurm
 status gone | sbatchgen status --all | status --all
 """

@@ -252,7 +252,7 @@ class Places:
         """Return the file of a profile, by name or by path; raises DocumentError if no file has it."""
         if is_file_name(name):
             path = self.folder / name
-            if not path.is_file():
+            if not path.exists():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
             _refuse_others(name)
             return Path(name)

@@ -20,6 +20,7 @@ _NOUNS = {
     "yaml": "a YAML file",
     "folder": "a folder",
     "run": "a run folder",
+    "special": "a pipe or a device",
 }
 # What a command is for, and what to type instead for what a file is: {verb} is the command, {file} the file,
 # {mode} the mode that was typed with the file.
@@ -31,13 +32,17 @@ _ANY = {
     "job": "sbatchgen review {file}",
     "yaml": "name a script, or a folder with scripts",
     "run": "sbatchgen status {file}",
+    "special": "write its text to a file, and name that file",
 }
 _OF_JOBS = {"program": " --trainer {file}", "profile": " --profile {file}", "settings": ""}
 _IN_MODE = {name: f"sbatchgen {{verb}} {{mode}}{flag}" for name, flag in _OF_JOBS.items()}
 _INSTEAD = {
     "job": {**_ANY, **_IN_MODE, "folder": "name a job YAML in it"},
     "script": {**_ANY, "folder": "name a script in it"},
-    "profile": {name: _ANY[name] for name in _ANY if name != "yaml"},
+    "profile": {
+        **{name: _ANY[name] for name in _ANY if name != "yaml"},
+        "folder": "name a profile's file in it",
+    },
 }
 _OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")  # nearly the same
 
@@ -65,6 +70,8 @@ def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem
 def _kind(path: Path) -> str:
     if path.is_dir():
         return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
+    if path.exists() and not path.is_file():
+        return "special"
     try:
         return kind_of(path, read_start(path, HEAD) if path.is_file() else b"")
     except OSError:
