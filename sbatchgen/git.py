@@ -1,27 +1,34 @@
 """What git says of a folder. Nothing else starts git, and git starts nothing that a repository names.
 
 The configuration of a repository names programs: a monitor of its files, hooks, filters of contents, and
-transports that fetch what is missing (git-config(1), gitattributes(5)). It comes with a copied folder, and
-whoever can write it could run commands as this user.
+transports that fetch what is missing (git-config(1), gitattributes(5)). It comes with a copied folder. So git
+gets a repository of ours, in a temporary folder: with the commits, the index and the branches of the user's,
+but with a configuration of ours. git reads no other configuration.
 """
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
+from sbatchgen import files
 from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import Places
 from sbatchgen.machine import child
+from sbatchgen.machine.temporary import temporary_folder
 
 TIMEOUT_S = 20.0
-_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
-_LIST = ("config", "--list", "--show-origin", "-z")  # an origin, and a name and a value with \n between
-_WITHOUT_FILTER = ("clean=", "smudge=", "process=", "required=false")
-_INCLUDE = re.compile(r"include(?:if\..*)?\.path", re.DOTALL)
-_OF_GIT = "%("  # %(prefix), where git is installed
-_FILTER = re.compile(r"filter\.(.+)\.[^.]+", re.DOTALL)
+_LONGEST = 1 << 16  # bytes of HEAD, of a .git that is a file, and of commondir: one line each
+_HEAD = re.compile(r"ref: refs/[^\s\0]+|[0-9a-f]{40}|[0-9a-f]{64}")
+# How files are compared with a commit, and how commits are named: a value that names no file.
+_FORMAT = re.compile(
+    r"core\.(?:filemode|symlinks|ignorecase|precomposeunicode|autocrlf|eol|trustctime|checkstat)"
+    r"|extensions\.objectformat"
+)
+_VALUE = re.compile(r"[A-Za-z0-9]{1,16}")
 _ENVIRONMENT = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks, by ssh or any program
     "GIT_NO_LAZY_FETCH": "1",
@@ -30,40 +37,34 @@ _ENVIRONMENT = {
 
 
 def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
-    """Return what git prints, without the last line break.
+    """Return what git prints of the repository that a folder is in, without the last line break.
 
-    None if it fails, or if others can write the folder of the repository, its .git or its configuration: that
-    is reported like other files that are left out. The folder is in a working tree; with `bare` it is a
-    repository itself.
+    None if it fails, or if others can write the folder of the repository or its .git: that is reported like
+    other files that are left out. With `bare` the folder is a repository itself, without a working tree.
     """
     root = folder.resolve() if bare else _root(folder)
-    if root is None:
+    place = root if bare or root is None else root / ".git"
+    held = _held(place) if place else None
+    if root is None or place is None or held is None:
         return None
-    place = root if bare else root / ".git"
-    at = ["-C", str(folder), f"--git-dir={place}", *([] if bare else [f"--work-tree={root}"])]
-    listed = _printed(*at, *_LIST)
-    if listed is None:
+    if not Places(root, os.environ).is_safe(place, root, _parts(root, place, held)):
         return None
-    entries = _entries(listed)
-    if any(_INCLUDE.fullmatch(name) and value.startswith(_OF_GIT) for _, name, value in entries):
-        return None  # git alone knows the folder that this stands for
-    filters = dict.fromkeys(match[1] for _, name, _ in entries if (match := _FILTER.fullmatch(name)))
-    is_safe = Places(root, os.environ).is_safe(place, root, _parts(folder, root, place, entries))
-    if any("=" in name for name in filters) or not is_safe:
-        return None  # -c ends a name at its first "="
-    settings = [f"filter.{name}.{setting}" for name in filters for setting in _WITHOUT_FILTER]
-    return _printed(*at, *(word for setting in settings for word in ("-c", setting)), *arguments)
+    with temporary_folder("sbatchgen-git-") as ours:
+        environment = _environment(ours, *held)
+        try:
+            _make(ours, *held, environment, bare=bare)
+        except OSError:
+            return None
+        tree = [] if bare else [f"--work-tree={root}"]
+        return _printed("-C", str(folder), f"--git-dir={ours}", *tree, *arguments, to=environment)
 
 
 def refusal(folder: Path) -> Problem | None:
     """Return why the repository of a folder is left out: others can write it; None if that is not so."""
     root = _root(folder)
-    if root is None:
+    if root is None or (held := _held(place := root / ".git")) is None:
         return None
-    place = root / ".git"
-    listed = _printed("-C", str(folder), f"--git-dir={place}", f"--work-tree={root}", *_LIST)
-    parts = _parts(folder, root, place, _entries(listed or ""))
-    return Places(root, os.environ).refusal(place, root, parts)
+    return Places(root, os.environ).refusal(place, root, _parts(root, place, held))
 
 
 def _root(folder: Path) -> Path | None:
@@ -76,46 +77,74 @@ def _root(folder: Path) -> Path | None:
     return next(above, None)
 
 
-def _entries(listed: str) -> list[tuple[str, str, str]]:
-    """Return origin, name and value of each setting in what `_LIST` prints."""
-    texts = listed.split("\0")
-    pairs = zip(texts[::2], (each.partition("\n") for each in texts[1::2]), strict=False)
-    return [(origin, name, value) for origin, (name, _, value) in pairs]
+def _held(place: Path) -> tuple[Path, Path] | None:
+    """Return where a repository has its index, and where its commits and branches are; None if it has none.
 
-
-def _parts(
-    folder: Path, root: Path, place: Path, entries: Iterable[tuple[str, str, str]]
-) -> list[tuple[str, Path]]:
-    """Return what must be the user's own, with what to call each: the files of the configuration too.
-
-    So are those that it includes: git does not list one without a key, which may have keys a moment later,
-    as a FIFO has. Of one that is not there, the folder is judged that would hold the file.
+    They are elsewhere for a submodule and for a second working tree: gitrepository-layout(5).
     """
-    files: dict[str, Path] = {}
-    for origin, name, value in entries:
-        if origin.startswith("file:"):
-            file = folder / origin.removeprefix("file:")
-            files[str(file)] = file
-            if _INCLUDE.fullmatch(name):
-                included = file.parent / os.path.expanduser(value)  # noqa: PTH111 - of a user who is unknown
-                while not os.path.lexists(included):
-                    included = included.parent
-                files[str(included)] = included
-    held = (
-        _printed("-C", str(folder), f"--git-dir={place}", "rev-parse", "--git-dir", "--git-common-dir") or ""
-    )
-    for own in (folder / line for line in held.splitlines()):  # those of a worktree are elsewhere
-        parts = (own, own / "config", own / "config.worktree")
-        files |= {str(part): part for part in parts if os.path.lexists(part)}
-    return [("its folder", root), ("it", place), *files.items()]
-
-
-def _printed(*arguments: str) -> str | None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    settings = (word for setting in _SETTINGS for word in ("-c", setting))
-    words = ["git", "--no-pager", *settings, *arguments]
     try:
-        done = child.run(words, environment | _ENVIRONMENT, timeout=TIMEOUT_S)
+        own = place if place.is_dir() else place.parent / _line(place).removeprefix("gitdir: ")
+        common = own / _line(own / "commondir") if os.path.lexists(own / "commondir") else own
+    except OSError:
+        return None
+    return own, common
+
+
+def _line(path: Path, form: re.Pattern[str] | None = None) -> str:
+    """Return the line that a file holds; raises OSError if it can't be read, or has not this form."""
+    line = os.fsdecode(files.read_file(path, _LONGEST)).rstrip("\n")
+    if "\0" in line or (form and not form.fullmatch(line)):
+        raise OSError(f"not a file of git: {path}")
+    return line
+
+
+def _parts(root: Path, place: Path, held: tuple[Path, Path]) -> list[tuple[str, Path]]:
+    """Return what must be the user's own, with what to call each."""
+    elsewhere = {str(part): part for part in held if part != place}
+    return [("its folder", root), ("it", place), *elsewhere.items()]
+
+
+def _environment(ours: Path, own: Path, common: Path) -> dict[str, str]:
+    """Return the environment in which git reads our repository, and the commits and index of the user."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        **_ENVIRONMENT,
+        "HOME": str(ours),  # where git looks for a configuration
+        "XDG_CONFIG_HOME": str(ours),
+        "GIT_OBJECT_DIRECTORY": str(common / "objects"),
+        "GIT_INDEX_FILE": str(own / "index"),
+    }
+
+
+def _make(ours: Path, own: Path, common: Path, environment: dict[str, str], *, bare: bool) -> None:
+    """Make our repository in an empty folder; raises OSError if the user's can't be read."""
+    for part in (own / "index", common / "config", common / "packed-refs"):
+        if part.exists() and not part.is_file():
+            raise OSError(f"git would wait for a writer: {part}")
+    (ours / "HEAD").write_text(_line(own / "HEAD", _HEAD))
+    (ours / "config").write_text("".join(_configuration(common / "config", environment, bare=bare)))
+    shared = own.glob("sharedindex.*")  # the rest of an index that is split
+    for part in (common / "refs", common / "packed-refs", *shared):
+        (ours / part.name).symlink_to(part)
+
+
+def _configuration(file: Path, environment: dict[str, str], *, bare: bool) -> Iterator[str]:
+    """Yield the lines of our configuration: of the user's what only describes files and names of commits."""
+    listed = _printed("config", "--file", str(file), "--no-includes", "--list", "-z", to=environment) or ""
+    known = dict(entry.partition("\n")[::2] for entry in listed.split("\0"))
+    used = {
+        name: value for name, value in known.items() if _FORMAT.fullmatch(name) and _VALUE.fullmatch(value)
+    }
+    version = 1 if "extensions.objectformat" in used else 0
+    yield f"[core]\nrepositoryformatversion = {version}\nbare = {str(bare).lower()}\n"
+    for name, value in used.items():
+        section, _, key = name.partition(".")
+        yield f"[{section}]\n{key} = {value}\n"
+
+
+def _printed(*arguments: str, to: dict[str, str]) -> str | None:
+    try:
+        done = child.run(["git", "--no-pager", *arguments], to, timeout=TIMEOUT_S)
     except (OSError, child.LateError):
         return None
     return None if done.returncode else os.fsdecode(done.stdout).removesuffix("\n")

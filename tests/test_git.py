@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -22,9 +23,10 @@ MARK = "../mark"  # from the root of a repository
 
 
 @pytest.fixture
-def repository(folder: Path) -> Path:
+def repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a commit, whose file has another time since: git reads it to compare."""
     root = folder / "repo"
+    monkeypatch.setenv("HOME", str(folder))
     put(root / "train.py", "1\n")
     put(root / ".gitattributes", "* filter=x diff=x\n")
     run_git(folder, "init", "--quiet", str(root))
@@ -82,7 +84,51 @@ def submodule(root: Path) -> None:
     put(root / "lib/lib.py", "2\n")
 
 
-TRAPS = [monitor, clean_filter, filter_process, filter_of_included_file, hook, transport, submodule]
+def filter_without_a_name(root: Path) -> None:
+    put(root / ".git/info/attributes", "* filter=\n")
+    with (root / ".git/config").open("a") as file:
+        file.write(f'[filter ""]\n\tclean = "touch {MARK}; cat"\n')
+
+
+def filter_with_a_sign(root: Path) -> None:
+    put(root / ".git/info/attributes", "* filter=a=b\n")
+    with (root / ".git/config").open("a") as file:
+        file.write(f'[filter "a=b"]\n\tclean = "touch {MARK}; cat"\n')
+
+
+def filter_of_a_branch(root: Path) -> None:
+    filter_of_included_file(root)
+    run_git(root, "config", "--unset", "include.path")
+    run_git(root, "config", "includeIf.onbranch:**.path", "more")
+
+
+def filter_of_a_working_tree(root: Path) -> None:
+    run_git(root, "config", "extensions.worktreeConfig", "true")
+    run_git(root, "config", "--worktree", "filter.x.clean", f"touch {MARK}; cat")
+
+
+def filter_of_a_common_folder(root: Path) -> None:
+    shutil.copytree(root / ".git", root.parent / "common")
+    put(root / ".git/commondir", f"{root.parent}/common\n")
+    run_git(root, "config", "--file", "../common/config", "filter.x.clean", f"touch {MARK}; cat")
+
+
+def filter_of_all_repositories(root: Path) -> None:
+    run_git(root, "config", "--global", "filter.x.clean", f"touch {MARK}; cat")
+
+
+FILTERS = [
+    clean_filter,
+    filter_process,
+    filter_of_included_file,
+    filter_without_a_name,
+    filter_with_a_sign,
+    filter_of_a_branch,
+    filter_of_a_working_tree,
+    filter_of_a_common_folder,
+    filter_of_all_repositories,
+]
+TRAPS = [monitor, *FILTERS, hook, transport, submodule]
 
 
 @pytest.mark.parametrize("trap", TRAPS)
@@ -159,18 +205,8 @@ def test_a_folder_that_looks_like_a_repository_is_none(repository: Path) -> None
     assert (repository.parent / "mark").exists()
 
 
-def test_a_filter_whose_name_git_would_cut_is_not_risked(repository: Path) -> None:
-    put(repository / ".gitattributes", "* filter=a=b\n")
-    put(repository / ".git/config", f'[filter "a=b"]\n\tclean = "touch {MARK}; cat"\n')
-    assert describe(repository).commit == ""
-    assert not (repository.parent / "mark").exists()
-
-
-@pytest.mark.parametrize("part", [".", ".git", ".git/config", ".git/more"])
+@pytest.mark.parametrize("part", [".", ".git"])
 def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: str) -> None:
-    put(repository / ".git/more", "[user]\n\tname = x\n")
-    run_git(repository, "config", "include.path", "more")
-    assert describe(repository).commit
     (repository / part).chmod(0o777)
     assert describe(repository).commit == ""
     with pytest.raises(DocumentError, match="git is not asked: ignored") as refused:
@@ -183,37 +219,32 @@ def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: 
     assert f"export SBATCHGEN_TRUST={repository}" in problem.fix
 
 
-@pytest.mark.parametrize("name", ["include.path", "includeIf.gitdir:**.path"])
-@pytest.mark.parametrize("text", ["# no key at this moment", None])
-def test_a_file_that_others_can_write_is_not_included(repository: Path, name: str, text: str | None) -> None:
-    """git lists no file without a key; the file may get some before git reads it again."""
+def test_where_the_commits_are_is_judged_too(repository: Path) -> None:
     shared = repository.parent / "shared"
-    shared.mkdir()
-    run_git(repository, "config", name, "../../shared/more")
-    if text:
-        put(shared / "more", text)
+    shutil.copytree(repository / ".git", shared)
+    put(repository / ".git/commondir", f"{shared}\n")
     assert describe(repository).commit
     shared.chmod(0o777)
     assert describe(repository).commit == ""
 
 
-@pytest.mark.parametrize("name", ["config", "config.worktree", "commondir", "%(prefix)"])
-def test_a_configuration_elsewhere_is_judged_too(repository: Path, name: str) -> None:
-    """git lists none of them while it has no key."""
-    shared, own = repository.parent / "shared", repository / ".git"
-    shutil.copytree(own, shared)
-    put(shared / "config", "# no key at this moment")
-    if name == "%(prefix)":
-        run_git(repository, "config", "include.path", f"%(prefix)/..{shared}/config")
-    elif name == "commondir":
-        put(own / name, f"{shared}\n")
-    else:
-        run_git(repository, "config", "extensions.worktreeConfig", "true")
-        (own / name).unlink(missing_ok=True)
-        (own / name).symlink_to(shared / "config")
-        assert describe(repository).commit
-    shared.chmod(0o777)
-    assert describe(repository).commit == ""
+@pytest.mark.parametrize("name", ["HEAD", "commondir", "config", "index", "packed-refs"])
+def test_a_pipe_in_a_repository_is_not_waited_for(repository: Path, name: str) -> None:
+    (repository / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(repository / ".git" / name)
+    assert describe(repository) is not None
+
+
+def test_a_second_working_tree_and_an_index_in_two_parts_are_read(repository: Path) -> None:
+    run_git(repository, "worktree", "add", "--quiet", "../second")
+    second = repository.parent / "second"
+    put(second / "new.py")
+    run_git(second, "add", "new.py")
+    run_git(second, "update-index", "--split-index")
+    run_git(second, "pack-refs", "--all")
+    code = find_code(second, repository.parent / "run/code-1", (), None)
+    assert ({*code.sources}, code.code.dirty) == ({".gitattributes", "train.py", "new.py"}, True)
+    assert code.code.commit == describe(repository).commit
 
 
 def test_a_repository_of_a_trusted_folder_is_used(

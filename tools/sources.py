@@ -110,7 +110,9 @@ def _repositories(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     candidates = [path for path in (folder, *folder.glob("*"), *folder.glob("*/*")) if _is_repository(path)]
     checkouts: dict[str, Path] = {}
     for path in candidates:
-        origin = (_git(path, "config", "--get", "remote.origin.url") or "").removesuffix(".git").lower()
+        file = path / (".git/config" if (path / ".git").exists() else "config")
+        named = _git(path, "config", "--file", str(file), "--get", "remote.origin.url") or ""
+        origin = named.removesuffix(".git").lower()
         for name in names:
             known_as = {name.lower().replace("/", mark) for mark in "+-_"} | {name.rpartition("/")[2].lower()}
             folders = {path.name.lower(), path.parent.name.lower()} if path != folder else set()

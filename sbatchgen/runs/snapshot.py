@@ -97,15 +97,15 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     """Return the snapshot of the code in a folder; DocumentError if git does not know it, or it is large."""
     top = git(folder, "rev-parse", "--show-toplevel")
     inside = git(folder, "rev-parse", "--show-prefix")
-    listed = git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
-    if not top or inside is None or listed is None:
+    known = _known(Path(top), set()) if top else None
+    if not top or inside is None or known is None:
         if ignored := refusal(folder):
             what = f"--snapshot copies what git knows, and git is not asked: {ignored.what}"
             raise DocumentError.of(what, at=ignored.at, fix=ignored.fix)
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
     root, sources = Path(top), {}
-    for name in [*filter(None, listed.split("\0")), *_named(root, named)]:
+    for name in [*known, *_named(root, named)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
             if _is_inside(root, name):
                 sources[name] = _status(root / name)
@@ -114,6 +114,28 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     return Snapshot(
         place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
     )
+
+
+def _known(root: Path, seen: set[str]) -> list[str] | None:
+    """Return the names that git knows below a folder, also in its submodules; None if git does not answer.
+
+    `git ls-files --recurse-submodules` would read the configuration of each submodule.
+    """
+    seen.add(os.path.realpath(root))  # links may lead in a circle
+    listed = git(root, "ls-files", "-z", "--stage")
+    if listed is None:
+        return None
+    listing = (
+        git(root, "config", "--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$") or ""
+    )
+    modules = {entry.partition("\n")[2] for entry in listing.split("\0")}
+    names = []
+    for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed.split("\0") if entry):
+        module = root / name
+        is_new = os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
+        inside = _known(module, seen) if name in modules and is_new and _is_inside(root, name) else None
+        names += [name] if inside is None else [f"{name}/{each}" for each in inside]
+    return names
 
 
 def missing(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:

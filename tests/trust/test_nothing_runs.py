@@ -118,7 +118,8 @@ def kind(words: list[str]) -> str:
     """What was started; "" for what may not be."""
     name = Path(words[0]).name
     if name == "git":
-        return "git" if {"core.fsmonitor=false", "core.hooksPath=/dev/null"} <= {*words} else ""
+        ours = [word for word in words if word.startswith("--git-dir=/tmp/sbatchgen-git-")]
+        return "git" if ours or words[2:3] == ["config"] else ""
     if name == "bash":
         return "bash -n" if words[1:3] == ["--norc", "--noprofile"] and words[-1] == "-n" else ""
     if name.startswith("python"):
