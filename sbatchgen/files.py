@@ -144,20 +144,17 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
     """
     try:
-        last = path
-        for link in _links(path):
-            if link.lstat().st_uid not in (0, user_id()):
-                what = f"{link} is a link that another user has made, to {link.readlink()}"
-                raise DocumentError.of(what, fix="name another file")
-            last = link.parent / link.readlink()
-        if not path.exists():
-            put(path.resolve(), data)
-        elif not path.is_file():
-            _write_through(path, data)
-        elif not path.stat().st_mode & 0o222:  # root could write it all the same
+        last = _last(path)
+        # From here on no link is followed: another user may put one there after the check.
+        follow = 0 if _is_descriptor(last) else os.O_NOFOLLOW
+        if not os.path.lexists(last):
+            put(last, data)
+        elif not stat.S_ISREG(mode := last.stat(follow_symlinks=not follow).st_mode):
+            _write_through(last, data, follow)
+        elif not mode & 0o222:  # root could write it all the same
             raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
         else:
-            _overwrite(last, data, before, name=path)
+            _overwrite(last, data, before, follow, name=path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         why, number = (error.strerror, error.errno) if isinstance(error, OSError) else (error, 0)
         fix = "name another file, or give it and its folder the right to write"
@@ -168,21 +165,32 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 
-def _links(path: Path) -> Iterator[Path]:
-    """Yield the links that a name leads through, one after the other."""
+def _last(path: Path) -> Path:
+    """Return where the links lead that a name stands for; raise DocumentError for a link of another user."""
     for _ in range(_MOST_LINKS):
-        if not path.is_symlink():
-            break
-        yield path
-        path = path.parent / path.readlink()
+        if not path.is_symlink() or _is_descriptor(path):
+            return path
+        # One descriptor for both: meanwhile another link may take the name.
+        link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            owner, target = os.fstat(link).st_uid, os.readlink("", dir_fd=link)
+        finally:
+            os.close(link)
+        if owner not in (0, user_id()):
+            what = f"{path} is a link that another user has made, to {target}"
+            raise DocumentError.of(what, fix="name another file")
+        path = path.parent / target
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
-def _overwrite(path: Path, data: bytes, before: bytes | None, *, name: Path) -> None:
-    """Replace what a file holds; on a full disk it keeps what it has.
+def _is_descriptor(path: Path) -> bool:
+    """Whether a name is an open file of a process, as /dev/stdout is: its link leads there without a path."""
+    return path.parent.resolve().is_relative_to("/proc")
 
-    A link that another user has put there meanwhile is not followed.
-    """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b") as file:
+
+def _overwrite(path: Path, data: bytes, before: bytes | None, follow: int, *, name: Path) -> None:
+    """Replace what a file holds; on a full disk it keeps what it has."""
+    with os.fdopen(os.open(path, os.O_RDWR | follow | os.O_CLOEXEC), "r+b") as file:
         old = file.read()
         if before is not None and old != before:
             what = f"{name} has changed since it was read: nothing was written"
@@ -224,9 +232,10 @@ def _remove_leftovers(folder: Path) -> None:
                     os.unlink(entry.path)  # noqa: PTH108 - its path is a text
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def _write_through(path: Path, data: bytes, follow: int) -> None:
     # Without a reader, a FIFO is an error.
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    os.set_blocking(descriptor, True)
-    with os.fdopen(descriptor, "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | follow | os.O_CLOEXEC), "wb") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EAGAIN, "it was replaced meanwhile", str(path))
+        os.set_blocking(file.fileno(), True)
         file.write(data)

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -338,21 +338,34 @@ def test_what_a_killed_process_left_beside_a_file_is_removed_a_day_later(tmp_pat
     assert {each.name for each in tmp_path.iterdir()} == {"file", new.name, other.name}
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who gives a link to another user")
-def test_a_link_that_comes_meanwhile_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    precious, path, real = tmp_path / "precious", tmp_path / "job.slurm", files._links
-    for each in (precious, path):
-        each.write_text("mine")
+@pytest.mark.parametrize("before", ["file", "pipe", "nothing"])
+@pytest.mark.parametrize("leads_to", ["precious", "new"])
+def test_a_link_that_comes_meanwhile_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, leads_to: str
+) -> None:
+    path, real = tmp_path / "job.slurm", files._last
+    (tmp_path / "precious").write_text("mine")
+    if before != "nothing":
+        path.write_text("mine") if before == "file" else os.mkfifo(path)
 
-    def exchanged(place: Path) -> Iterator[Path]:
-        yield from real(place)
-        path.unlink()
-        path.symlink_to(precious)
+    def exchanged(place: Path) -> Path:
+        last = real(place)
+        path.unlink(missing_ok=True)
+        path.symlink_to(tmp_path / leads_to)
+        return last
 
-    monkeypatch.setattr(files, "_links", exchanged)
+    monkeypatch.setattr(files, "_last", exchanged)
     with pytest.raises(DocumentError, match="can't write"):
         files.write(path, b"theirs")
-    assert precious.read_text() == "mine"
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_in_place_of_a_pipe_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match="replaced meanwhile"):
+        files._write_through(tmp_path / "file", b"theirs", os.O_NOFOLLOW)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
