@@ -12,13 +12,14 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
@@ -80,14 +81,35 @@ def read_own(path: Path, most: int) -> bytes:
 
 
 @contextlib.contextmanager
-def regular(path: Path, flags: int = 0) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, with these flags of os.open too; raises OSError like `read_file`."""
-    descriptor = os.open(path, _READ | flags)
+def regular(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:
+    """Open a regular file for reading, with these flags of os.open too; raises OSError like `read_file`.
+
+    With `at`, the descriptor of a folder, the path is a name in it.
+    """
+    descriptor = os.open(path, _READ | flags, dir_fd=at)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def folder_below(root: Path, name: PurePath) -> Iterator[int]:
+    """Open a folder by its name in another; raises OSError where the name leads through a link.
+
+    Yields:
+        Its descriptor. Who exchanges a folder for a link meanwhile can't lead it elsewhere.
+    """
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in name.parts:
+            inner = os.open(part, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -170,17 +192,23 @@ def _last(path: Path) -> Path:
     for _ in range(_MOST_LINKS):
         if not path.is_symlink() or _is_descriptor(path):
             return path
-        # One descriptor for both: meanwhile another link may take the name.
-        link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            owner, target = os.fstat(link).st_uid, os.readlink("", dir_fd=link)
-        finally:
-            os.close(link)
+        owner, target = _link(path)
         if owner not in (0, user_id()):
             what = f"{path} is a link that another user has made, to {target}"
             raise DocumentError.of(what, fix="name another file")
         path = path.parent / target
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _link(path: Path) -> tuple[int, str]:
+    """Return the owner and the target of one link, also if another takes its name meanwhile."""
+    if not hasattr(os, "O_PATH"):  # macOS, and a browser
+        return path.lstat().st_uid, str(path.readlink())
+    link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.fstat(link).st_uid, os.readlink("", dir_fd=link)
+    finally:
+        os.close(link)
 
 
 def _is_descriptor(path: Path) -> bool:

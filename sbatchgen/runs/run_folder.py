@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
-from sbatchgen.files import OTHERS_WRITE
+from sbatchgen.files import OTHERS_WRITE, folder_below
 from sbatchgen.inputs.trust import user_name
 from sbatchgen.quoting import word
 
@@ -73,12 +73,32 @@ def make(run_dir: Path) -> None:
         raise DocumentError([_not_made(run_dir, error.strerror or str(error))]) from error
     if problem := refusal(run_dir):
         raise DocumentError([problem])
-    with contextlib.suppress(OSError):  # it would overrule the umask
-        os.removexattr(run_dir, "system.posix_acl_default")
-    for path, status in _entries(run_dir):
-        is_mine = status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode)
-        if is_mine and status.st_mode & OTHERS_WRITE:
-            path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
+    parent, name = run_dir.parent, Path(run_dir.name)
+    try:
+        with folder_below(parent, name) as folder:
+            with contextlib.suppress(OSError):  # it would overrule the umask
+                os.removexattr(folder, "system.posix_acl_default")
+            _close_to_others(folder)
+        with contextlib.suppress(FileNotFoundError), folder_below(parent, name / "checkpoints") as folder:
+            _close_to_others(folder)
+    except OSError as error:
+        raise DocumentError([_not_made(run_dir, error.strerror or str(error))]) from error
+
+
+def _close_to_others(folder: int) -> None:
+    """Take the right to write from others: of an open folder, and of the user's own files in it.
+
+    Each is opened first, without following a link, and then judged and changed: another user may exchange it.
+    """
+    for name in (".", *os.listdir(folder)):
+        with contextlib.suppress(OSError):
+            entry = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                status = os.fstat(entry)
+                if status.st_uid == os.geteuid() and status.st_mode & OTHERS_WRITE:
+                    os.fchmod(entry, stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
+            finally:
+                os.close(entry)
 
 
 def _entries(run_dir: Path) -> Iterator[tuple[Path, os.stat_result]]:

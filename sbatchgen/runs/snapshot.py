@@ -5,6 +5,7 @@ and those that are named.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.git import git, refusal
@@ -59,12 +60,12 @@ class Snapshot:
                 new = made / "code"
                 new.mkdir()
                 for name, status in self.sources.items():
-                    _copy(self.root / name, new / name, status, self)
+                    _copy(self.root, name, new / name, status, self)
                 (new / self.inside).mkdir(parents=True, exist_ok=True)
                 if self.package:
                     for name in _below(self.package / "training"):
-                        source = self.package / name
-                        _copy(source, new / self.inside / SNAPSHOT_CODE / name, source.lstat(), self)
+                        to = new / self.inside / SNAPSHOT_CODE / name
+                        _copy(self.package, name, to, (self.package / name).lstat(), self)
                 new.rename(self.place)
         except OSError as problem:
             what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
@@ -254,24 +255,45 @@ def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
     return size
 
 
-def _copy(source: Path, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
-    """Copy a file or a link; its mode is that of the source, and no wider than the umask."""
+def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
+    """Copy a file or a link; its mode is that of the source, and no wider than the umask.
+
+    Who can write a folder of the code could exchange it for a link to files that only the user can read.
+    """
     to.parent.mkdir(parents=True, exist_ok=True)
-    if stat.S_ISLNK(status.st_mode):
-        to.symlink_to(_target(source, snapshot))
-    else:
-        mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
-        with files.regular(source) as old, open(os.open(to, _NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
-            shutil.copyfileobj(old, new)
-    now = source.lstat()
-    if any(getattr(now, name) != getattr(status, name) for name in ("st_ino", "st_size", "st_mtime_ns")):
-        what = f"{source} was changed after the review: nothing is submitted"
-        raise DocumentError.of(what, fix="submit again")
+    source = root / name
+    try:
+        with files.folder_below(root, PurePath(name).parent) as folder:
+            if stat.S_ISLNK(status.st_mode):
+                to.symlink_to(_target(source, os.readlink(source.name, dir_fd=folder), snapshot))
+            else:
+                mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
+                with files.regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
+                    _check(source, os.fstat(old.fileno()), status)
+                    with open(os.open(to, _NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
+                        shutil.copyfileobj(old, new)
+            _check(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise _changed_meanwhile(source) from error
 
 
-def _target(link: Path, snapshot: Snapshot) -> str:
+def _check(source: Path, now: os.stat_result, reviewed: os.stat_result) -> None:
+    """Raise DocumentError if a file is not the one that was reviewed."""
+    names = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    if any(getattr(now, name) != getattr(reviewed, name) for name in names):
+        raise _changed_meanwhile(source)
+
+
+def _changed_meanwhile(source: Path) -> SbatchgenError:
+    what = f"{source} was changed after the review: nothing is submitted"
+    return DocumentError.of(what, fix="submit again")
+
+
+def _target(link: Path, text: str, snapshot: Snapshot) -> str:
     """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
-    target = os.path.normpath(link.parent / link.readlink())
+    target = os.path.normpath(link.parent / text)
     name = os.path.relpath(target, snapshot.root)
     is_copied = name == "." or any(f"{source}/".startswith(f"{name}/") for source in snapshot.sources)
     return os.path.relpath(target, link.parent) if is_copied else target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runs import snapshot
+from sbatchgen.errors import DocumentError
+from sbatchgen.runs import run_folder, snapshot
 from sbatchgen.runs.index import scan
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import (
@@ -178,3 +180,28 @@ def test_of_odd_files_nothing_is_taken(tmp_path: Path) -> None:
         '{"event": "epoch", "loss": NaN}',
     )
     assert read_progress(tmp_path) == Progress(state="done", epochs=10, metrics={"reason": 5.0})
+
+
+@pytest.mark.parametrize("exchanged", ["run", "run/old"])
+def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanged: str
+) -> None:
+    """Whoever can write the folder above could else have the user open a private folder to others."""
+    (tmp_path / "run/old").mkdir(parents=True)
+    (tmp_path / "run/file").touch()
+    (tmp_path / "private").mkdir()
+    for place in ("run", "run/old", "run/file", "private"):
+        (tmp_path / place).chmod(0o775)
+    run_folder.make(tmp_path / "run")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("run", "run/old", "run/file")] == [
+        0o755
+    ] * 3
+
+    def exchange(_: Path) -> None:
+        (tmp_path / exchanged).rename(tmp_path / "moved")
+        (tmp_path / exchanged).symlink_to(tmp_path / "private")
+
+    monkeypatch.setattr(run_folder, "refusal", exchange)
+    with contextlib.suppress(DocumentError):
+        run_folder.make(tmp_path / "run")
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o775

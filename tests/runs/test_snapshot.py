@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.runs import snapshot
 from sbatchgen.runs.snapshot import Snapshot
@@ -160,6 +163,40 @@ def test_what_changes_after_the_review_is_not_submitted(repository: Path) -> Non
     with pytest.raises(DocumentError, match="was changed after the review"):
         code.copy()
     assert list((repository.parent / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("exchanged", ["work", "work/train.py"])
+def test_no_link_that_comes_after_the_review_is_followed(repository: Path, exchanged: str) -> None:
+    """Whoever can write a folder of the code could else have the user copy files that they can't read."""
+    private = repository.parent / "private"
+    put(private / "train.py", (repository / "work/train.py").read_text())
+    (repository.parent / "run").mkdir()
+    code = snapshot.find_code(repository, repository.parent / "run/code-1", (), None)
+    (repository / exchanged).rename(repository / "moved")
+    (repository / exchanged).symlink_to(private if exchanged == "work" else private / "train.py")
+    with pytest.raises(DocumentError, match="was changed after the review"):
+        code.copy()
+    assert list((repository.parent / "run").iterdir()) == []
+
+
+def test_a_folder_that_is_exchanged_and_put_back_is_not_followed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the opening of the file meets the link: each look before and after meets the folder."""
+    private, real = put(repository.parent / "private/train.py", "secret").parent, files.regular
+
+    @contextlib.contextmanager
+    def exchanging(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:
+        (repository / "work").rename(repository / "moved")
+        (repository / "work").symlink_to(private)
+        with real(path, flags, at=at) as file:
+            (repository / "work").unlink()
+            (repository / "moved").rename(repository / "work")
+            yield file
+
+    monkeypatch.setattr(files, "regular", exchanging)
+    code = taken(repository)
+    assert (code.place / "work/train.py").read_text() == "print('first')\n"
 
 
 def test_a_file_that_is_none_is_told(repository: Path) -> None:
