@@ -15,11 +15,15 @@ from sbatchgen.cli.output import YES, completed_runs, here
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
+from sbatchgen.quoting import word
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.sweep import Sweep
     from sbatchgen.runs.index import Run
     from sbatchgen.runs.record import Record
+
+_NOT_OF_JOBS = ("yes", "dry_run", "reviewed", "follow", "after", "keep_sbatch_env")  # of a submission
+_TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -44,7 +48,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         return
     array = ["--array", element] if element else []
     if last.command:
-        words, old_args = last.typed
+        words, old_args = _recorded(submit.submit, resumed, last)
         auto = [] if last.by_default("resume") else ["--resume", "auto"]
         typed = [*words, *auto, *array, *options, *agreed]
         with submit.submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
@@ -111,9 +115,25 @@ def submit_points(
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
         return chosen
 
-    words, trainer_args = last.typed[0], (*last.typed[1], *args)
+    words, old_args = _recorded(sweep, run, last)
+    trainer_args = (*old_args, *args)
     with sweep.make_context("sweep", [*words, *options], obj=trainer_args) as context:
         run_sweep(trainer_args, context.params.pop("job"), context.params, choice)
+
+
+def _recorded(command: click.Command, run: Run, last: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what a record says of its job: the options, and what follows `--`.
+
+    Raises DocumentError: it says more, as --yes. A folder that was copied from elsewhere may hold any record.
+    """
+    words, trainer_args = last.typed
+    with command.make_context(command.name, [*words], obj=trainer_args) as context:
+        typed = [name for name in _NOT_OF_JOBS if context.get_parameter_source(name) is _TYPED]
+    if typed:
+        what = f"the record of run {run.name} has --{typed[0].replace('_', '-')}, which is no option of a job"
+        fix = f"look at {word(str(run.folder))}: sbatchgen did not write that record"
+        raise DocumentError.of(what, fix=fix)
+    return words, trainer_args
 
 
 def last_record(run: Run) -> Record:

@@ -169,6 +169,19 @@ def test_a_run_is_resumed_as_reviewed(command: Command) -> None:
     assert command("resume", "ddp", "--yes", "--reviewed", digest).status == 0
 
 
+@pytest.mark.parametrize("words", [["--yes"], ["-y"], ["--after", "ddp"], ["--reviewed", "sha256:0"]])
+def test_a_record_does_not_answer_for_the_user(command: Command, words: list[str]) -> None:
+    """A run folder that was copied may hold any record."""
+    assert command("submit", *JOB, "--yes").status == 0
+    (file,) = Path("runs/ddp").glob("job-*.json")
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"command": [*record["command"], *words]}))
+    refused = command("resume", "ddp")
+    assert (refused.status, "which is no option of a job" in refused.err) == (3, True)
+    file.write_text(json.dumps(record))
+    assert command("resume", "ddp", "--yes").status == 0
+
+
 def test_only_the_user_reads_what_is_kept_and_it_is_little(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
