@@ -20,11 +20,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 JOIN_S, LEAVE_S, END_S = 600, 20, 15  # for all nodes to join; for the workers to leave; for a node to end
+READ_S = 5  # for the last lines of a Ray that has ended, whose children may hold its output
 OPEN_FILES = 65536  # each actor has many
 STARTED = "Ray runtime started"  # as ray says once a node has joined
+LATE = "The current node timed out during startup"  # as ray says on a busy node: its limit is 30 s, for good
 FIRST_WITH_TOKEN = (2, 52)  # of Ray's versions
 SILENT_S = 120  # after which a Ray that answers counts as started, whatever it says
 RETRIES = "120"  # seconds in which a busy first node may answer; Ray has 20
@@ -49,6 +51,7 @@ class Node:
             int(os.environ.get("SLURM_NTASKS", "1")),
         )
         self.over = asked.folder / f"{asked.name}.over"  # made at the end of the command
+        self.ready = asked.folder / f"{asked.name}.ready"  # made once Ray runs on the first node
         self.token = asked.folder / f"{asked.name}.token"
         self.logs = asked.folder / f"{asked.name}-logs" / socket.gethostname().partition(".")[0]
         job = os.environ.get("SLURM_JOB_ID", str(os.getppid()))
@@ -56,19 +59,32 @@ class Node:
         hosts = asked.hosts.split(",")
         self.address, self.port = address_of(hosts, own=self.rank == 0), int(asked.port)
         self.process: Any = None
-        self.joined = False
+        self.readers: list[threading.Thread] = []
+        self.joined = self.late = False
 
     def start(self, *options: str) -> None:
         """Start Ray here, with the CPUs of the task; Ray would take all of the node."""
         cpus = os.environ.get("SLURM_CPUS_PER_TASK")
         words = ["ray", "start", "--block", *options, *([f"--num-cpus={cpus}"] if cpus else [])]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace")
-        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, errors="replace")
+        self.joined = self.late = False
+        streams = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
+        self.readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
+        for reader in self.readers:
+            reader.start()
 
-    def _read(self, lines: Any) -> None:
+    def _read(self, lines: Any, out: TextIO) -> None:
         for line in lines:
             self.joined = self.joined or STARTED in line
-            print(line, end="", flush=True)
+            self.late = self.late or LATE in line
+            print(line, end="", file=out, flush=True)
+
+    def gave_up(self) -> bool:
+        """Whether Ray has ended since this node was too busy for its limit; Ray has ended."""
+        for reader in self.readers:
+            reader.join(READ_S)
+        return self.late
 
     def answers(self) -> bool:
         """Whether the first node of Ray does."""
@@ -120,18 +136,15 @@ def _stop(number: int, _: object) -> NoReturn:
 
 def lead(node: Node, command: list[str]) -> int:
     """Be the first node of Ray: run the command once all have joined, and end after the others."""
-    for mark in node.over.parent.glob(f"{node.over.name}*"):
+    for mark in (*node.over.parent.glob(f"{node.over.name}*"), *node.ready.parent.glob(node.ready.name)):
         mark.unlink()
     use_token(node)
     _set_patience()
     here = [f"--node-ip-address={node.address}", f"--port={node.port}", f"--temp-dir={node.session}"]
-    node.start("--head", "--include-dashboard=false", *here)
-    began = time.monotonic()
-    while not node.joined and not (node.answers() and time.monotonic() > began + SILENT_S):
-        if node.process.poll() is not None:
-            print("error: ray has ended before it was ready", file=sys.stderr)
-            return 1
-        time.sleep(1)
+    if not _started_first(node, "--head", "--include-dashboard=false", *here):
+        print("error: ray has ended before it was ready", file=sys.stderr)
+        return 1
+    _mark(node.ready)
     os.environ["RAY_ADDRESS"] = f"{node.address}:{node.port}"
     joined = subprocess.run([sys.executable, "-c", COUNT, str(node.size)], check=False).returncode
     if joined:
@@ -153,9 +166,28 @@ def lead(node: Node, command: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
+def _started_first(node: Node, *options: str) -> bool:
+    """Start Ray on the first node, and again if the node was too busy; return whether Ray runs."""
+    last = time.monotonic() + JOIN_S
+    node.start(*options)
+    silent = time.monotonic() + SILENT_S
+    while not node.joined and not (node.answers() and time.monotonic() > silent):
+        if node.process.poll() is not None:
+            if not node.gave_up() or time.monotonic() > last:
+                return False
+            print("ray gave up, since this node is busy; it starts again", file=sys.stderr)
+            node.start(*options)
+            silent = time.monotonic() + SILENT_S
+        time.sleep(1)
+    return True
+
+
 def follow(node: Node) -> int:
-    """Be another node of Ray until the command has ended; return 1 if Ray ends before."""
-    while not node.answers():
+    """Be another node of Ray until the command has ended; return 1 if Ray ends before.
+
+    It waits for the mark of the first node, whose Ray may have to start again: that would end the others.
+    """
+    while not (node.answers() and node.ready.exists()):
         time.sleep(1)
     use_token(node)
     _set_patience()

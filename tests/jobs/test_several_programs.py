@@ -246,7 +246,7 @@ def test_the_examples_run_as_the_docs_show_them(name: str, cluster: Cluster, in_
         cluster.put(f"{folder.name}/{file.name}", file.read_text())
     script = render_request(request).replace("--device cuda", "--device cpu")  # there is no GPU
     job = cluster.sbatch("--output=log", cwd=folder, script=script)
-    record = cluster.wait(job, timeout=300)
+    record = cluster.wait(job)
     logs = [folder / "log", *(folder / f"runs/{name}/programs").glob("*.log")]
     said = "\n".join(text_of(path) for path in logs)
     assert record["JobState"] == "COMPLETED", said
