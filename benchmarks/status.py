@@ -56,7 +56,7 @@ def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None
     """Enter runs into the index, of which the last ones are live."""
     rows, entries = [], []
     for number in range(runs):
-        run = Run(f"run-{number}", home / "runs" / str(number), shared=True, created=time.time())
+        run = Run(f"run-{number}", str(home / "runs" / str(number)), shared=True, created=time.time())
         run.folder.mkdir(parents=True)
         job = RunJob(f"{number:x}", run.name, str(number + 1), "", run.created, seen=run.created)
         ended = number < runs - live

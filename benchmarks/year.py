@@ -53,7 +53,7 @@ def make_runs(folder: Path, count: int) -> None:
         (run_dir / f"{name}-{about.job}.out").write_text("epoch 1 loss 0.5\n" * 20)
         (run_dir / "status.json").write_text('{"state": "done", "step": 10, "epoch": 2}')
         jobs = [RunJob(about.key, name, about.job, "", when, "COMPLETED", ended=True, seen=when)]
-        entered.append((Run(name, run_dir, shared=False, created=when), jobs))
+        entered.append((Run(name, str(run_dir), shared=False, created=when), jobs))
     Index(place({"XDG_STATE_HOME": str(folder / "state")})).add(entered)
 
 
@@ -82,7 +82,7 @@ def make_sweep(folder: Path, count: int) -> None:
         for job in range(10)
     ]
     index = Index(place({"XDG_STATE_HOME": str(folder / "state")}))
-    index.add([(Run("sweep", run_dir, shared=False, created=1e9), jobs)])
+    index.add([(Run("sweep", str(run_dir), shared=False, created=1e9), jobs)])
 
 
 def make_log(folder: Path, mebibytes: int) -> None:

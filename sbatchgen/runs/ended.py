@@ -34,13 +34,13 @@ class KeptProgress:
         kept: Any = self._known.get(jobs[-1].key) if _has_ended(jobs) else None
         with contextlib.suppress(TypeError, ValueError):
             folder, values = kept
-            return folder == str(run.folder), None if values is None else Progress(**values)
+            return folder == run.where, None if values is None else Progress(**values)
         return False, None
 
     def keep(self, run: Run, jobs: Sequence[RunJob], progress: Progress | None) -> None:
         """Keep the progress of a run, if all its jobs have ended."""
         if _has_ended(jobs):
-            self._known[jobs[-1].key] = [str(run.folder), progress and _values(progress)]
+            self._known[jobs[-1].key] = [run.where, progress and _values(progress)]
             self._is_new = True
 
     def save(self) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +37,14 @@ class Run(NamedTuple):
     """A run."""
 
     name: str  # the job's name; with a number if another run has it
-    folder: Path
+    where: str  # its folder, as a text: of ten thousand runs few are looked into
     shared: bool  # whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}
     created: float  # seconds since 1970
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.where)
 
 
 class RunJob(NamedTuple):
@@ -87,12 +92,12 @@ class Index:
         """
         now = time.time()
         job = RunJob(key, name, "", "", now, SUBMITTING, seen=now)
-        return self.add([(Run(name, folder, shared, now), [job])])[0]
+        return self.add([(Run(name, str(folder), shared, now), [job])])[0]
 
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
         """Enter runs that were runs in folders, but for jobs already known; return them as named here."""
         with self._changing():
-            folders = {run.folder: run for run in reversed(self._runs.values()) if not run.shared}
+            folders = {run.where: run for run in reversed(self._runs.values()) if not run.shared}
             numbers: dict[str, int] = {}
             return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
 
@@ -152,13 +157,13 @@ class Index:
 
     def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
         """Return the other runs of ./runs/NAME, if a run was found by its name `text` from `folder`."""
-        near = Path(os.path.normpath(folder / "runs" / text))
-        others = (run for run in self._runs.values() if run.folder == near and run != named)
-        return [*others] if named.name == text and named.folder != near else []
+        near = os.path.normpath(folder / "runs" / text)
+        others = (run for run in self._runs.values() if run.where == near and run != named)
+        return [*others] if named.name == text and named.where != near else []
 
     def _in_folder(self, folder: Path) -> list[Run]:
         where = str(folder)
-        return [run for run in self._runs.values() if str(run.folder) == where]
+        return [run for run in self._runs.values() if run.where == where]
 
     def _likely(self, path: Path) -> Iterator[Run]:
         """Yield the runs that may have a log or a script: by its folder, by an id in its name, the newest."""
@@ -166,7 +171,7 @@ class Index:
         numbers = {*re.findall("[0-9]+", path.name)}
         of_jobs = {job.run for job in self._jobs.values() if job.id in numbers}
         newest = sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
-        near = [run for run in newest if str(run.folder) in above or run.name in of_jobs]
+        near = [run for run in newest if run.where in above or run.name in of_jobs]
         yield from dict.fromkeys([*near, *newest[:SEARCHED]])
 
     def _with_file(self, path: Path) -> Iterator[Run]:
@@ -182,23 +187,23 @@ class Index:
             if path == run.folder / "job.slurm" and not run.shared:
                 yield run
 
-    def _add(self, run: Run, jobs: list[RunJob], folders: dict[Path, Run], numbers: dict[str, int]) -> Run:
+    def _add(self, run: Run, jobs: list[RunJob], folders: dict[str, Run], numbers: dict[str, int]) -> Run:
         """Enter a run; `folders` are those of the runs that share none, `numbers` the last of each name."""
-        known = None if run.shared else folders.get(run.folder)
+        known = None if run.shared else folders.get(run.where)
         if known is None:
             of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
             known = self._runs.get(next(of_jobs, ""))
         if known is None:
             known = run._replace(name=self._free(run.name, numbers))
-        elif known.folder != run.folder and not known.folder.exists():  # it was moved
-            known = known._replace(folder=run.folder)  # where it was, how its jobs ended could not be seen
+        elif known.where != run.where and not known.folder.exists():  # it was moved
+            known = known._replace(where=run.where)  # where it was, how its jobs ended could not be seen
             forgotten = [job for job in self._of(known.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[known.name] = known
         for job in jobs:
             self._jobs.setdefault(job.key, job._replace(run=known.name))
         if not known.shared:
-            folders[known.folder] = known
+            folders[known.where] = known
         return known
 
     def _free(self, name: str, numbers: dict[str, int]) -> str:
@@ -242,7 +247,7 @@ class Index:
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
-            self._add(run, jobs, {known.folder: known for known in self._runs.values()}, {})
+            self._add(run, jobs, {known.where: known for known in self._runs.values()}, {})
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self._note(f"warning: {what}")
         self._note("  fix: if a run is missing: sbatchgen status --scan FOLDER")
@@ -256,7 +261,7 @@ class Index:
             self._data = None  # after an error the file is read again
             yield
             facts = [[*self._runs.values()], [*self._jobs.values()]]
-            text = json.dumps(facts, default=os.fspath).encode()
+            text = json.dumps(facts).encode()
             data = b"%d\n%s" % (zlib.crc32(text), text)
             files.put(self.file, data, mode=files.PRIVATE)
             self._data = data
@@ -278,22 +283,35 @@ def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
     """Return the runs and jobs in the text of an index; None if it is not as this module writes it."""
     try:
         runs, jobs = json.loads(text)
-        values = [*itertools.chain(*runs, *jobs)]
-        words = os.fsencode("".join(value for value in values if isinstance(value, str)))
+        of_runs, of_jobs = _columns(runs, _RUN), _columns(jobs, _JOB)
+        by_kind: dict[type, list[Any]] = {str: [], float: [], bool: []}
+        for kind, column in zip(_RUN + _JOB, of_runs + of_jobs, strict=True):
+            by_kind[kind] += column
+        words = os.fsencode("".join(by_kind[str]))
         fits = (
-            all([*map(type, run)] == _RUN and run[1].startswith("/") for run in runs)
-            and all([*map(type, job)] == _JOB for job in jobs)
-            and {job[1] for job in jobs} <= {run[0] for run in runs}
-            and all(0 <= value < records.LATEST for value in values if isinstance(value, float))
+            all(folder.startswith("/") for folder in of_runs[1])
+            and {*of_jobs[1]} <= {*of_runs[0]}
+            and all(0 <= when < records.LATEST for when in by_kind[float])
         )
     except (ValueError, TypeError, RecursionError):
         return None
     if not fits or b"\0" in words:
         return None
     return (
-        {name: Run(name, Path(folder), *more) for name, folder, *more in runs},
-        {job.key: job for job in itertools.starmap(RunJob, jobs)},
+        {run.name: run for run in map(Run._make, runs)},
+        {job.key: job for job in map(RunJob._make, jobs)},
     )
+
+
+def _columns(rows: list[list[Any]], kinds: Sequence[type]) -> list[tuple[Any, ...]]:
+    """Return the columns of a table; raise ValueError or TypeError for a row with other kinds of values."""
+    if type(rows) is not list:
+        raise TypeError(rows)
+    columns = [*zip(*rows, strict=True)] if rows else [()] * len(kinds)
+    for column, kind in zip(columns, kinds, strict=True):
+        if not {*map(type, column)} <= {kind}:
+            raise TypeError(kind)
+    return columns
 
 
 def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
@@ -302,11 +320,14 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
     Links are not followed.
     """
     me = os.geteuid()
-    for at, folders, _ in os.walk(folder):
+    for at, folders, names in os.walk(folder):
         here = Path(at)
         folders[:] = sorted(folders) if len(here.relative_to(folder).parts) < most_deep else []
+        known = [here / name for name in names if name.startswith("job-") and name.endswith(".json")]
+        if not known:  # as in the folder of each point of a sweep
+            continue
         with contextlib.suppress(OSError):
-            owner, *others = (path.lstat().st_uid for path in (here, *here.glob("job-*.json")))
+            owner, *others = (path.lstat().st_uid for path in (here, *known))
             yield from (None for other in others if {owner, other} != {me})
             if owner == me:
                 yield from _runs_in(here)
@@ -317,6 +338,6 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
     for record in records.records(folder):
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
     for name, several in by_name.items():
-        run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
+        run = Run(name=name, where=str(folder), shared=several[0].shared, created=several[0].submitted)
         facts = ((job.key, job.run, job.job, job.cluster, job.submitted) for job in several)
         yield run, [RunJob(*each, seen=each[-1]) for each in facts]

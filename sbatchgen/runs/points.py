@@ -10,6 +10,8 @@ from sbatchgen.errors import CommandLineError
 from sbatchgen.frozen import frozen
 from sbatchgen.quoting import first_names
 from sbatchgen.resolved.sweep import Sweep, read_points
+from sbatchgen.runs.events import EVENTS, STATUS
+from sbatchgen.runs.job_log import newest_logs
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, point_numbers
 from sbatchgen.slurm.queue import SlurmJob
@@ -116,19 +118,31 @@ def sweep_state(
     for number, values in enumerate(sweep.points):
         if only and str(number) != only:
             continue
-        folder = run_dir / str(number)
-        row = live.get(number)
+        folder, its, row = run_dir / str(number), of_point.get(number, ()), live.get(number)
+        written = _written(folder)
         state, says = row.state.words if row else NEW, ""
-        if number in of_point and not row:
-            state, says = _ended(folder)
-        its = of_point.get(number, ())
-        has_begun = bool(its) or folder.is_dir()
-        progress = read_progress(folder, its, str(number)) if has_begun else None
+        if its and not row:
+            state, says = _ended(folder, written)
+        has_said = not written.isdisjoint((STATUS, EVENTS))
+        if not has_said:
+            has_said = any(newest_logs(record, str(number)) for record in its)
+        progress = read_progress(folder, its, str(number)) if has_said else None
         points.append(Point(number, values, state, says, row, progress))
     return SweepState(sweep.names, tuple(points))
 
 
-def _ended(folder: Path) -> tuple[str, str]:
+def _written(folder: Path) -> frozenset[str]:
+    """Return the names in the folder of a point: of a name that is not there no file is opened."""
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries)
+    except OSError:
+        return frozenset()
+
+
+def _ended(folder: Path, written: frozenset[str]) -> tuple[str, str]:
+    if EXIT not in written:
+        return FAILED, "killed, or never started"
     try:
         status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
     except OSError:

@@ -6,10 +6,12 @@ another user can write, or that is not as this module writes it, is not a record
 
 import contextlib
 import dataclasses
+import functools
 import json
+import os
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -196,14 +198,21 @@ def records(run_dir: Path) -> list[Record]:
     """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
     known: list[Record] = []
     with contextlib.suppress(OSError):
-        known = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
+        with os.scandir(run_dir) as entries:
+            named = [run_dir / entry.name for entry in entries if _FILE.fullmatch(entry.name)]
+        known = [record for record in map(_of_job, named) if record]
     return sorted(known, key=lambda record: (record.submitted, record.job))
+
+
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(
+    get_type_hints
+)  # of ten thousand records each has the same
 
 
 def _typed(value: Any, kind: Any) -> Any:
     """Return a value of JSON as a value of a type; raise TypeError or ValueError if it is of another type."""
     if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         if not isinstance(value, Mapping):
             raise TypeError(kind)
         known = {name: _typed(item, hints[name]) for name, item in value.items() if name in hints}

@@ -131,7 +131,7 @@ def plain_state(job: PlainJob) -> RunState:
     if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(about)):
         its = its._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
-    run = Run(name=name, folder=job.folder, shared=True, created=about.submitted)
+    run = Run(name=name, where=str(job.folder), shared=True, created=about.submitted)
     progress = read_progress(job.folder, [about])
     state = RunState(run=run, jobs=[its], now=live[:1], progress=progress, plain=job)
     return replace(state, quiet=_quiet(state))

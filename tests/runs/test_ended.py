@@ -18,7 +18,7 @@ def two_runs(folder: Path) -> tuple[Index, list[Run]]:
     for name in ("a", "b"):
         (folder / name).mkdir()
         (folder / name / "status.json").write_text('{"state": "done", "epoch": 3}')
-        runs.append(Run(name, folder / name, shared=False, created=1.0))
+        runs.append(Run(name, str(folder / name), shared=False, created=1.0))
         index.add([(runs[-1], [RunJob(f"key{name}", name, "7", "", 1.0, "COMPLETED", ended=True)])])
     return index, runs
 
@@ -54,6 +54,6 @@ def test_a_run_that_goes_on_is_read_again(folder: Path) -> None:
     kept.keep(run, ended, None)
     assert kept.progress(run, ended) == (True, None)
     assert kept.progress(run, [*ended, RunJob("more", "a", "8", "", 2.0)]) == (False, None)
-    assert kept.progress(run._replace(folder=Path("/moved")), ended)[0] is False
+    assert kept.progress(run._replace(where="/moved"), ended)[0] is False
     kept.save()
     assert json.loads(index.file.with_name("ended.json").read_text()) == {"keya": [str(run.folder), None]}

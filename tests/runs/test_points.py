@@ -41,7 +41,7 @@ def state(tmp_path: Path) -> SweepState:
 @pytest.fixture
 def run(state: SweepState, tmp_path: Path) -> RunState:
     """The run of the four points."""
-    return RunState(run=Run("lr", tmp_path, shared=False, created=0.0), jobs=(), sweep=state)
+    return RunState(run=Run("lr", str(tmp_path), shared=False, created=0.0), jobs=(), sweep=state)
 
 
 @pytest.mark.parametrize(
