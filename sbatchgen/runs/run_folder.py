@@ -79,8 +79,10 @@ def make(run_dir: Path) -> None:
             with contextlib.suppress(OSError):  # it would overrule the umask
                 os.removexattr(folder, "system.posix_acl_default")
             _close_to_others(folder)
-        with contextlib.suppress(FileNotFoundError), folder_below(parent, name / "checkpoints") as folder:
-            _close_to_others(folder)
+        with contextlib.suppress(OSError), folder_below(parent, name / "checkpoints") as folder:
+            _close_to_others(
+                folder
+            )  # not where it is a link to a larger disk: that folder is the user's affair
     except OSError as error:
         raise DocumentError([_not_made(run_dir, error.strerror or str(error))]) from error
 

@@ -205,3 +205,12 @@ def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
     with contextlib.suppress(DocumentError):
         run_folder.make(tmp_path / "run")
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o775
+
+
+def test_checkpoints_on_another_disk_stay_as_they_are(tmp_path: Path) -> None:
+    for place in ("run", "scratch"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place).chmod(0o775)
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "scratch")
+    run_folder.make(tmp_path / "run")
+    assert [(tmp_path / place).stat().st_mode & 0o777 for place in ("run", "scratch")] == [0o755, 0o775]

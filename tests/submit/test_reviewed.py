@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.cli.again import _NOT_OF_JOBS
+from sbatchgen.cli.jobs import render
+from sbatchgen.cli.submit import submit
 from tests.conftest import Command
 from tests.runs.test_snapshot import git, put
 
@@ -167,6 +170,11 @@ def test_a_run_is_resumed_as_reviewed(command: Command) -> None:
     digest = digest_in(command("resume", "ddp", "--dry-run").err)
     assert command("resume", "ddp", "--yes", "--time", "9:00:00", "--reviewed", digest).status == 3
     assert command("resume", "ddp", "--yes", "--reviewed", digest).status == 0
+
+
+def test_each_option_that_is_not_of_a_job_is_known() -> None:
+    of_jobs, of_submit = ({each.name for each in command.params} for command in (render, submit))
+    assert of_submit - of_jobs == {*_NOT_OF_JOBS, "snapshot", "snapshot_file"}
 
 
 @pytest.mark.parametrize("words", [["--yes"], ["-y"], ["--after", "ddp"], ["--reviewed", "sha256:0"]])
