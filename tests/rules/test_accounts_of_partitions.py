@@ -37,6 +37,7 @@ USERS = (
     f"add user {USER} account=ml defaultaccount=ml qos=normal,fast",
     f"add user {USER} account=other qos=normal,fast",
 )
+_TURN = ("None", "Priority", "Resources")  # reasons that a job has before Slurm has looked at its account
 ASKED = [
     (partition, {name: value for name, value in (("account", account), ("qos", qos)) if value})
     for partition in PARTITIONS
@@ -69,10 +70,12 @@ def starts(controller: Controller, asked: Sequence[tuple[str, dict[str, str]]]) 
         argv = ["sbatch", "--parsable", f"--partition={partition}", "--output=/dev/null", *words]
         numbers.append(controller.run([*argv, "--wrap=true"]).strip())
     deadline = time.monotonic() + 600  # on a busy machine
-    while True:  # a waiting job that Slurm has looked at has a reason
+    while True:  # a waiting job that Slurm has refused a start has a reason; the others wait for their turn
         lines = controller.run(["squeue", "-h", "-a", "-t", "all", "-o", "%i|%T|%r"]).splitlines()
         rows = {line.split("|")[0]: line.split("|")[1:] for line in lines}
-        if all(rows[number] != ["PENDING", "None"] for number in numbers):
+        if not any(
+            state == "PENDING" and why in _TURN for state, why in (rows[number] for number in numbers)
+        ):
             break
         assert time.monotonic() < deadline, rows
         time.sleep(0.2)
