@@ -80,7 +80,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def rank(number: int, call: str = "all_reduce", at: str = "train.py:61", **more: Any) -> dict[str, Any]:
     about = {"rank": number, "host": f"n{number}", "call": call, "at": at, "state": "S", "size": 4}
-    about |= {"sleeps": False, "computed_s": 1e9}
+    about |= {"sleeps": False, "computed_s": 1e9, "woke_s": 1e9, "alone": True}
     return about | {"does": STILL, "spins": False, "waits_for": "", "waits_s": 0.0, "life_s": 1e9} | more
 
 
@@ -145,6 +145,7 @@ def test_a_rank_that_may_do_something_is_named_late(ranks: dict[str, Any], says:
         (NCCL, False, False),  # also where the GPU computes
         ([rank(number) for number in HERE], False, True),  # their network or GPU may be slow
         ([*WAIT, rank(2, "barrier", "train.py:70")], True, True),
+        ([*WAIT, rank(2, "barrier", "train.py:70", alone=False)], False, True),  # a thread of it may come
         ([*WAIT, rank(2, "synchronize", "train.py:70")], False, True),  # for its own GPU
         ([*SPIN[:2], SPIN[3], rank(2, "", "a.py:5", does=OUTSIDE)], False, True),
         ([*NCCL[:3], rank(3, "", "a.py:5", does=OUTSIDE)], False, True),
@@ -165,6 +166,19 @@ def test_a_run_that_may_be_healthy_is_left_alone(
 ) -> None:
     assert bool(judge(ranks, HERE, 360.0).says) is early
     assert bool(judge(ranks, HERE, 960.0, late=True).says) is late
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [*WAIT, rank(2, "", "wait.py:6", does=OUTSIDE, woke_s=300.0)],  # it asks again now and then
+        [*WAIT, rank(2, "barrier", "train.py:70", alone=False)],
+        [rank(number) for number in HERE],
+    ],
+)
+def test_who_may_come_is_named_late_and_never_ended(ranks: list[dict[str, Any]]) -> None:
+    made = judge(ranks, HERE, 960.0, late=True)
+    assert (bool(made.says), made.is_sure) == (True, False)
 
 
 def test_a_rank_of_another_node_that_does_not_answer_is_named_late() -> None:
@@ -334,6 +348,9 @@ WAITS_OF = [
     ("signal.pthread_sigmask(0, {10}); signal.sigtimedwait({10}, 999)", False),
     ("signal.pthread_sigmask(0, {10}); signal.sigwait({10})", False),
     ("threading.Thread(target=time.sleep, args=(999,)).start(); threading.Event().wait()", False),
+    # for a signal
+    ("e = threading.Event(); signal.signal(10, lambda *_: e.set()); e.wait()", False),
+    ("signal.signal(14, print); signal.alarm(999); queue.Queue().get()", False),
     # for something outside
     ("asyncio.run(asyncio.Event().wait())", False),
     ("socket.socketpair()[0].recv(1)", False),

@@ -256,8 +256,10 @@ class Watcher:
         stands_still = rank.still_s(self._now_s) >= still_s and rank.state == "S"
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
+        rank.was_asked = what >= ASLEEP
         if what >= ASLEEP and stands_still:
-            text = stacks.stack_asleep(rank.pid)
+            is_long = rank.still_s(self._now_s) >= LATE / 2 * self.after_s
+            text = stacks.stack_asleep(rank.pid, may_cut=is_long)
         elif what >= AWAKE and computes:
             text = stacks.stack_awake(rank.pid)
         frames = stacks.frames(text)
@@ -273,6 +275,8 @@ class Watcher:
             "computed_s": self._now_s - rank.computed_s,
             "moved_s": self._now_s - rank.moved_s,
             "sleeps": proc.sleeps(rank.pid),
+            "woke_s": self._now_s - rank.woke_s,
+            "alone": self._now_s - rank.open_s >= still_s,
             "stuck": self._is_stuck(rank, frames, still_s),
             "program": rank.awaited_program({each.pid for each in self._ranks.values()}) if text else "",
             "connections": rank.connections(self._now_s),

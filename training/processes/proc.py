@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,17 @@ _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(o
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
+# Other signals that are caught end a process, tell of a child, or are of Python, torch or the watcher.
+WAKING = (
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGCONT,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+)
 NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # what is open there is no file that grows
 
 
@@ -71,9 +83,19 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
     return bool(operation & PRIVATE) and operation & COMMAND in LOCKS and not has_end
 
 
+def awaits_signals(pid: int) -> bool:
+    """Whether a process catches a signal that may wake it up: of a timer, or of somebody else."""
+    caught = re.search(r"\nSigCgt:\s(\w+)", read(pid, "status"))
+    return not caught or any(int(caught[1], 16) & 1 << (number - 1) for number in WAKING)
+
+
 def accepts(pid: int, task: int) -> bool:
-    """Whether a thread waits for a connection."""
-    return read(pid, f"task/{task}/syscall").split()[:1] in [[number] for number in ACCEPTS]
+    """Whether a thread waits for a connection on a Unix socket, as that of multiprocessing for files."""
+    call = read(pid, f"task/{task}/syscall").split()
+    if len(call) < 2 or call[0] not in ACCEPTS:
+        return False
+    number = inode(_target(pid, str(int(call[1], 16))))
+    return f" {number} " in read(pid, "net/unix")
 
 
 def inode(target: str) -> int:

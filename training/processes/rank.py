@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Container, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.processes import proc
@@ -25,9 +26,12 @@ from training.processes.connections import Connection, other_end
 MAIN_CPU, OTHER_CPU = 0.01, 0.05  # of a CPU; threads of libraries look around now and then
 MAIN_WAKES, OTHER_WAKES = 50, 400  # gloo's thread, without a name in torch 2.2, has 100
 READ_OR_WRITTEN = 64 << 10  # bytes; a library that watches the machine reads some of /proc
+TENSORS = 8 << 10  # bytes between two ranks, on a slow network; a store of ranks that wait carries less
 GROWN_BELOW = 4 << 10  # bytes of files of the processes below: those of loggers grow all the time
 CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of those below it
-_POLLS = re.compile(r"gloo|pt_|NCCL|cuda")  # threads of libraries that look many times a second
+# Threads of libraries that look many times a second. Those with the name of a loader's worker are the user's.
+_POLLS = re.compile(r"gloo|pt_(?!data_worker)|NCCL|cuda")
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 _HOOKS = "pt_autograd"  # but this library's threads also run what the user has hooked in
 _FOR_CHILD = re.compile(
     r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait"
@@ -70,7 +74,7 @@ def computes(before: Sample, after: Sample, seconds: float) -> bool:
         was = before.threads.get(key, thread._replace(wakes=0, wanted_s=0.0))
         is_main = key[0] == key[1]
         cpu, wakes = (MAIN_CPU, MAIN_WAKES) if is_main else (OTHER_CPU, OTHER_WAKES)
-        if is_main or not _POLLS.match(thread.name):  # pt_data_worker is a process of a loader
+        if is_main or not _POLLS.match(thread.name):
             work += max((thread.wanted_s - was.wanted_s) / cpu, (thread.wakes - was.wakes) / wakes)
     ended_s = sum(after.children_s[pid] - before.children_s.get(pid, 0.0) for pid in after.children_s)
     return work + max(ended_s, 0.0) / OTHER_CPU > seconds
@@ -88,12 +92,25 @@ def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
 
 def is_locked(pid: int, after: Sample) -> bool:
     """Whether each thread of a process waits without an end for a lock of this process."""
+    return (pid, pid) in after.threads and proc.waits_for_own_lock(pid, pid) and is_alone(pid, after)
+
+
+def is_alone(pid: int, after: Sample) -> bool:
+    """Whether neither another thread of a process nor a signal can act while its main thread waits."""
     tasks = [
         task
         for (each, task), thread in after.threads.items()
-        if each == pid and (task == pid or not _POLLS.match(thread.name) or thread.name.startswith(_HOOKS))
+        if each == pid != task and (not _POLLS.match(thread.name) or thread.name.startswith(_HOOKS))
     ]
-    return bool(tasks) and all(proc.waits_for_own_lock(pid, task) for task in tasks)
+    may_be_woken = proc.awaits_signals(pid) and not _is_bundled(pid)
+    return not may_be_woken and all(proc.waits_for_own_lock(pid, task) for task in tasks)
+
+
+def _is_bundled(pid: int) -> bool:
+    """Whether a process is the bundled trainer, whose handlers of signals only note a request to stop."""
+    words = proc.read(pid, "cmdline").split("\0")
+    is_module = "-m" in words and words[words.index("-m") + 1] == _PACKAGE.rpartition("/")[2]
+    return is_module or _PACKAGE in words
 
 
 class Rank:
@@ -103,6 +120,9 @@ class Rank:
         self.pid = pid
         self.computed_s = self.moved_s = now_s  # the last time that it did
         self.free_s = now_s  # the last time that not all of its threads waited for locks of its own
+        self.open_s = now_s  # the last time that another thread, or a signal, could have acted
+        self.woke_s = now_s  # the last time that its main thread woke up, but for our questions
+        self.was_asked = False  # since the last look
         self.state = "?"  # before the first look
         self._sample: Sample | None = None
         self._looked_s = now_s
@@ -124,6 +144,12 @@ class Rank:
             self.moved_s = now_s
         if not is_locked(self.pid, after):
             self.free_s = now_s
+        if not is_alone(self.pid, after):
+            self.open_s = now_s
+        main = (self.pid, self.pid)
+        if not self.was_asked and after.threads.get(main) != before.threads.get(main):
+            self.woke_s = now_s
+        self.was_asked = False
         self._note_connections(before, after, seconds, now_s)
 
     def still_s(self, now_s: float) -> float:
@@ -156,7 +182,7 @@ class Rank:
             much = (CARRIED if ends in self._own else CARRIED_BELOW) * seconds
             if carried > (0 if inode == awaited else much):
                 self._carried_s[ends] = now_s
-            if carried > READ_OR_WRITTEN * seconds:
+            if carried > TENSORS * seconds:
                 self._busy_s[ends] = now_s
             if connection.waits or inode == awaited:
                 self._asked_s.setdefault(ends, now_s)

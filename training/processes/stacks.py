@@ -122,8 +122,11 @@ def _tops(pid: int) -> Iterator[int]:
             yield from _tops(child)
 
 
-def stack_asleep(pid: int, tries: int = TRIES) -> str:
-    """The stack of a main thread that sleeps; "" if it runs now and then, or may not be asked."""
+def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True) -> str:
+    """The stack of a main thread that sleeps; "" if it runs now and then, or may not be asked.
+
+    `may_cut`: also one in a wait that a signal ends early. Python waits again, a library in C may not.
+    """
     if not _may_be_asked(pid, ASLEEP):
         return ""
     for _ in range(tries):
@@ -133,13 +136,13 @@ def stack_asleep(pid: int, tries: int = TRIES) -> str:
         if before is None or after is None or after.state not in ("S", "R"):
             return ""
         if before == after and after.state == "S":
-            return _answer(pid, ASLEEP) if _may_be_interrupted(proc.wait(pid)) else ""
+            return _answer(pid, ASLEEP) if _may_be_interrupted(proc.wait(pid), may_cut=may_cut) else ""
     return ""
 
 
-def _may_be_interrupted(wait: str) -> bool:
-    """Whether a thread that waits in a function of the kernel loses nothing by a signal."""
-    return bool(_CONTINUE.match(wait) or (_END_EARLY.match(wait) and not _torch_is_before(2, 5)))
+def _may_be_interrupted(wait: str, *, may_cut: bool) -> bool:
+    """Whether a thread that waits in a function of the kernel loses nothing by a signal, or may lose it."""
+    return bool(_CONTINUE.match(wait) or (may_cut and _END_EARLY.match(wait) and not _torch_is_before(2, 5)))
 
 
 def stack_awake(pid: int) -> str:
@@ -212,7 +215,7 @@ def are_stuck(pid: int) -> bool:
 
 def _is_locked(pid: int) -> bool:
     tasks = [*proc.threads(pid)]  # in one multiprocessing hands out files: it accepts
-    is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid)
+    is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid) and not proc.awaits_signals(pid)
     return is_locked and all(proc.waits_for_own_lock(pid, task) or proc.accepts(pid, task) for task in tasks)
 
 

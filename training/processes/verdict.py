@@ -13,6 +13,7 @@ HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"
 # What a rank does. In a call for the other ranks it waits, whatever it does else. STILL needs evidence: the
 # rank can't act again by itself, and nothing outside of the run can wake it up. Each other wait is OUTSIDE.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
+ASLEEP = 0.75  # of the time in which nothing has moved, a rank has slept without waking up once
 OF_GPU = "synchronize"  # the call in which a rank may wait for its own GPU alone
 
 
@@ -20,7 +21,9 @@ class Verdict(NamedTuple):
     """What is said of a run; "" if it may be healthy."""
 
     says: str = ""
-    is_sure: bool = False  # no rank does anything, and all have answered: the run can't continue
+    is_sure: bool = (
+        False  # no rank does anything or has woken up, and all have answered: the run may be ended
+    )
 
 
 def facts(
@@ -95,9 +98,11 @@ def judge(
     is_whole = {*here} >= {*gone}  # else those may not have answered
     is_still = all(rank["does"] == STILL for rank in others)
     is_odd = bool(others or gone)
+    # A thread beside a call may do what another rank waits for, as in a group of its own.
+    is_alone = all(rank["alone"] for rank in waiting) or any(rank["state"] in HELD for rank in others)
     is_apart = len({*map(says, waiting)}) > 1 and all(rank["call"] != OF_GPU for rank in waiting)
     all_wait = is_whole and is_still and all(_waits(rank, is_odd=is_odd) for rank in waiting)
-    is_early = all_wait and (is_odd or is_apart or late)
+    is_early = all_wait and ((is_alone and (is_odd or is_apart)) or late)
     may_end = all(rank["does"] in (STILL, OUTSIDE) for rank in others)
     is_late = (
         late
@@ -106,7 +111,10 @@ def judge(
     )
     if not is_early and not is_late:
         return Verdict()
-    is_sure = is_whole and may_end and (is_still or all(rank["does"] != COMPUTES for rank in waiting))
+    # A rank that wakes up now and then may come. Ranks in one call may have a slow network.
+    is_odd_asleep = all(rank["does"] == STILL or rank["woke_s"] > ASLEEP * quiet_s for rank in others)
+    is_silent = is_still or all(rank["does"] != COMPUTES for rank in waiting)
+    is_sure = is_whole and may_end and is_odd_asleep and is_silent and is_alone and (is_odd or is_apart)
     return Verdict(_line(waiting, others, gone, size, quiet_s, is_whole=is_whole), is_sure)
 
 
