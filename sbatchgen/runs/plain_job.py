@@ -5,6 +5,7 @@ what the run folder lets others read. Nothing here changes a job.
 """
 
 import contextlib
+import glob
 import os
 import re
 import shlex
@@ -194,7 +195,9 @@ def _of_script(word_: str, path: Path, environment: Mapping[str, str], task: str
         return _made(word_, same, _chosen(same, task, str(newest)), environment)
     output = _options(path).get("output", "")
     pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
-    matches = [each for each in path.parent.glob(pattern) if each.is_file()] if "%" in output else []
+    # Path.glob takes no absolute pattern
+    named = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
+    matches = [each for each in (path.parent / name for name in named) if each.is_file()]
     if matches:
         newest_log = max(matches, key=lambda each: each.stat().st_mtime)
         return _of_log(str(newest_log), newest_log, "")

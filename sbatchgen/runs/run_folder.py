@@ -76,8 +76,6 @@ def make(run_dir: Path) -> None:
     parent, name = run_dir.parent, Path(run_dir.name)
     try:
         with folder_below(parent, name) as folder:
-            with contextlib.suppress(OSError):  # it would overrule the umask
-                os.removexattr(folder, "system.posix_acl_default")
             _close_to_others(folder)
         with contextlib.suppress(OSError), folder_below(parent, name / "checkpoints") as folder:
             _close_to_others(
@@ -92,6 +90,8 @@ def _close_to_others(folder: int) -> None:
 
     Each is opened first, without following a link, and then judged and changed: another user may exchange it.
     """
+    with contextlib.suppress(OSError):  # it would overrule the umask
+        os.removexattr(folder, "system.posix_acl_default")
     for name in (".", *os.listdir(folder)):
         with contextlib.suppress(OSError):
             entry = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
