@@ -214,7 +214,7 @@ def _link(path: Path) -> tuple[int, str]:
 def _is_descriptor(path: Path) -> bool:
     """Whether a name is an open file of a process, as /dev/stdout: its link leads there without a path.
 
-    The name alone says so: nobody but root can exchange what is in these folders.
+    The name alone says so: in these folders root alone can exchange a file.
     """
     is_of_process = path.parts[:2] == ("/", "proc") and ".." not in path.parts
     return is_of_process or path.parent in (Path("/dev"), Path("/dev/fd"))

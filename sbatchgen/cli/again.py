@@ -130,7 +130,9 @@ def _recorded(command: click.Command, run: Run, last: Record) -> tuple[tuple[str
     with command.make_context(command.name, [*words], obj=trainer_args) as context:
         typed = [name for name in _NOT_OF_JOBS if context.get_parameter_source(name) is _TYPED]
     if typed:
-        what = f"the record of run {run.name} has --{typed[0].replace('_', '-')}, which is no option of a job"
+        what = (
+            f"the record of run {run.name} has --{typed[0].replace('_', '-')}, which does not describe a job"
+        )
         fix = f"look at {word(str(run.folder))}: sbatchgen did not write that record"
         raise DocumentError.of(what, fix=fix)
     return words, trainer_args

@@ -185,7 +185,7 @@ def test_a_record_does_not_answer_for_the_user(command: Command, words: list[str
     record = json.loads(file.read_text())
     file.write_text(json.dumps(record | {"command": [*record["command"], *words]}))
     refused = command("resume", "ddp")
-    assert (refused.status, "which is no option of a job" in refused.err) == (3, True)
+    assert (refused.status, "which does not describe a job" in refused.err) == (3, True)
     file.write_text(json.dumps(record))
     assert command("resume", "ddp", "--yes").status == 0
 

@@ -18,7 +18,7 @@ _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(o
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
-# Other signals that are caught end a process, tell of a child, or are of Python, torch or the watcher.
+# Other signals that are caught end a process, come from a child, or are of Python, torch or the watcher.
 WAKING = (
     signal.SIGHUP,
     signal.SIGUSR1,
