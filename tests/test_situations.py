@@ -474,8 +474,11 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
         ),
         (
             "mkfifo job.slurm; sbatchgen submit job.slurm --yes",
-            3,
-            "error: can't read job.slurm: not a regular file\n",
+            2,
+            (
+                "error: job.slurm is a pipe or a device, not a job\n"
+                "  fix: write its text to a file, and name that file\n"
+            ),
         ),
     ],
 )
