@@ -15,10 +15,10 @@ from tests.jobs.jobs import PROFILE, Site, site_on
 
 TWO_EACH = ("--profile", "./cpus.yaml", "--nproc-per-node", "2")
 HANGS = """
-import os, threading, time, torch, torch.distributed as dist
+import os, threading, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 if (os.environ["SLURMD_NODENAME"], os.environ["LOCAL_RANK"]) == ("n2", "1"):
-    thread = threading.Thread(target=time.sleep, args=(9999,))
+    thread = threading.Thread(target=threading.Event().wait)
     thread.start()
     thread.join()
 dist.all_reduce(torch.ones(1))
