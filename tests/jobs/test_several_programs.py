@@ -15,9 +15,10 @@ import pytest
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import read_request
 from sbatchgen.rules.judge import check
-from tests.cluster.fixtures import CHECKOUT
+from tests.cluster.fixtures import CHECKOUT, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.tables import hold
+from tests.training.forks import QUICKLY
 
 GRACE_S, SHARED_MEMORY = 4, "/dev/shm"  # noqa: S108
 PROFILE = """
@@ -218,6 +219,8 @@ def test_what_holds_a_job_of_others_until_its_limit_ends_this_one(cluster: Clust
     cluster.until(lambda: not [*left(cluster)], "nothing of the programs left on any node")
 
 
+# Torch without its compiler, and no threads that spin while they wait for one of few cores.
+QUICK = f"env: {{OMP_NUM_THREADS: 1, PYTHONPATH: {QUICKLY}}}\n"
 EXAMPLES = {
     "server": "step 3: /PROMPT-3",
     "evaluator": "evaluated step-",
@@ -229,12 +232,13 @@ EXAMPLES = {
 
 
 @pytest.mark.proof
+@on_one_release  # how Slurm starts and ends steps of programs is in the table of faults, on both
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_run_as_the_docs_show_them(name: str, cluster: Cluster, in_folder: Path) -> None:
     text = (CHECKOUT / f"examples/programs/{name}.yaml").read_text()
     page = (CHECKOUT / "docs/how-to/several-programs.md").read_text()
     assert f"```yaml\n# {name}.yaml\n{text}```" in page
-    (in_folder / "profile.yaml").write_text(PROFILE)
+    (in_folder / "profile.yaml").write_text(PROFILE + QUICK)
     (in_folder / f"{name}.yaml").write_text(
         f"profile: profile.yaml\nruntime: venv\nvenv: {sys.prefix}\n{text}"
     )
