@@ -102,7 +102,7 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
     names = sorted(name for name in used if not _OF_JOBS.match(name))
     exported = {each.name for each in old.body.sets if each.exported}
     differing = []
-    for value in ("--num-layers 4", ""):
+    for value in ("--num-layers 4", "") if names else ("",):  # the same runs, where no variable has a value
         paths = {name for name in names if re.search(rf"\$\{{?{name}\}}?/", text)}
         given = given_by([], [f"{name}={'/data/x' if name in paths else value}" for name in names], [])
         before, after = (plan_of(script, HOME, folder, given) for script in (old, new))
