@@ -54,6 +54,8 @@ class Site:
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
             "SLURM_CONF": "/etc/slurm/slurm.conf",
+            # A node has more CPUs here than the machine: threads that spin take them from those that they wait for.
+            "OMP_WAIT_POLICY": "passive",
         }
 
     def start(self, before: Callable[[], None] = lambda: None) -> None:
