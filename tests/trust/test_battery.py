@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,11 @@ raise RuntimeError("all attempts made")
 
 
 @pytest.fixture(scope="module")
-def victim(request: pytest.FixtureRequest) -> Iterator[User]:
-    """Somebody whose job folder has the scripts, in a lab below a folder of root's."""
+def victims() -> Iterator[Callable[[int], User]]:
+    """Somebody with a number whose job folder has the scripts, in a lab below a folder of root's; made once."""
     _need(lab.why_not() or (None if shutil.which("gcc") else "needs gcc"), what="hostile scripts")
-    with furnished(request.param) as user:
-        yield user
+    with contextlib.ExitStack() as stack:
+        yield cache(lambda uid: stack.enter_context(furnished(uid)))
 
 
 @contextlib.contextmanager
@@ -192,9 +193,12 @@ def rows() -> Iterator[Any]:
                     yield pytest.param(uid, command, place, words, id=name)
 
 
-@pytest.mark.parametrize(("victim", "command", "place", "words"), [*rows()], indirect=["victim"])
-def test_attempts_have_no_effect_outside(victim: User, command: str, place: str, *, words: bool) -> None:
+@pytest.mark.parametrize(("uid", "command", "place", "words"), [*rows()])
+def test_attempts_have_no_effect_outside(
+    victims: Callable[[int], User], uid: int, command: str, place: str, *, words: bool
+) -> None:
     assert attempts.COUNT >= 65
+    victim = victims(uid)
     at_lab = str(victim.lab)
     named = " ".join(WORDS).replace("LAB", at_lab)
     job = victim.home / "named" if place == "home/job" else victim.lab / place
