@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .quickly import sitecustomize  # noqa: F401 - before torch, which other folders load by this module
+
+# isort: split
 import torch
 
 from training.saving import checkpoint
