@@ -650,10 +650,12 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
     submission = record.read_record(state.run.folder, job)  # without Slurm
     if submission is None or submission.process is None:
         raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
-    if process.is_alive(submission.process) is None:
+    alive = process.is_alive(submission.process, state.run.folder)
+    if alive is None:
         what = f"run {name} is on {submission.process.host}, not here"
         raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {name}")
-    process.stop(submission.process)
+    if alive:
+        process.stop(submission.process)
 
 
 @click.command("exec", options_metavar="")

@@ -27,11 +27,16 @@ def start(
     return Process(pid=leader.pid, born=_born(leader.pid) or 0, host=platform.node(), boot=_boot()), leader
 
 
-def is_alive(process: Process) -> bool | None:
-    """Whether the process is alive; None if it is on another machine."""
+def is_alive(process: Process, run_dir: Path) -> bool | None:
+    """Whether the process is alive and of this run; None if it is on another machine.
+
+    A record may be copied with its folder, or say what another user wrote into it: the process writes its log
+    into the run folder, wherever that folder was moved.
+    """
     if process.host != platform.node():
         return None
-    return process.boot == _boot() and _born(process.pid) == process.born
+    is_same = process.boot == _boot() and _born(process.pid) == process.born
+    return is_same and _writes_into(process.pid, run_dir)
 
 
 def status_file(run_dir: Path, job: str) -> Path:
@@ -48,7 +53,7 @@ def exit_status(run_dir: Path, job: str) -> int | None:
 
 
 def stop(process: Process) -> None:
-    """Ask the script to end: it lets the trainer save first, as after scancel."""
+    """Ask the script of a living process to end: it lets the trainer save first, as after scancel."""
     scripts: list[int] = []
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
@@ -65,6 +70,14 @@ def _born(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _writes_into(pid: int, folder: Path) -> bool:
+    """Whether the standard output of a process is a file in a folder."""
+    try:
+        return Path(f"/proc/{pid}/fd/1").readlink().parent.samefile(folder)
+    except OSError:
+        return False
 
 
 def _boot() -> str:

@@ -345,7 +345,7 @@ def _of_process(job: RunJob, run_dir: Path) -> RunJob:
         gone = not run_dir.exists()
         says = "its run folder is gone" if gone else "its record can't be read"
         return job._replace(state="" if gone else job.state, ended=gone, says=says)
-    alive = process.is_alive(submission.process) if submission.process else False
+    alive = process.is_alive(submission.process, run_dir) if submission.process else False
     if alive is False or not submission.process:
         return job._replace(state="FAILED", ended=True, says="killed")
     says = "" if alive else f"on {submission.process.host}, as it was last seen"

@@ -110,6 +110,21 @@ def test_others_decide_neither_what_a_local_run_does_nor_which_process_is_cancel
         refused = owner.sbatchgen("cancel", "a")
         assert (refused.returncode, "the process of run a is not known" in refused.stderr) == (3, True)
         put(file, mine, owner=owner.uid, mode=0o600)
+        # A copy of a run folder is not the run, whatever process its record names.
+        name = file.stem.removeprefix("job-")
+        copy = forged | {"key": "deadbeefdeadbe09", "run": "copy", "name": "copy"}
+        owner.bash("mkdir -m 755 copy")
+        for process_of in (forged["process"], json.loads(mine)["process"]):
+            put(
+                owner.project / f"copy/job-{name}.json",
+                json.dumps(copy | {"process": process_of}),
+                owner=owner.uid,
+            )
+            scanned = owner.sbatchgen("status", "--scan", owner.project / "copy")
+            (row,) = (line for line in scanned.stdout.splitlines() if line.startswith("copy "))
+            assert ("killed" in row, "running" in row) == (True, False), scanned
+            owner.sbatchgen("cancel", "copy", "--yes")
+            assert (other.poll(), run.poll()) == (None, None)
         assert owner.sbatchgen("cancel", "a").returncode == 0
         assert run.wait() != 0
         assert other.poll() is None
