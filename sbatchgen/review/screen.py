@@ -124,7 +124,8 @@ def _code(job: JobSummary) -> str:
     if job.snapshot is None:
         return "the files as they are when the job starts"
     files = counted(job.snapshot.files, "file")
-    return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}"
+    added = f", with {job.snapshot.added}" if job.snapshot.added else ""
+    return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}{added}"
 
 
 def _size(request: Allocation, *, spawns: bool, programs: Sequence[str]) -> tuple[str, str]:

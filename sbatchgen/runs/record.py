@@ -51,6 +51,7 @@ class Code:
     snapshot: str = ""  # the folder of the copy that the job runs; "" if it runs the files as they are
     files: int = 0  # the number of copied files
     size: int = 0  # the bytes of the copied files
+    added: str = ""  # what was named to be copied beside the files that git knows
 
     @property
     def at(self) -> str:

@@ -58,7 +58,7 @@ class Snapshot:
         try:
             with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
                 new = made / "code"
-                new.mkdir()
+                new.mkdir(mode=0o700)  # the code's own folder may be closed, and this one lies elsewhere
                 for name, status in self.sources.items():
                     _copy(self.root, name, new / name, status, self)
                 (new / self.inside).mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,8 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
             if _is_inside(root, name):
                 sources[name] = _status(root / name)
     size = _bounded(root, sources)
-    about = replace(describe(folder), snapshot=str(place), files=len(sources), size=size)
+    added = ", ".join(named)
+    about = replace(describe(folder), snapshot=str(place), files=len(sources), size=size, added=added)
     return Snapshot(
         place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
     )

@@ -113,10 +113,11 @@ def test_modes_are_those_of_the_files_and_no_wider_than_the_umask(
         os.umask(before)
     place = repository.parent / "run/code-1"
     modes = {str(path.relative_to(place)): stat.S_IMODE(path.stat().st_mode) for path in place.rglob("*")}
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700  # a folder above the code may have been closed
     assert modes["run.sh"] == program
     assert modes["secret"] == 0o600
     assert modes["work/train.py"] == modes["work/.sbatchgen/code/training/__main__.py"] == plain
-    assert modes["work"] == stat.S_IMODE(place.stat().st_mode) == 0o777 & ~umask
+    assert modes["work"] == 0o777 & ~umask
 
 
 def test_links_lead_to_the_copy_or_to_where_they_led(repository: Path) -> None:
@@ -243,6 +244,9 @@ def test_the_review_says_what_the_job_runs(repository: Path, submit: Submit) -> 
     copied = submit("--trainer", "train.py", "--snapshot", "--dry-run")
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True)[:12]
     assert f"\ncode        snapshot of commit {commit}: 2 files, 1 KiB\n" in copied.err
+    put(repository / "keys/private", "secret")
+    named = submit("--trainer", "train.py", "--snapshot", "--snapshot-file", "../keys", "--dry-run")
+    assert f"\ncode        snapshot of commit {commit}: 3 files, 1 KiB, with ../keys\n" in named.err
     assert not (repository / "work/runs").exists()
 
 

@@ -28,6 +28,20 @@ def test_a_planted_log_is_refused_and_none_is_planted_later(attacker: User, owne
     assert (owner.home / "precious").read_text() == "mine"
 
 
+def test_checkpoints_lie_in_no_folder_of_another_user(attacker: User, owner: User) -> None:
+    place = attacker.project / "theirs"
+    assert attacker.bash(f"mkdir {place}").returncode == 0
+    owner.bash(f"mkdir -p runs/a ckpt; ln -s {place} runs/a/checkpoints")
+    refused = owner.submit("single", "--job-name", "a", check=False)
+    link = owner.project / "runs/a/checkpoints"
+    assert (refused.returncode, owner.jobs()) == (3, [])
+    assert f"error: {link} is a link to a folder of another user (uid 20011): {place}\n" in refused.stderr
+    fix = f"ln -sfn FOLDER {link}"
+    assert f"fix: let the link lead to a folder of yours: {fix}" in refused.stderr
+    owner.bash(fix.replace("FOLDER", f"{owner.project}/ckpt"))
+    owner.submit("single", "--job-name", "a")
+
+
 def test_a_snapshot_is_the_owners_alone(attacker: User, owner: User) -> None:
     owner.bash("umask 022; git init -q ~/code && cd ~/code && echo mine >t.py && git add t.py")
     flags = ("--profile", owner.home / "public.yaml", "--snapshot", "--trainer", "./t.py", "--job-name", "a")
@@ -36,6 +50,7 @@ def test_a_snapshot_is_the_owners_alone(attacker: User, owner: User) -> None:
     assert done.returncode == 0, done.stderr
     (copy,) = (owner.project / "runs/a").glob("code-*")
     for line in (
+        f"cat {copy}/t.py",  # it may have been private by the folder that it comes from
         f"mv {copy} {copy}-old",
         f"echo evil >{copy}/t.py",
         f"rm -f {copy}/t.py",
