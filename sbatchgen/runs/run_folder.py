@@ -44,6 +44,18 @@ def refusal(run_dir: Path) -> Problem | None:
             fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
             what = f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}"
             return Problem(what, fix=fix + ANOTHER)
+    return _refused_link(run_dir / "checkpoints")
+
+
+def _refused_link(checkpoints: Path) -> Problem | None:
+    """Return why a link, often to a larger disk, can't be the folder of checkpoints; None if it can."""
+    with contextlib.suppress(OSError):  # no link, or to nothing: the trainer says so
+        checkpoints.readlink()
+        owner = checkpoints.stat().st_uid
+        if owner not in (os.geteuid(), 0):
+            whose = f"a folder of another user ({user_name(owner)}): {os.path.realpath(checkpoints)}"
+            fix = f"let the link lead to a folder of yours: ln -sfn FOLDER {word(str(checkpoints))}"
+            return Problem(f"{checkpoints} is a link to {whose}", fix=fix)
     return None
 
 
