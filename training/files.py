@@ -36,23 +36,46 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
         raise FolderError("the run folder is a link", at=str(path), fix=f"--run-dir {os.path.realpath(path)}")
     if make:
         path.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError, AttributeError):  # not on Linux; it would overrule the umask
-            os.removexattr(path, "system.posix_acl_default")
     for folder in (path, *(Path(os.path.realpath(path / name)) for name in inside)):
-        _own(folder, change=make)
-        for entry in folder.iterdir() if folder.is_dir() else ():
-            _own(entry, 0, change=make)
+        with contextlib.suppress(FileNotFoundError):
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                _own_opened(opened, folder, change=make)
+            finally:
+                os.close(opened)
 
 
-def _own(path: Path, *others: int, change: bool) -> None:
+def _own_opened(folder: int, path: Path, *, change: bool) -> None:
+    """Check an open folder and its files; the folder's name may be another one's a moment later."""
+    if change:
+        with contextlib.suppress(OSError, AttributeError):  # not on Linux; it would overrule the umask
+            os.removexattr(folder, "system.posix_acl_default")
+    _own(folder, ".", at=path, change=change)
+    for name in os.listdir(folder):
+        _own(folder, name, 0, at=path / name, change=change)
+
+
+def _own(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
     """Check that a file or folder belongs to us or these users, and let only its owner write it."""
     with contextlib.suppress(FileNotFoundError):  # of a job that runs there
-        status, me = path.lstat(), os.geteuid()
+        status, me = os.stat(name, dir_fd=folder, follow_symlinks=False), os.geteuid()
         if status.st_uid not in {me, *others}:
             what = f"the run folder, or what is in it, belongs to another user ({status.st_uid})"
-            raise FolderError(what, at=str(path), fix=OTHER)
-        if change and status.st_uid == me and status.st_mode & OTHERS_WRITE and not path.is_symlink():
-            path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
+            raise FolderError(what, at=str(at), fix=OTHER)
+        is_file = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+        if change and status.st_uid == me and status.st_mode & OTHERS_WRITE and is_file:
+            _close_to_others(folder, name)
+
+
+def _close_to_others(folder: int, name: str) -> None:
+    with contextlib.suppress(OSError):  # not to be opened, or exchanged meanwhile
+        entry = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            status = os.fstat(entry)
+            if status.st_uid == os.geteuid():
+                os.fchmod(entry, stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
+        finally:
+            os.close(entry)
 
 
 def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[bytes]:

@@ -15,6 +15,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -431,3 +432,29 @@ def test_the_state_of_a_run_is_whole_after_all_this(here: Here, tmp_path: Path) 
     here(tmp_path)
     assert status(tmp_path)["state"] == "done"
     assert not list(tmp_path.rglob("*.tmp-*"))
+
+
+def test_a_folder_that_is_exchanged_meanwhile_opens_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, theirs, private = tmp_path / "run", tmp_path / "theirs", tmp_path / "private/key"
+    for folder in (run_dir, theirs, private.parent):
+        folder.mkdir()
+    for file in (run_dir / "out", private):
+        file.write_text("secret")
+        file.chmod(0o620)
+    (theirs / "out").symlink_to(private)
+    look = os.stat
+
+    def exchanging(name: Any, *words: Any, **how: Any) -> os.stat_result:
+        status = look(name, *words, **how)
+        if name == "out" and run_dir.exists():  # between the look and the change
+            run_dir.rename(tmp_path / "away")
+            theirs.rename(run_dir)
+        return status
+
+    monkeypatch.setattr(os, "stat", exchanging)
+    files.own_folder(run_dir)
+    monkeypatch.undo()
+    assert (run_dir / "out").is_symlink()
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (private, tmp_path / "away/out")] == [0o620, 0o600]
