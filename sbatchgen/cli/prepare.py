@@ -173,7 +173,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
             site=read_site(site_file),
             site_file=site_file,
             packages=ready,
-            cache=(cache or Path(to).absolute().parent / ".cache") / "page-compressed",
+            cache=cache / "page-compressed" if cache else None,
         ),
         Path(to),
     )

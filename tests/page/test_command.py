@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.errors import SbatchgenError
+from sbatchgen.extras.page import static_files
 from sbatchgen.extras.page.form import model
 from sbatchgen.extras.page.site import FILES, NAMES, Site, installed, read_site, strings_of
 from sbatchgen.extras.page.static_files import MARK
@@ -32,6 +33,25 @@ def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(SbatchgenError, match="files that are not those of a page"):
         write_page(tmp_path, ["msu"])
     assert [file.name for file in tmp_path.iterdir()] == ["mine.html"]
+
+
+def test_a_folder_that_comes_in_place_of_an_older_page_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("the page", "node", "npm")
+    page = write_page(tmp_path / "page", ["local"])
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/years.tex").touch()
+
+    def exchange(*_: object) -> None:  # by another user, while the page is packed
+        page.rename(tmp_path / "away")
+        (tmp_path / "thesis").rename(page)
+
+    monkeypatch.setattr(static_files, "_texts", exchange)
+    with pytest.raises(SbatchgenError, match="files that are not those of a page"):
+        write_page(page, ["local"])
+    assert [file.name for file in page.iterdir()] == ["years.tex"]
+    assert {file.name for file in tmp_path.iterdir()} == {"page", "away"}
 
 
 def test_a_page_is_written_again_with_what_the_centre_says(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class PageParts:
     site: Site  # what the centre says
     site_file: Path | None
     packages: Path  # the folder of npm's packages
-    cache: Path  # where compressed files are kept
+    cache: Path | None  # where compressed files are kept, which only this user can write
     quality: int = 11  # how much work is put into compression, up to 11
 
 
@@ -50,9 +50,8 @@ def write(page: PageParts, to: Path) -> None:
 
     Raises DocumentError if the folder is another one, a profile is wrong, or Node.js failed.
     """
-    if to.exists() and not (to / MARK).is_file() and (not to.is_dir() or any(to.iterdir())):
-        what = f"{to} has files that are not those of a page"
-        raise DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
+    if _is_others(to):
+        raise _of_others(to)
     to.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".sbatchgen-page-", within=to.parent) as made:
         new = made / "page"
@@ -60,10 +59,25 @@ def write(page: PageParts, to: Path) -> None:
         _pack(page, new)
         _texts(page, new)
         (new / MARK).write_text(f"{__version__}\n")
-        if to.exists():
-            shutil.rmtree(to)
         new.chmod(0o755)
+        if to.exists():
+            old = made / "old"
+            to.rename(old)  # and judged once more where nobody can exchange it
+            if _is_others(old):
+                old.rename(to)
+                raise _of_others(to)
         new.rename(to)
+
+
+def _is_others(folder: Path) -> bool:
+    """Whether a folder has files, and they are not those of a page."""
+    is_mine = (folder / MARK).is_file()
+    return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def _of_others(to: Path) -> DocumentError:
+    what = f"{to} has files that are not those of a page"
+    return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
 
 
 def _texts(page: PageParts, new: Path) -> None:
@@ -97,7 +111,7 @@ def _pack(page: PageParts, new: Path) -> None:
         place.write_text(root)
         plan: dict[str, Any] = {
             "packages": str(page.packages.absolute()),
-            "cache": str(page.cache.absolute()),
+            "cache": str(page.cache.absolute() if page.cache else folder / "compressed"),
             "to": str(new.absolute()),
             "quality": page.quality,
             "files": [("/place", str(place), False), *_files(page.profiles, root)],
