@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen import __version__
-from sbatchgen.errors import DocumentError
+from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.extras.page.form import model
 from sbatchgen.extras.page.site import FILES, Site, strings_of
 from sbatchgen.frozen import frozen
@@ -75,7 +75,7 @@ def _is_others(folder: Path) -> bool:
     return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
 
 
-def _of_others(to: Path) -> DocumentError:
+def _of_others(to: Path) -> SbatchgenError:
     what = f"{to} has files that are not those of a page"
     return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
 
