@@ -94,13 +94,20 @@ def log_events(
     known: list[dict[str, Any]] = []
     for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
-        key = pattern or record.value("metrics")
-        regex = re.compile(key) if key else None
+        regex = _compiled(pattern or record.value("metrics"))
         read = _last_lines if from_end else _sample
         known = [*_events(chain.from_iterable(read(path, regex) for path in paths), regex), *known]
         if from_end and paths:
             break
     return known
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Return a pattern to look for; None without one, and for what a copied record has in its place."""
+    try:
+        return re.compile(pattern) if pattern else None
+    except (re.error, RecursionError, OverflowError):
+        return None
 
 
 def _last_lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:

@@ -57,6 +57,11 @@ def test_a_json_line_of_the_log_is_measured(folder: Path) -> None:
     assert progress.says == "step 4, loss 0.1"
 
 
+@pytest.mark.parametrize("pattern", ["(?P<1>x)", "(?P<step>..(", "(" * 500, "..(?i)", "a{99999999999}"])
+def test_a_pattern_of_a_copied_record_that_is_none_finds_nothing(folder: Path, pattern: str) -> None:
+    assert read_progress(job(folder / "ddp", '{"step": 3, "loss": 0.2}', metrics=pattern))
+
+
 @pytest.mark.parametrize("line", PROGRAMS)
 def test_the_patterns_of_the_page_read_what_programs_print(folder: Path, line: str) -> None:
     measured = {}
