@@ -53,7 +53,12 @@ def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
 
 
 def _named(pattern: str) -> Iterable[str]:
-    """Return the files that a pattern of `glob` fits, or the file that is meant if it has no wildcards."""
+    """Return the files that a pattern of `glob` fits, or the file that is meant if it has no wildcards.
+
+    The record of a copied run may name this process, whose environment is private.
+    """
+    if os.path.realpath(pattern).startswith("/proc/"):
+        return []
     if glob.has_magic(pattern):
         return glob.glob(pattern)  # noqa: PTH207
     return [pattern] if os.path.lexists(pattern) else []

@@ -60,6 +60,12 @@ def test_the_logs_of_an_array(tmp_path: Path) -> None:
     assert find_logs(record("")) == []
 
 
+@pytest.mark.parametrize("pattern", ["/proc/self/%N", "/proc/self/environ", "{}/link/environ"])
+def test_no_file_of_a_process_is_a_log(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "link").symlink_to("/proc/self")
+    assert find_logs(record(pattern.format(tmp_path))) == []
+
+
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
