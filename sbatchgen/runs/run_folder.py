@@ -51,9 +51,10 @@ def _refused_link(checkpoints: Path) -> Problem | None:
     """Return why a link, often to a larger disk, can't be the folder of checkpoints; None if it can."""
     with contextlib.suppress(OSError):  # no link, or to nothing: the trainer says so
         checkpoints.readlink()
-        owner = checkpoints.stat().st_uid
-        if owner not in (os.geteuid(), 0):
-            whose = f"a folder of another user ({user_name(owner)}): {os.path.realpath(checkpoints)}"
+        status, target = checkpoints.stat(), os.path.realpath(checkpoints)
+        is_root = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
+        if status.st_uid != os.geteuid() and not is_root:
+            whose = f"a folder of another user ({user_name(status.st_uid)}): {target}"
             fix = f"let the link lead to a folder of yours: ln -sfn FOLDER {word(str(checkpoints))}"
             return Problem(f"{checkpoints} is a link to {whose}", fix=fix)
     return None
