@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import short
-from sbatchgen.quoting import counted
+from sbatchgen.quoting import counted, one_line
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.resolved.origins import Setting
 from sbatchgen.review import layout
@@ -124,7 +124,7 @@ def _code(job: JobSummary) -> str:
     if job.snapshot is None:
         return "the files as they are when the job starts"
     files = counted(job.snapshot.files, "file")
-    added = f", with {job.snapshot.added}" if job.snapshot.added else ""
+    added = f", with {one_line(job.snapshot.added)}" if job.snapshot.added else ""
     return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}{added}"
 
 
