@@ -31,8 +31,12 @@ def trust(folder: str | None, *, remove: bool) -> None:
     if remove:
         note(f"note: {trusted.remove(Path(folder), os.environ)} is trusted no longer")
         return
-    real = trusted.add(Path(folder), os.environ)
-    who = trusted.writers(real) or "only you and root"
+    real = trusted.to_enter(Path(folder))
+    who = trusted.writers(real)
+    if not who:  # as of /: what others have below it would count
+        note(f"note: only you and root can write {real}: it needs no trust, and is not entered")
+        return
+    trusted.add(real, os.environ)
     note(f"note: {real} is trusted: sbatchgen.yaml, .sbatchgen and .git in it and below count as yours")
     note(f"note: who can write it decides with you what your jobs run: {who}")
     note(f"note: to take it back: sbatchgen trust --remove {real}")

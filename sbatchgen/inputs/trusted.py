@@ -54,13 +54,17 @@ def _not_for_all(folder: Path, part: Path) -> bool:
         return False
 
 
-def add(folder: Path, environment: Mapping[str, str]) -> Path:
-    """Enter a folder; return it as it is entered: without links.
+def to_enter(folder: Path) -> Path:
+    """Return a folder as it would be entered: without links.
 
-    Raises CommandLineError: there is no such folder, or everybody can write it or replace it; DocumentError:
-    the list can't be kept.
+    Raises CommandLineError: there is no such folder, another user's link leads there, or everybody can write
+    the folder or replace it.
     """
     real = Path(os.path.realpath(folder))
+    for each in (folder.absolute(), *folder.absolute().parents):
+        if each.is_symlink() and each.lstat().st_uid not in (0, files.user_id()):
+            what = f"{each} is a link that another user has made, to {each.readlink()}"
+            raise CommandLineError.of(what, fix=f"if you mean that folder: sbatchgen trust {word(str(real))}")
     if not real.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", fix="name a folder that exists")
     for each in (real, *real.parents):
@@ -68,8 +72,12 @@ def add(folder: Path, environment: Mapping[str, str]) -> Path:
         if mode & stat.S_IWOTH and (each == real or not mode & stat.S_ISVTX):
             what = f"everybody can write {each}" + (f", and so replace {real}" if each != real else "")
             raise CommandLineError.of(what, fix=f"its owner can mend that: chmod o-w {word(str(each))}")
-    _keep(sorted({*trusted(environment), real}), environment)
     return real
+
+
+def add(folder: Path, environment: Mapping[str, str]) -> None:
+    """Enter a folder that `to_enter` has returned; raise DocumentError if the list can't be kept."""
+    _keep(sorted({*trusted(environment), folder}), environment)
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:

@@ -55,6 +55,24 @@ def test_a_folder_of_a_group_is_trusted_once_and_for_all(shared: Path, command: 
     assert command("trust").out == ""
 
 
+def test_where_a_link_of_another_user_leads_is_not_trusted(shared: Path, command: Command) -> None:
+    link = shared / "link"
+    link.symlink_to("/")
+    os.lchown(link, NOBODY, NOBODY)
+    for named in (link, link / "usr"):
+        said = command("trust", str(named))
+        assert (said.status, f"error: {link} is a link that another user has made, to /\n" in said.err) == (
+            2,
+            True,
+        )
+    for whole in ("/", "/usr"):
+        said = command("trust", whole)
+        assert (
+            said.err == f"note: only you and root can write {whole}: it needs no trust, and is not entered\n"
+        )
+    assert command("trust").out == ""
+
+
 @pytest.mark.parametrize("part", [".", "sbatchgen.yaml", ".sbatchgen/templates/job.sh.j2"])
 def test_what_everybody_can_write_is_not_trusted(shared: Path, command: Command, part: str) -> None:
     command("trust", str(shared))

@@ -62,7 +62,7 @@ def write(page: PageParts, to: Path) -> None:
         new.chmod(0o755)
         if to.exists():
             old = made / "old"
-            to.rename(old)  # and judged once more where nobody can exchange it
+            to.rename(old)  # and judged once more where no other user can exchange it
             if _is_others(old):
                 old.rename(to)
                 raise _of_others(to)
