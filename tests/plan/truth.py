@@ -38,7 +38,7 @@ _UNKNOWN = {
     "how srun and slurmd work": r"SLURM_(JOB_CPUS_PER_NODE_PACK_GROUP_0|TRES_(PER_TASK|BIND))"
     r"|SLURMD_(DEBUG|TRES_BIND)|SRUN_DEBUG|SLURM_CPU_BIND\w*",
     "of the shell": r"PATH|_|SHLVL|PWD|OLDPWD|LANG|SHELL|TERM|LC_CTYPE|BASH_ENV",
-    "of these tests, which plan as root for another user": r"(SLURM_JOB_)?(USER|UID|GID)|LOGNAME",
+    "of these tests, which plan as root for another user": r"(SLURM_JOB_)?(USER|UID|GID)|LOGNAME|OMP_WAIT_POLICY",
 }
 _LEFT_OUT = re.compile("|".join(_UNKNOWN.values()))
 _OF_EACH_JOB = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "MASTER_PORT"}
@@ -46,9 +46,10 @@ RELEASES = {fixtures.FIRST: None, fixtures.LATER: fixtures.CHECKOUT / "build" / 
 FIRST = "3"  # the element of an array that is compared
 # A program that leaves how it was started.
 _SPY = """#!/bin/bash
-exec {python} -I -c 'import json, os, pathlib, sys
+exec {python} -I -S -c 'import json, os, sys
 seen = dict(argv=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ))
-pathlib.Path("{home}", f"seen-{{os.uname().nodename}}-{{os.getpid()}}.json").write_text(json.dumps(seen))
+with open(f"{home}/seen-{{os.uname().nodename}}-{{os.getpid()}}.json", "w") as file:
+    json.dump(seen, file)
 ' "${{0##*/}}" "$@"
 """
 Seen = dict[str, Any]
