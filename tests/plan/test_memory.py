@@ -28,36 +28,44 @@ MORE = [
 ]
 
 
-def peaks(*cases: tuple[list[str], int]) -> list[list[int]]:
-    """The computed and the real peaks, of a process with all of torch, which those of the other tests lack."""
+RESIDUAL = [*FAKE[:3], "4", "--batch-size", "4", "--model", "resnet18", "--optimizer", "sgd"]
+ACCUMULATE = [*FAKE[:-1], "--optimizer", "sgd", "--accumulate", "64"]
+Case = tuple[list[str], int]  # arguments, and the number of processes
+
+
+def known() -> list[Case]:
+    """Without its own convolution in bf16 (AVX-512), oneDNN's takes buffers that no reader of torch's code expects."""
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    lines = [more for more in MORE if "bf16" not in more or has_bf16]
+    return [([*FAKE, *more.split()], processes) for more in lines for processes in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def peaks() -> list[tuple[Case, list[int]]]:
+    """The computed and the real peaks of all cases, of a process with all of torch, which those of the other tests lack."""
+    cases = [*known(), (RESIDUAL, 1), (ACCUMULATE, 2), (ACCUMULATE, 1)]
     words = [sys.executable, "-m", "tests.plan.allocator", json.dumps(cases)]
     done = subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True)
-    pairs: list[list[int]] = json.loads(done.stdout)
-    return pairs
+    return list(zip(cases, json.loads(done.stdout), strict=True))
 
 
-def test_the_allocator_gives_out_as_much() -> None:
-    # Without its own convolution in bf16 (AVX-512), oneDNN's takes buffers that no reader of torch's code expects.
-    known = [more for more in MORE if "bf16" not in more or torch.ops.mkldnn._is_mkldnn_bf16_supported()]
-    cases = [([*FAKE, *more.split()], processes) for more in known for processes in (1, 2)]
-    hold(is_near, list(zip(cases, peaks(*cases), strict=True)))
+def test_the_allocator_gives_out_as_much(peaks: list[tuple[Case, list[int]]]) -> None:
+    hold(is_near, peaks[:-3])
 
 
-def is_near(case: tuple[list[str], int], pair: list[int]) -> None:
+def is_near(case: Case, pair: list[int]) -> None:
     computed, given_out = pair
     assert computed == pytest.approx(given_out, rel=0.01), case
 
 
-def test_a_residual_network_needs_what_is_computed() -> None:
-    arguments = [*FAKE[:3], "4", "--batch-size", "4", "--model", "resnet18", "--optimizer", "sgd"]
-    ((computed, given_out),) = peaks((arguments, 1))
+def test_a_residual_network_needs_what_is_computed(peaks: list[tuple[Case, list[int]]]) -> None:
+    (_, (computed, given_out)) = peaks[-3]
     assert computed == pytest.approx(given_out, rel=0.05)
 
 
-def test_accumulation_under_ddp_holds_the_gradients_twice() -> None:
+def test_accumulation_under_ddp_holds_the_gradients_twice(peaks: list[tuple[Case, list[int]]]) -> None:
     of_gradients = 4 * 1_199_882
-    arguments = [*FAKE[:-1], "--optimizer", "sgd", "--accumulate", "64"]
-    (more, _), (less, _) = peaks((arguments, 2), (arguments, 1))
+    (_, (more, _)), (_, (less, _)) = peaks[-2:]
     assert more - less == pytest.approx(of_gradients, rel=0.1)
 
 
