@@ -1,6 +1,6 @@
 """A training that may do a part of its steps in a job ends by itself: by requeues, in a chain, in an array's tasks.
 
-It may do a tenth, where Slurm starts a job again, and a fifth, in half the time, elsewhere.
+It may do a tenth, where Slurm starts a job again, and two fifths elsewhere: three starts resume twice.
 
 That is so whatever the speed of the machine: when it has done so many steps, the trainer sends the script the signal
 of the time limit, and waits until the script has asked it to stop.
@@ -43,16 +43,15 @@ def limited(seconds):
 if "SBATCHGEN_AGAIN_FILE" in os.environ:
     time.sleep = limited
 """
-MOST = "13"  # more jobs than are needed
-WAYS = {
-    "long-requeued": ("--max-restarts", MOST),
-    "long-chained": ("--chain", MOST, "--no-requeue"),
-    "long-tasks": ("--array", f"1-{MOST}%1", "--no-requeue"),
+WAYS = {  # with more jobs than are needed
+    "long-requeued": ("--max-restarts", "13"),
+    "long-chained": ("--chain", "5", "--no-requeue"),
+    "long-tasks": ("--array", "1-5%1", "--no-requeue"),
 }
 
 
 def steps_of_a_job(name: str, release: str) -> int:
-    return 5 if (name, release) == ("long-requeued", FIRST) else 10
+    return 5 if (name, release) == ("long-requeued", FIRST) else 20
 
 
 @pytest.fixture(scope="module")
