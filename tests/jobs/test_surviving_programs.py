@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import VISIBLE
+from tests.cluster.fixtures import VISIBLE, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import TRAINING, Site, site_on
 from tests.jobs.test_survival import PACE, SLOWLY, as_soon_as_possible, at_the_end, lost
 from tests.training.forks import QUICKLY
 from tests.training.states import equal
 
-pytestmark = pytest.mark.proof
+# How Slurm ends a job on each release is in test_survival, how it starts and ends programs in test_several_programs.
+pytestmark = [pytest.mark.proof, on_one_release]
 JOB = """
 options: {{nodelist: "{nodes}", signal: "B:USR1@120", mem: 500M}}
 programs:
