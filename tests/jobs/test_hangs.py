@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.fixtures import FIRST, LATER
+from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import Site, site_on
 from tests.tables import hold
@@ -99,7 +99,6 @@ KINDS = {
         node=0,
     ),
 }
-TRIED = [*((FIRST, kind) for kind in KINDS), (LATER, "torchrun"), (LATER, "srun")]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def site(cluster: Cluster) -> Site:
 
 
 @pytest.fixture(scope="module")
-def jobs(site: Site, slurm_release: str) -> dict[str, int]:
+def jobs(site: Site) -> dict[str, int]:
     """The job of each kind; they run side by side."""
     files = {"event.py": EVENT, "join.py": JOIN, "asks.py": ASKS, "never.py": NEVER_ANSWERS}
     files["join.yaml"] = PROGRAMS.replace("TRAINER", "join.py").replace("HANG\n", "stop\n")
@@ -116,21 +115,19 @@ def jobs(site: Site, slurm_release: str) -> dict[str, int]:
     for name, text in files.items():
         site.cluster.put(f"work/{name}", text)
     ids = {}
-    for release, kind in TRIED:
-        if release == slurm_release and kind == "stopped":
-            ids[kind] = site.submit(kind, *KINDS[kind].arguments)
-        elif release == slurm_release:
-            call = ("submit", *KINDS[kind].arguments, "--yes", "--job-name", kind)
+    for kind, hang in KINDS.items():
+        if kind == "stopped":
+            ids[kind] = site.submit(kind, *hang.arguments)
+        else:
+            call = ("submit", *hang.arguments, "--yes", "--job-name", kind)
             ids[kind] = int(site.sbatchgen(*call, check=True).stdout)
     return ids
 
 
-def test_the_rank_that_hangs_is_named_with_its_node(
-    site: Site, jobs: dict[str, int], slurm_release: str
-) -> None:
+@on_one_release  # test_bad_nodes has a hang on each
+def test_the_rank_that_hangs_is_named_with_its_node(site: Site, jobs: dict[str, int]) -> None:
     """By the watchers of both nodes; by the commands too, also after the job."""
-    kinds = [kind for release, kind in TRIED if release == slurm_release]
-    hold(is_named, [(site, jobs[kind], kind, KINDS[kind]) for kind in kinds])
+    hold(is_named, [(site, jobs[kind], kind, hang) for kind, hang in KINDS.items()])
 
 
 def is_named(site: Site, job: int, kind: str, hang: Hang) -> None:
