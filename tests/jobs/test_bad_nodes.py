@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import FIRST, LATER, VISIBLE
+from tests.cluster.fixtures import FIRST, LATER, VISIBLE, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, Site, site_on
 
@@ -47,6 +47,7 @@ def without_tmp(site: Site, node: str) -> Iterator[None]:
         site.cluster.root(["mount", "-o", "remount,rw", "/tmp"], on=node)  # noqa: S108
 
 
+@on_one_release
 def test_a_job_with_a_bad_node_ends_before_its_training(site: Site) -> None:
     with without_tmp(site, "n3"):
         job = site.submit("named", "cpu", "--preflight", "true", "--nodelist", "n3", check=True)
@@ -60,6 +61,7 @@ def test_a_job_with_a_bad_node_ends_before_its_training(site: Site) -> None:
     assert "preflight: n3: /tmp" in site.sbatchgen("diagnose", "two").stdout
 
 
+@on_one_release
 def test_a_job_leaves_a_bad_node_out_and_trains_on_the_others(site: Site) -> None:
     with without_tmp(site, "n2"):
         said = (*TWO_EACH, "--nodes", "2", "--preflight", "exclude", "--exclude", "n4")
@@ -72,6 +74,7 @@ def test_a_job_leaves_a_bad_node_out_and_trains_on_the_others(site: Site) -> Non
     assert (record["faults"], record["excluded"]) == ({}, [["n2"]])
 
 
+@on_one_release
 def test_healthy_nodes_train(site: Site) -> None:
     job = site.submit("healthy", "ddp", *TWO_EACH, "--nodes", "2", "--preflight", "true")
     assert site.cluster.wait(job, timeout=300)["JobState"] == "COMPLETED", site.log("healthy")
@@ -79,6 +82,7 @@ def test_healthy_nodes_train(site: Site) -> None:
     assert "nodes ready" in site.sbatchgen("status", "healthy", check=True).stdout
 
 
+@on_one_release
 def test_a_job_that_only_checks(site: Site) -> None:
     done = site.sbatchgen("preflight", *TWO_EACH, "--nodes", "3", "--yes", check=True)
     assert site.cluster.wait(int(done.stdout))["JobState"] == "COMPLETED"
