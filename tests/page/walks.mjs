@@ -12,6 +12,7 @@ const server = await serve(folder);
 const { launch, axe } = await tools(packages);
 const browser = await launch(["--js-flags=--liftoff-only"]); // what is visited for seconds is not compiled twice
 const opened = new Set();
+let shared; // a page that stays open: to start the program takes longer than most walks
 const left = new Set(); // addresses outside of the folder
 if (pictures) mkdirSync(pictures, { recursive: true });
 
@@ -23,7 +24,8 @@ class Visit {
   static async open(hash = "", { width = 1280, height = 900, downloadPath = undefined } = {}) {
     const visit = new Visit();
     const downloadBehavior = downloadPath && { policy: "allow", downloadPath };
-    visit.context = await browser.createBrowserContext({ downloadBehavior }); // one for each visit: nothing is left of the visit before
+    visit.context = await browser.createBrowserContext({ downloadBehavior }); // nothing is left of the visit before
+    visit.downloads = downloadPath;
     opened.add(visit.context);
     await visit.context.overridePermissions(new URL(server.base).origin, ["clipboard-read", "clipboard-write", "clipboard-sanitized-write"]);
     visit.page = await visit.context.newPage();
@@ -37,6 +39,36 @@ class Visit {
     });
     await visit.page.goto(server.base + hash);
     return visit;
+  }
+  /** Return the page that stays open, with a form as a new page has it, and then that of a link. */
+  static async again(hash = "", { width = 1280, height = 900 } = {}) {
+    if (!shared) {
+      shared = await Visit.open("", { downloadPath: mkdtempSync(join(tmpdir(), "downloads-")) });
+      await shared.settled();
+      shared.link = await shared.page.evaluate(() => location.hash);
+    }
+    shared.errors = [];
+    delete shared.fixed;
+    await shared.page.setViewport({ width, height });
+    await shared.page.emulateMediaType();
+    await shared.page.emulateMediaFeatures([]);
+    await shared.page.evaluate(() => {
+      for (const id of ["source", "programs"]) document.getElementById(id).value = "";
+      for (const node of document.querySelectorAll("details")) node.open = false;
+    });
+    await shared.restored(shared.link);
+    await shared.settled();
+    if (hash) await shared.restored(hash);
+    return shared;
+  }
+  /** Follow a link of the page itself. */
+  async restored(hash) {
+    await this.page.evaluate((link) => {
+      document.documentElement.dataset.shown = "";
+      delete document.documentElement.dataset.linted;
+      history.replaceState(null, "", link);
+      dispatchEvent(new Event("hashchange"));
+    }, hash);
   }
   /** Wait until the script is that of the form. */
   async settled() {
@@ -118,14 +150,14 @@ const walks = {
     return visit;
   },
   "the first script": async () => {
-    const visit = await Visit.open();
+    const visit = await Visit.again();
     await visit.settled();
     await visit.page.waitForSelector("#script .template");
     await visit.picture("first");
     return visit;
   },
   "another mode has other fields": async () => {
-    const visit = await Visit.open();
+    const visit = await Visit.again();
     await visit.settled();
     await visit.mode("single");
     check(await visit.page.$eval("[data-field=nodes]", (node) => node.hidden), "nodes are asked for");
@@ -133,7 +165,7 @@ const walks = {
     return visit;
   },
   "too long a time, and its fix": async () => {
-    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&partition=debug&time=20:00:00");
+    const visit = await Visit.again("#profile=kestrel&mode=ddp&account=abc&partition=debug&time=20:00:00");
     await visit.settled();
     await visit.fill("gpus_per_node", "1"); // a user has two in this partition
     check((await visit.script()) === "", "there is a script");
@@ -146,7 +178,7 @@ const walks = {
     return visit;
   },
   "a word that is no time": async () => {
-    const visit = await Visit.open();
+    const visit = await Visit.again();
     await visit.settled();
     await visit.fill("time", "tomorrow");
     check((await visit.text("#findings")).includes("tomorrow"), await visit.text("#findings"));
@@ -157,7 +189,7 @@ const walks = {
     return visit;
   },
   "too many GPUs, and the fix": async () => {
-    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00");
+    const visit = await Visit.again("#profile=kestrel&mode=ddp&account=abc&time=01:00:00");
     await visit.settled();
     await visit.fill("gpus_per_node", "16");
     check((await visit.text("#findings")).includes("GPU"), await visit.text("#findings"));
@@ -169,7 +201,7 @@ const walks = {
     return visit;
   },
   "an account that the cluster wants": async () => {
-    const visit = await Visit.open("#profile=lumi&mode=ddp");
+    const visit = await Visit.again("#profile=lumi&mode=ddp");
     await visit.settled();
     check((await visit.text("#findings")).includes("requires --account"), await visit.text("#findings"));
     check((await visit.script()).includes("--account=ACCOUNT"), "no script before the account is known");
@@ -183,7 +215,7 @@ const walks = {
     return visit;
   },
   "a partition, and those that are not used": async () => {
-    const visit = await Visit.open("#profile=troila&mode=single");
+    const visit = await Visit.again("#profile=troila&mode=single");
     await visit.settled();
     await visit.fill("gres", "shard:16");
     check((await visit.script()).includes("shard:16"), await visit.text("#findings"));
@@ -191,7 +223,7 @@ const walks = {
     return visit;
   },
   "the script is copied": async () => {
-    const visit = await Visit.open();
+    const visit = await Visit.again();
     await visit.settled();
     await visit.page.click("#copy");
     await visit.page.waitForFunction(() => document.getElementById("copy").textContent === "Copied");
@@ -199,8 +231,8 @@ const walks = {
     return visit;
   },
   "the script is downloaded": async () => {
-    const to = mkdtempSync(join(tmpdir(), "downloads-"));
-    const visit = await Visit.open("#profile=msu&mode=ddp&job-name=mine", { downloadPath: to });
+    const visit = await Visit.again("#profile=msu&mode=ddp&job-name=mine");
+    const to = visit.downloads;
     await visit.settled();
     await visit.page.click("#download");
     for (let waited = 0; !readdirSync(to).includes("mine.slurm") && waited < 100; waited++) await new Promise((done) => setTimeout(done, 100));
@@ -208,7 +240,7 @@ const walks = {
     return visit;
   },
   "a link opens the same job": async () => {
-    const visit = await Visit.open("#profile=torchrun&mode=ddp");
+    const visit = await Visit.again("#profile=torchrun&mode=ddp");
     await visit.settled();
     await visit.fill("nodes", "3");
     await visit.fill("args", "--lr '1e-3' --name \"two words\"");
@@ -225,7 +257,7 @@ const walks = {
     return again;
   },
   "a pasted script and the fix of a line": async () => {
-    const visit = await Visit.open();
+    const visit = await Visit.again();
     await visit.lint(BAD);
     const lint = await visit.text("#lint");
     check(lint.includes("SB111") && lint.includes("SB104") && lint.includes("SB127"), lint);
@@ -238,7 +270,7 @@ const walks = {
     return visit;
   },
   "fix all": async () => {
-    const visit = await Visit.open("#tab=check");
+    const visit = await Visit.again("#tab=check");
     await visit.lint(BAD);
     await visit.page.evaluate(() => delete document.documentElement.dataset.linted);
     await visit.page.click("#fix-all");
@@ -248,7 +280,7 @@ const walks = {
     return visit;
   },
   "the page of a rule": async () => {
-    const visit = await Visit.open("#tab=check");
+    const visit = await Visit.again("#tab=check");
     await visit.lint("#!/bin/bash\n#sbatch --time=01:00:00\n#SBATCH --nodes=1\nsrun python train.py\n");
     await visit.press("SB105");
     await visit.page.waitForSelector("dialog[open]");
@@ -261,14 +293,14 @@ const walks = {
     return visit;
   },
   "a script that bash can't parse": async () => {
-    const visit = await Visit.open("#tab=check");
+    const visit = await Visit.again("#tab=check");
     await visit.lint("#!/bin/bash\n#SBATCH --time=01:00:00\nif true; then\nsrun python train.py\n");
     check((await visit.text("#lint")).includes("SB814"), await visit.text("#lint-state"));
     await visit.picture("broken");
     return visit;
   },
   "a script of hostile text": async () => {
-    const visit = await Visit.open("#profile=msu&mode=ddp&trainer=" + encodeURIComponent("<img src=x onerror=alert(1)>.py") + "&args=" + encodeURIComponent("</script><b>x</b>"));
+    const visit = await Visit.again("#profile=msu&mode=ddp&trainer=" + encodeURIComponent("<img src=x onerror=alert(1)>.py") + "&args=" + encodeURIComponent("</script><b>x</b>"));
     await visit.settled();
     await visit.lint('#!/bin/bash\n#SBATCH --job-name=<img src=x onerror="document.title=1">\n#SBATCH --nodes=<b>2</b>\n');
     check((await visit.page.$$("#lint img, #lint b b, #script img, #findings img")).length === 0, "HTML of the script");
@@ -278,7 +310,7 @@ const walks = {
   "a link of hostile text": async () => {
     const paste = "x\x1b[201~\x03\nid\x0f";
     const hidden = "x\u202ey";
-    const visit = await Visit.open(`#profile=msu&mode=ddp&time=01:00:00&trainer=${encodeURIComponent(paste)}&args=${encodeURIComponent(paste)}&job-name=${encodeURIComponent(hidden)}`);
+    const visit = await Visit.again(`#profile=msu&mode=ddp&time=01:00:00&trainer=${encodeURIComponent(paste)}&args=${encodeURIComponent(paste)}&job-name=${encodeURIComponent(hidden)}`);
     await visit.settled();
     check((await visit.text("#command")).includes("--time 01:00:00"), await visit.text("#command"));
     check(!/[^ -~]|201|\bid\b/.test(await visit.text("#command")), await visit.text("#command"));
@@ -304,7 +336,7 @@ const walks = {
     return visit;
   },
   "a script is adopted": async () => {
-    const visit = await Visit.open("#tab=check");
+    const visit = await Visit.again("#tab=check");
     await visit.lint(GOOD);
     await visit.page.click("#adopt");
     await visit.page.waitForSelector("#adopted pre");
@@ -316,7 +348,7 @@ const walks = {
   "a file is opened, and its link opened again": async () => {
     const to = mkdtempSync(join(tmpdir(), "scripts-"));
     writeFileSync(join(to, "mine.sh"), BAD);
-    const visit = await Visit.open("#tab=check&for=princeton");
+    const visit = await Visit.again("#tab=check&for=princeton");
     const input = await visit.page.$("#file");
     await input.uploadFile(join(to, "mine.sh"));
     await visit.linted();
@@ -329,7 +361,7 @@ const walks = {
     return again;
   },
   "a file is dropped": async () => {
-    const visit = await Visit.open();
+    const visit = await Visit.again();
     await visit.page.evaluate((text) => {
       const data = new DataTransfer();
       data.items.add(new File([text], "job.sh"));
@@ -367,7 +399,7 @@ const walks = {
     return visit;
   },
   "a narrow screen": async () => {
-    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16", { width: 320, height: 640 });
+    const visit = await Visit.again("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16", { width: 320, height: 640 });
     await visit.settled();
     const wide = () => visit.page.evaluate(() => document.documentElement.scrollWidth);
     check((await wide()) <= 320, `${await wide()} pixels`);
@@ -379,7 +411,7 @@ const walks = {
     return visit;
   },
   "a phone": async () => {
-    const visit = await Visit.open("#profile=lumi&mode=ddp", { width: 360, height: 640 });
+    const visit = await Visit.again("#profile=lumi&mode=ddp", { width: 360, height: 640 });
     await visit.settled();
     const top = await visit.page.$eval("#script", (node) => node.getBoundingClientRect().top + window.scrollY);
     check(top <= 2 * 640, `the script begins at ${top} pixels`);
@@ -390,7 +422,7 @@ const walks = {
   },
   "several programs": async () => {
     const text = "programs:\n  server: {command: [python3, serve.py], nodes: 1, ready: {port: '{port}'}}\n  trainer: {mode: ddp, trainer: train.py, nodes: 2, needs: [server], main: true}\n";
-    const visit = await Visit.open("#profile=msu&mode=ddp");
+    const visit = await Visit.again("#profile=msu&mode=ddp");
     await visit.settled();
     await visit.page.click("#more > summary");
     await visit.page.click("#several summary");
@@ -416,7 +448,7 @@ const walks = {
     return visit;
   },
   "dark, and on paper": async () => {
-    const visit = await Visit.open("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16");
+    const visit = await Visit.again("#profile=kestrel&mode=ddp&account=abc&time=01:00:00&gpus-per-node=16");
     await visit.page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
     await visit.settled();
     check((await visit.page.evaluate(() => getComputedStyle(document.body).backgroundColor)) === "rgb(20, 23, 28)", "light");
@@ -469,8 +501,10 @@ for (const [name, walk] of Object.entries(walks)) {
   } catch (problem) {
     error = String(problem?.message ?? problem);
   }
-  await Promise.all([...opened].map((context) => context.close()));
-  opened.clear();
+  if (error) shared = undefined; // what the walk has left of the page is unknown
+  const over = [...opened].filter((context) => context !== shared?.context);
+  await Promise.all(over.map((context) => context.close()));
+  for (const context of over) opened.delete(context);
   server.replaced.clear();
   process.stdout.write(`${JSON.stringify({ name, error, seconds: (performance.now() - from) / 1000, ...seen })}\n`);
 }
