@@ -47,7 +47,8 @@ def wait(seconds):
 
 time.sleep = wait
 """
-TASKS = ("--launcher", "srun")  # half as many processes as with torchrun, which the others have
+# Half as many processes as with torchrun, which the others have; test_surviving_programs reaches a time limit with that.
+TASKS = ("--launcher", "srun")
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +80,10 @@ def jobs(site: Site) -> dict[str, int]:
     cluster = site.cluster
     ids = {
         "limited": start(
-            site, "limited", *SMALL, *"--nodelist n1,n2 --signal B:USR1@120 -- --deadline off".split()
+            site, "limited", *SMALL, *TASKS, *"--nodelist n1,n2 --signal B:USR1@120 -- --deadline off".split()
         ),
         "worker-lost": start(site, "worker-lost", *SMALL, "--exclude", "n1", "--requeue-on-node-fail"),
-        "host-lost": start(site, "host-lost", *SMALL, "--nodelist", "n3,n4"),
+        "host-lost": start(site, "host-lost", *SMALL, *TASKS, "--nodelist", "n3,n4"),
     }
     for name, nodes in {"worker-lost": "n[2-3]", "host-lost": "n[3-4]"}.items():
         site.reach_step(name, 10)
