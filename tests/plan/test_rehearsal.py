@@ -169,8 +169,9 @@ def test_a_batch_that_no_gpu_holds_is_a_failure(place: Path) -> None:
     text = (place / "testing.yaml").read_text()
     (place / "testing.yaml").write_text(text.replace("gpus_per_node: 4", "gpus_per_node: 4, gpu_memory: 16M"))
     subprocess.run([SBATCHGEN, "data", "mnist", "--to", "data", *DRAWING], cwd=place, check=True)
+    words = ["rehearse", "single", "--resume", "off", "--data-dir", "data", "--seconds", "60"]
     done = subprocess.run(
-        [SBATCHGEN, "rehearse", "single", "--data-dir", "data", "--seconds", "60", "--", "--epochs", "1"],
+        [SBATCHGEN, *words, "--", "--epochs", "1"],
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
     match = re.search(
