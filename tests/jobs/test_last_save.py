@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import VISIBLE
+from tests.cluster.fixtures import VISIBLE, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import Site, site_on
 from tests.training.forks import QUICKLY
@@ -85,6 +85,7 @@ def test_a_training_saves_before_it_is_cancelled(site: Site) -> None:
     assert "SIGTERM" not in site.log("trained")
 
 
+@on_one_release
 def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
     waits = site.submit("waits", "single", "--begin", "now+1hour", *PACE)
     runs = site.submit("runs", "single", *PACE)
@@ -95,6 +96,7 @@ def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
     assert [ends(site, job)["JobState"] for job in (waits, deaf, runs)] == ["CANCELLED"] * 3
 
 
+@on_one_release
 def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
     own(site, "chained", "polite.py", "--chain", "2")
     assert SAVING.format("chained") in site.sbatchgen("cancel", "chained", check=True).stderr
@@ -109,6 +111,7 @@ def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
     assert site.log("chained").count("Job ") == 1, "the second has not started"
 
 
+@on_one_release
 @pytest.mark.parametrize("how", ["cancel", "by hand"])
 def test_a_trainer_that_asks_for_a_restart_gets_none_once_it_is_stopped(site: Site, how: str) -> None:
     name = f"polite-{how.replace(' ', '-')}"
