@@ -21,7 +21,10 @@ READ = 1 << 16  # bytes of what is new in a log
 STEPS = 2  # lines of steps, or records of metrics, after which the first step has come
 _LOG = re.compile(r"log|.*\.(?:log|out|err|txt)$|.*\.(?:log|out|err)\.\d+$")
 _METRICS = re.compile(r"events|metrics|.*tfevents|.*\.(?:jsonl|csv)$")
-_STEP = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d|\d\s?(?:it/s|s/it|samples/s)")
+_STEP = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d")
+_RATE = re.compile(r"(?i)\d\s?(?:it/s|s/it|samples/s)")
+# before the rate in a bar of steps: a bar of what is loaded or prepared has other words
+_OF_STEPS = re.compile(r"(?i)^(?:\[\w+\]:)?[^a-z]*$|\b(?:step|iter|epoch|train|batch|loss)")
 
 
 class Signs:
@@ -32,8 +35,10 @@ class Signs:
         self._outputs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_log_of_job(environ)]
         self._known: dict[str, tuple[int, ...]] = {}
         self._programs: dict[str, int] = {}
+        self._steps = STEPS  # so that no step is counted that an earlier start of the run has left
+        self.look()
         self._steps = 0
-        self._is_first = True
+        self._first_lines: dict[str, str] = {}  # of steps: their starts without numbers, and what follows
 
     @property
     def has_begun(self) -> bool:
@@ -49,7 +54,6 @@ class Signs:
         for path in paths[:FILES]:
             with contextlib.suppress(OSError):
                 is_new |= path.name not in (REPORT, FOLDER, LOCK) and self._is_new(path)
-        is_new, self._is_first = is_new and not self._is_first, False
         return is_new
 
     def of_programs(self) -> bool:
@@ -85,9 +89,23 @@ class Signs:
                 file.seek(max(before if status.st_size > before else 0, status.st_size - READ))
                 text = file.read(READ).decode(errors="replace")
             lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
-            self._steps += sum(bool(_STEP.search(line)) for line in lines)
+            for line in lines if not self.has_begun else ():
+                self._steps += self._steps_of(line)
             return any(OURS not in line for line in lines)
         return False
+
+    def _steps_of(self, line: str) -> int:
+        """How many steps a line shows; with the first that has other numbers than one like it, both count.
+
+        A line of the configuration, such as `batch size 32`, comes once, or again with the same numbers.
+        """
+        rate, step = _RATE.search(line), _STEP.search(line)
+        if rate and _OF_STEPS.search(line[: rate.start()]):
+            return 1
+        if not step:
+            return 0
+        start, rest = re.sub(r"\d", "", line[: step.end()]), line[step.start() :]
+        return 0 if self._first_lines.setdefault(start, rest) == rest else STEPS
 
 
 def _log_of_job(environ: Mapping[str, str]) -> list[Path]:
