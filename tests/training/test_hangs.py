@@ -281,30 +281,43 @@ def looked(seen: Rank) -> Rank:
     return seen
 
 
+WORKS = """
+import os, socket as s, subprocess, time
+def feed(end, address, family):
+    if not os.fork():
+        while True:
+            s.socket(family, 2).sendto(b'x', address)
+            time.sleep(0.1)
+    while True:
+        end.recv(9)
+open('began', 'w').close()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "what"),
     [
         ("while True: pass", "computed_s"),
-        (
-            "import time\nwhile True: sum(range(200000)); time.sleep(0.1)",
-            "computed_s",
-        ),  # validates at a few percent
-        ("import subprocess as s\nwhile True: s.run(['true'])", "computed_s"),
-        ("import time\nwhile True: time.sleep(0.001)", "computed_s"),
-        (
-            "import time\nf = open('/dev/zero', 'rb', 0)\nwhile True: f.read(1 << 16); time.sleep(0.1)",
-            "moved_s",
-        ),
-        ("import time\nf = open('grows', 'wb', 0)\nwhile True: f.write(b'x'); time.sleep(0.1)", "moved_s"),
+        ("while True: sum(range(200000)); time.sleep(0.1)", "computed_s"),  # validates at a few percent
+        ("while True: subprocess.run(['true'])", "computed_s"),
+        ("while True: time.sleep(0.001)", "computed_s"),
+        ("f = open('/dev/zero', 'rb', 0)\nwhile True: f.read(1 << 16); time.sleep(0.1)", "moved_s"),
+        ("f = open('grows', 'wb', 0)\nwhile True: f.write(b'x'); time.sleep(0.1)", "moved_s"),
+        ("while True:\n with open('grows', 'ab') as f: f.write(b'x')\n time.sleep(0.1)", "moved_s"),
+        ("u = s.socket(2, 2); u.bind(('127.0.0.1', 0)); feed(u, u.getsockname(), 2)", "moved_s"),
+        ("u = s.socket(1, 2); u.bind('here'); feed(u, 'here', 1)", "moved_s"),
     ],
 )
 def test_a_process_that_computes_or_moves_data_does_not_stand_still(
     tmp_path: Path, program: str, what: str
 ) -> None:
-    with watched(program, cwd=tmp_path) as seen:
-        wait_for(lambda: looked(seen) and seen.state in "RS", "start")
-        began = time.monotonic() + 1
-        wait_for(lambda: getattr(looked(seen), what) > began, "work")
+    with watched(WORKS + program, cwd=tmp_path, start_new_session=True) as seen:
+        try:
+            wait_for((tmp_path / "began").exists, "start")
+            began = time.monotonic() + 1
+            wait_for(lambda: getattr(looked(seen), what) > began, "work")
+        finally:
+            os.killpg(seen.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -471,12 +484,19 @@ def test_what_the_watcher_writes_is_no_sign_of_life(tmp_path: Path) -> None:
         ("log", "step 0 loss 3.2\nstep 1 loss 3.1\n"),
         ("slurm-3.out", "epoch 1: 10%|#| 3/30 [00:01, 2.1it/s]\repoch 1: 11%|#| 4/30 [00:01, 2.1it/s]"),
         ("a.log", "{'loss': 0.3, 'step': 4}\n{'loss': 0.2, 'step': 8}\n"),
+        ("log", "[rank0]:  1%|#| 3/300 [00:01, 2.1it/s]\r[rank0]:  2%|#| 4/300 [00:01, 2.1it/s]"),
     ],
 )
 def test_the_first_step_has_come_once_steps_are_printed(tmp_path: Path, name: str, text: str) -> None:
-    """Also if all come within a moment."""
+    """Also if all come within a moment; those of an earlier start do not count, nor what is no step."""
+    (tmp_path / name).write_text("step 1 loss 3.1\nstep 2 loss 3.0\n")
     signs = Signs(tmp_path, {})
-    (tmp_path / name).write_text("loading 3 files\nmet at port 3\nthe step is new\n")
+    with (tmp_path / name).open("a") as log:
+        log.write("loading 3 files\nmet at port 3\nthe step is new\n")
+        log.write("batch size 32\nmax step 1000\nepoch 10\nLoading shards: 50%|#| 1/2 [00:01, 2.1s/it]\n")
+    signs.look()
+    with (tmp_path / name).open("a") as log:  # another rank
+        log.write("batch size 32\nmax step 1000\nepoch 10\nLoading shards: 99%|#| 2/2 [00:01, 2.1s/it]\n")
     signs.look()
     assert not signs.has_begun
     with (tmp_path / name).open("a") as log:
@@ -609,33 +629,50 @@ def test_signs_of_life_of_the_run_lock_are_none_of_the_training(
     assert 240 <= pauses.pause(999) < 300
 
 
-def test_a_rank_in_a_lock_is_named_beside_a_collective(job: Job) -> None:
-    """gloo's collective is C++: the other rank answers from inside it."""
+def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job, tmp_path: Path) -> None:
+    """gloo's collective is C++: the other rank answers from inside it. The second loader has no work."""
     source = """
         import threading, torch, torch.distributed as dist
+
+        class Data(torch.utils.data.Dataset):
+            def __getitem__(self, index):
+                threading.Event().wait()
+
         dist.init_process_group("gloo")
         print("met", flush=True)
         if dist.get_rank() == 1:
-            held = threading.Lock()
-            held.acquire()
-            held.acquire()
+            next(iter(torch.utils.data.DataLoader(Data(), num_workers=2, sampler=[0])))
         dist.all_reduce(torch.ones(1))
     """
-    job.start(source, "torchrun.py", "--nproc-per-node=2", OMP_NUM_THREADS="1")
+    launcher = job.start(source, "torchrun.py", "--nproc-per-node=2", OMP_NUM_THREADS="1")
     wait_for(job.report, "report")
 
     says = job.report()["says"]
-    assert says.startswith("1 of 2 ranks waits in all_reduce (train.py:9); rank 1 on ")
-    assert " is in train.py:8 for " in says
+    assert says.startswith("1 of 2 ranks waits in all_reduce (train.py:12); rank 1 on ")
+    assert " is in train.py:6 of a loader for " in says
+    watcher = hang.Watcher(tmp_path, 120.0, spawns=False)
+    watcher._root = launcher
+
+    def is_stuck() -> bool:  # known at once: what a signal may cut short is not asked for a long time
+        time.sleep(0.3)
+        watcher._note_ranks()
+        return bool(watcher._about(1, watcher._ranks[1], hang.ASLEEP, 1.0)[0]["stuck"])
+
+    wait_for(is_stuck, "lock")
     wait_for(lambda: f"hang: {says}; stacks: " in job.log.read_text(), "line in the log")
     assert stat.S_IMODE((job.run_dir / "stacks").stat().st_mode) == 0o700
-    assert 'train.py", line 8 in <module>' in (job.run_dir / "stacks" / "rank-00001.txt").read_text()
+    assert 'train.py", line 11 in <module>' in (job.run_dir / "stacks" / "rank-00001.txt").read_text()
 
 
 @pytest.mark.parametrize("act", ["stop", "requeue"])
 def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path, act: str) -> None:
+    """Also ranks that a program around each of them would start again."""
     source = """
-        import os, threading, torch, torch.distributed as dist
+        import os, subprocess, sys, threading, torch, torch.distributed as dist
+        if "--rank" not in sys.argv:
+            while subprocess.call([sys.executable, __file__, "--rank"]):
+                pass
+            sys.exit()
         dist.init_process_group("gloo")
         for step in range(8):
             if dist.get_rank() == 1 and step == 5:

@@ -205,9 +205,12 @@ class Watcher:
             ask_again()
         leave_status(HANGS)
         complain("hang: the training is ended, and what it has not saved is lost")
-        for rank in self._ranks.values():
+        above = (
+            () if self._spawns else stacks.tops(self._root)
+        )  # a program around a rank could start it again
+        for pid in [*above, *(rank.pid for rank in self._ranks.values())]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
+                os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
 
     def _note_node(self, says: str) -> None:
         nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
@@ -253,13 +256,13 @@ class Watcher:
 
     def _about(self, number: int, rank: Rank, what: int, still_s: float) -> tuple[dict[str, Any], str]:
         """What a rank does, and its stack if that is asked for."""
-        stands_still = rank.still_s(self._now_s) >= still_s and rank.state == "S"
+        stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")  # that looks again
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
         rank.was_asked = what >= ASLEEP
         if what >= ASLEEP and stands_still:
-            is_long = rank.still_s(self._now_s) >= LATE / 2 * self.after_s
-            text = stacks.stack_asleep(rank.pid, may_cut=is_long)
+            is_long = rank.still_s(self._now_s) >= (LATE - 1) * self.after_s  # else it is not named yet
+            text = stacks.stack_asleep(rank.pid, may_cut=is_long or stacks.has_locked_loader(rank.pid))
         elif what >= AWAKE and computes:
             text = stacks.stack_awake(rank.pid)
         frames = stacks.frames(text)

@@ -166,9 +166,10 @@ def bytes_moved(pid: int) -> int:
     return sum(map(int, re.findall(r"[rw]char: (\d+)", read(pid, "io"))))
 
 
-def bytes_read_by_main(pid: int) -> int:
-    """The bytes that the main thread has read: what is little for a process is a word of another for it."""
-    return sum(map(int, re.findall(r"rchar: (\d+)", read(pid, f"task/{pid}/io"))))
+def bytes_of_main(pid: int) -> tuple[int, int]:
+    """The bytes that the main thread has read and written: what is little for a process is a word for it."""
+    counts = dict(re.findall(r"(\w+): (\d+)", read(pid, f"task/{pid}/io")))
+    return int(counts.get("rchar", 0)), int(counts.get("wchar", 0))
 
 
 def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:

@@ -48,11 +48,13 @@ class Sample(NamedTuple):
     sizes: dict[tuple[int, str], int]
     carried: dict[tuple[int, int], Connection]  # by process and socket
     read: int  # bytes, by the main thread
+    written: int
+    receives: str  # the socket or pipe from which the main thread waits to read, or ""
 
 
 def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()) -> Sample:
     """Look at a rank; `known`: the connections of this machine; `apart`: other ranks, maybe below it."""
-    now = Sample(proc.state(pid), {}, {}, {}, {}, {}, proc.bytes_read_by_main(pid))
+    now = Sample(proc.state(pid), {}, {}, {}, {}, {}, *proc.bytes_of_main(pid), proc.read_from(pid))
     tree = [pid, *proc.below(pid, apart)] if now.state else []
     for each in tree:
         now.threads.update({(each, task): thread for task, thread in proc.threads(each).items()})
@@ -80,14 +82,25 @@ def computes(before: Sample, after: Sample, seconds: float) -> bool:
     return work + max(ended_s, 0.0) / OTHER_CPU > seconds
 
 
-def moves(pid: int, before: Sample, after: Sample, seconds: float) -> bool:
-    """Whether a rank read or wrote between two looks, or a file grew; of the main thread any byte counts."""
+def moves(pid: int, before: Sample, after: Sample, seconds: float, *, was_asked: bool = False) -> bool:
+    """Whether a rank read or wrote between two looks, or a file grew; of the main thread any byte counts.
+
+    A main thread that has woken up while it receives has received something: what a socket carries is counted
+    for TCP alone. One that `was_asked` has written its stack.
+    """
     moved = sum(after.moved[each] - before.moved.get(each, 0) for each in after.moved)
     grown = {key: size - before.sizes.get(key, size) for key, size in after.sizes.items()}
     is_larger = any(size > 0 for (each, _), size in grown.items() if each == pid)
     below = sum(size for (each, _), size in grown.items() if each != pid and size > 0)
-    has_read = after.read > before.read  # what it writes may be its stack, for the watcher
-    return moved > READ_OR_WRITTEN * seconds or is_larger or has_read or below > GROWN_BELOW * seconds
+    has_received = bool(after.receives) and _has_woken(pid, before, after)
+    has_done = after.written > before.written or has_received
+    is_of_main = after.read > before.read or (has_done and not was_asked)
+    return moved > READ_OR_WRITTEN * seconds or is_larger or is_of_main or below > GROWN_BELOW * seconds
+
+
+def _has_woken(pid: int, before: Sample, after: Sample) -> bool:
+    """Whether the main thread has woken up between two looks."""
+    return after.threads.get((pid, pid)) != before.threads.get((pid, pid))
 
 
 def is_locked(pid: int, after: Sample) -> bool:
@@ -140,14 +153,13 @@ class Rank:
             return
         if computes(before, after, seconds) or after.state == "D":
             self.computed_s = now_s
-        if moves(self.pid, before, after, seconds):
+        if moves(self.pid, before, after, seconds, was_asked=self.was_asked):
             self.moved_s = now_s
         if not is_locked(self.pid, after):
             self.free_s = now_s
         if not is_alone(self.pid, after):
             self.open_s = now_s
-        main = (self.pid, self.pid)
-        if not self.was_asked and after.threads.get(main) != before.threads.get(main):
+        if not self.was_asked and _has_woken(self.pid, before, after):
             self.woke_s = now_s
         self.was_asked = False
         self._note_connections(before, after, seconds, now_s)
@@ -173,7 +185,7 @@ class Rank:
         ]
 
     def _note_connections(self, before: Sample, after: Sample, seconds: float, now_s: float) -> None:
-        awaited = proc.inode(proc.read_from(self.pid))  # whoever has spoken last, and any word of it is life
+        awaited = proc.inode(after.receives)  # whoever has spoken last, and any word of it is life
         for (pid, inode), connection in after.carried.items():
             ends, was = connection[:2], before.carried.get((pid, inode))
             carried = connection.moved - (was.moved if was else 0)

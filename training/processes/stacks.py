@@ -29,14 +29,16 @@ TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2), which glibc
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 # Functions of the kernel in which a thread waits. The first continue after a signal; the second end early
-# (signal(7)), and Python calls again, but not torch before 2.5, which gives up while it connects. What else a
-# thread waits for is left alone: a slow file system may fail.
-_CONTINUE = re.compile(
-    r"futex|do_wait|.*pipe_|unix_stream|wait_woken|sk_wait|inet_csk_accept"
-    r"|locks_lock|fcntl_setlk|wait_for_partner"
-)
+# (signal(7)), and Python calls again, but not torch before 2.5, which gives up while it connects; the third
+# end early if the socket has a time limit, which is not seen. What else a thread waits for is left alone: a
+# slow file system may fail.
+_CONTINUE = re.compile(r"futex|do_wait|.*pipe_|locks_lock|fcntl_setlk|wait_for_partner")
 _END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*wait_for_more_packets")
+_SOCKET = re.compile(r"unix_stream|wait_woken|sk_wait|inet_csk_accept")
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "_worker_loop"
+_LOADER_NAME = "pt_data_worker"  # of its process, since torch 2.6
+_OF_GROUP = re.compile(r"pt_(?:gloo|nccl|tcpstore)|gloo")
+_WAITS_FOR_WORK = re.compile(r"/multiprocessing/|/selectors\.py$")  # of the queue, which selects with a time
 _TORCH = re.compile(r"/torch/")
 _C10D = re.compile(r"torch/distributed/distributed_c10d\.py \w+$")
 # they may wait for the others too, as DDP in `backward`
@@ -67,14 +69,14 @@ def _torch_is_before(*release: int) -> bool:
 
 
 def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, int]:
-    """The processes of ranks at and below a launcher, by rank: the topmost of each.
+    """The processes of ranks at and below a launcher, by rank: the topmost of each, or the trainer it wraps.
 
     `spawns`: the trainer starts its ranks, on node number `node`.
     """
-    tops = [*_tops(root)]
-    if spawns and tops:
-        return _spawned(tops[0], node)
-    return {int(proc.variable(pid, "RANK", "SLURM_PROCID") or 0): pid for pid in tops}
+    ranks = [*map(_wrapped, tops(root))]
+    if spawns and ranks:
+        return _spawned(ranks[0], node)
+    return {int(proc.variable(pid, "RANK", "SLURM_PROCID") or 0): pid for pid in ranks}
 
 
 def _spawned(pid: int, node: int) -> dict[int, int]:
@@ -114,12 +116,38 @@ def _by_multiprocessing(pid: int) -> list[int]:
     return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
 
 
-def _tops(pid: int) -> Iterator[int]:
+def tops(pid: int) -> Iterator[int]:
+    """The topmost Python programs at and below a launcher."""
     if _memory(pid):
         yield pid
     else:  # far fewer than all below
         for child in proc.children(pid):
-            yield from _tops(child)
+            yield from tops(child)
+
+
+def _wrapped(pid: int) -> int:
+    """The one trainer with torch that a program has started which trains nothing itself; without one, itself.
+
+    What multiprocessing starts has this command line too, or its own name: a part of the program.
+    """
+    own, started = proc.read(pid, "cmdline"), []
+    for child in proc.children(pid):
+        command = proc.read(child, "cmdline")
+        if command not in ("", own) and "multiprocessing" not in command:
+            started += map(_wrapped, tops(child))
+    trainers = [each for each in started if _has_torch(each)]
+    if len(trainers) != 1 or _meets(pid) or (_has_torch(pid) and not _meets(trainers[0])):
+        return pid
+    return trainers[0]
+
+
+def _has_torch(pid: int) -> bool:
+    return "/libtorch" in proc.read(pid, "maps")
+
+
+def _meets(pid: int) -> bool:
+    """Whether a process is in a group of ranks; torch before 2.5 names no thread, and is not seen to."""
+    return any(_OF_GROUP.match(thread.name) for thread in proc.threads(pid).values())
 
 
 def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True) -> str:
@@ -142,7 +170,8 @@ def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True) -> str:
 
 def _may_be_interrupted(wait: str, *, may_cut: bool) -> bool:
     """Whether a thread that waits in a function of the kernel loses nothing by a signal, or may lose it."""
-    return bool(_CONTINUE.match(wait) or (may_cut and _END_EARLY.match(wait) and not _torch_is_before(2, 5)))
+    ends_early = _SOCKET.match(wait) or (_END_EARLY.match(wait) and not _torch_is_before(2, 5))
+    return bool(_CONTINUE.match(wait) or (may_cut and ends_early))
 
 
 def stack_awake(pid: int) -> str:
@@ -213,6 +242,11 @@ def are_stuck(pid: int) -> bool:
     return bool(locked) and all(_has_no_work(frames(stack_asleep(child, tries=3))) for child in others)
 
 
+def has_locked_loader(pid: int) -> bool:
+    """Whether a loader's process waits without an end for a lock of its own: none without a fault does."""
+    return any(proc.program(child) == _LOADER_NAME and _is_locked(child) for child in proc.children(pid))
+
+
 def _is_locked(pid: int) -> bool:
     tasks = [*proc.threads(pid)]  # in one multiprocessing hands out files: it accepts
     is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid) and not proc.awaits_signals(pid)
@@ -222,7 +256,8 @@ def _is_locked(pid: int) -> bool:
 def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
     """Whether a process of a loader waits for what it shall load."""
     names = [function for *_, function in stack]
-    return _WORKER in names and all("/multiprocessing/" in path for path, *_ in stack[: names.index(_WORKER)])
+    inner = stack[: names.index(_WORKER)] if _WORKER in names else ()
+    return bool(inner) and all(_WAITS_FOR_WORK.search(path) for path, *_ in inner)
 
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
