@@ -511,7 +511,7 @@ class Pauses:
     def __init__(self, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self._end, self._log, self.said = 0.0, 0.0, run_dir / "log", [""]
         self.asked: list[int] = []
-        self.act = ""
+        self.act, self.may_cut = "", False
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "sleep", lambda seconds: setattr(self, "now", self.now + seconds))
         monkeypatch.setattr(hang, "complain", self.said.append)
@@ -526,7 +526,8 @@ class Pauses:
         self.watcher._ranks = dict.fromkeys(HERE, made)
         self.watcher._signs.look()
 
-    def _ask(self, what: int, _still_s: float) -> list[dict[str, Any]]:
+    def _ask(self, what: int, _still_s: float, *, may_cut: bool = False) -> list[dict[str, Any]]:
+        self.may_cut |= may_cut
         self.asked.append(what)
         return self._ranks
 
@@ -573,7 +574,9 @@ def test_a_pause_may_take_three_times_as_long_as_the_longest_in_which_all_stood_
     assert pauses.said[-1] == "hang: it continues"
     assert not pauses.pause(600, does=COMPUTES)
     assert not pauses.pause(900, does=OUTSIDE, waits_for=ASKS)
+    assert not pauses.may_cut  # a call that a signal would end early
     assert pauses.pause(9000, does=OUTSIDE, waits_for=ASKS) >= 2700
+    assert pauses.may_cut
     assert Pauses(tmp_path, monkeypatch).pause(2000, does=COMPUTES) >= 960
 
 
@@ -656,7 +659,7 @@ def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job,
     def is_stuck() -> bool:  # known at once: what a signal may cut short is not asked for a long time
         time.sleep(0.3)
         watcher._note_ranks()
-        return bool(watcher._about(1, watcher._ranks[1], hang.ASLEEP, 1.0)[0]["stuck"])
+        return bool(watcher._about(1, watcher._ranks[1], hang.ASLEEP, 1.0, may_cut=False)[0]["stuck"])
 
     wait_for(is_stuck, "lock")
     wait_for(lambda: f"hang: {says}; stacks: " in job.log.read_text(), "line in the log")

@@ -151,9 +151,9 @@ class Watcher:
             return
         late = quiet_s >= late_s
         self._next_s = self._now_s + (quiet_s if late else max(early_s, min(quiet_s, late_s - quiet_s)))
-        ranks = self._ask(ASLEEP, early_s)
+        ranks = self._ask(ASLEEP, early_s, may_cut=late)
         if verdict.wants_awake(ranks, late=late):
-            ranks = self._ask(AWAKE, early_s)
+            ranks = self._ask(AWAKE, early_s, may_cut=late)
         self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         made = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
         if made.says:
@@ -175,7 +175,7 @@ class Watcher:
     def _is_the_same(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
         """Whether nothing has moved since this was found: a look at all signs, right before the end."""
         found_s = self._now_s
-        before = self._ask(ASLEEP, early_s)
+        before = self._ask(ASLEEP, early_s, may_cut=late)
         again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
         time.sleep(
             self.after_s / LOOKS
@@ -223,14 +223,19 @@ class Watcher:
         with contextlib.suppress(OSError, ValueError):
             asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / ASK))
             return asked
-        return {"number": 0, "what": BY_PROC, "still_s": 0.0}
+        return {"number": 0, "what": BY_PROC, "still_s": 0.0, "may_cut": False}
 
-    def _ask(self, what: int, still_s: float) -> list[dict[str, Any]]:
-        """What all ranks do, as their watchers write it; those of other nodes see the question later."""
+    def _ask(self, what: int, still_s: float, *, may_cut: bool = False) -> list[dict[str, Any]]:
+        """What all ranks do, as their watchers write it; those of other nodes see the question later.
+
+        `may_cut`: also those whose call a signal ends early, right before they are named.
+        """
         folder = self.run_dir / FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
         number = time.time_ns()
-        _put(folder / ASK, json.dumps({"number": number, "what": what, "still_s": still_s}))
+        _put(
+            folder / ASK, json.dumps({"number": number, "what": what, "still_s": still_s, "may_cut": may_cut})
+        )
         self._answer()
         until = time.monotonic() + self.after_s / 2
         while True:
@@ -250,19 +255,22 @@ class Watcher:
         asked = self._asked()
         for number, rank in self._ranks.items():
             if rank.state:
-                about, text = self._about(number, rank, asked["what"], asked["still_s"])
+                about, text = self._about(
+                    number, rank, asked["what"], asked["still_s"], may_cut=asked["may_cut"]
+                )
                 about["to"] = asked["number"]
                 _put(self.run_dir / FOLDER / f"rank-{number:05}.txt", f"{json.dumps(about)}\n{text}")
 
-    def _about(self, number: int, rank: Rank, what: int, still_s: float) -> tuple[dict[str, Any], str]:
+    def _about(
+        self, number: int, rank: Rank, what: int, still_s: float, *, may_cut: bool
+    ) -> tuple[dict[str, Any], str]:
         """What a rank does, and its stack if that is asked for."""
         stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")  # that looks again
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
         rank.was_asked = what >= ASLEEP
         if what >= ASLEEP and stands_still:
-            is_long = rank.still_s(self._now_s) >= (LATE - 1) * self.after_s  # else it is not named yet
-            text = stacks.stack_asleep(rank.pid, may_cut=is_long or stacks.has_locked_loader(rank.pid))
+            text = stacks.stack_asleep(rank.pid, may_cut=may_cut or stacks.has_locked_loader(rank.pid))
         elif what >= AWAKE and computes:
             text = stacks.stack_awake(rank.pid)
         frames = stacks.frames(text)
