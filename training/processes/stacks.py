@@ -130,7 +130,8 @@ def _wrapped(pid: int) -> int:
 
     What multiprocessing starts has this command line too, or its own name: a part of the program.
     """
-    own, started = proc.read(pid, "cmdline"), []
+    own = proc.read(pid, "cmdline")
+    started: list[int] = []
     for child in proc.children(pid):
         command = proc.read(child, "cmdline")
         if command not in ("", own) and "multiprocessing" not in command:
