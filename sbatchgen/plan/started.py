@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sbatchgen.executables.command_options import Given, read_options
 from sbatchgen.executables.launcher import LauncherCall
-from sbatchgen.executables.program import PROGRAMS, commands, programs
+from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.frozen import frozen
 from sbatchgen.job.launches import WATCH
 from sbatchgen.plan.batch_job import Grant
@@ -21,7 +21,6 @@ from sbatchgen.sandbox.box import PLACE
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
 _HELPERS = programs("unshown")
-_CONTAINERS = commands("container")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
 _OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
@@ -169,10 +168,8 @@ def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) 
 
     `batch` is the environment in which the batch script starts.
     """
-    wrapped = {_place(start) for start in starts if "__plan_container" in start.environment}
-    containers = [start for start in starts if start.name in _CONTAINERS and _place(start) in wrapped]
-    outer = [start for start in containers if "__plan_container" not in start.environment]
-    starts = [*_numbered([start for start in starts if start not in outer])]
+    holding = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
+    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in holding])]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
         launch = launching.get(start.step)
@@ -197,10 +194,6 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
 def _matters(start: StartRecord) -> bool:
     is_watch = any(word.endswith(WATCH) for word in start.words[:1])
     return not is_watch and start.name.rpartition("/")[2] not in _HELPERS
-
-
-def _place(start: StartRecord) -> tuple[str, str, int]:
-    return (start.step, start.environment.get("__plan_rank", ""), start.line)
 
 
 def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) -> Step:

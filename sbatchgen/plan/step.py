@@ -37,6 +37,8 @@ NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
 _SEEN = ("overcommit", "threads-per-core", "job-name", "network")
 _OF_OPTIONS = {"label": "SLURM_LABELIO"} | {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _SEEN}
 Options = dict[str, str]
+_WITH_COMMAS = ("apptainer", "singularity")
+_MARKS = iter(range(1 << 30))
 SimpleNamespace = type(sys.implementation)  # loading types takes longer
 
 
@@ -443,16 +445,28 @@ def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tu
         row = job["programs"].get(known)
         if row is None or known == "srun":
             break
-        options, rest = parsed(words, at, row)
+        given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
+        options, rest = {name: value for name, value, *_ in given}, words[end:]
         image, rest = rest[: row["operands"]], rest[row["operands"] :]
         if "container" in row["kinds"]:
-            record(words[0], words[1:], environment)
+            mark = f"{os.getpid()}.{next(_MARKS)}"
+            record(words[0], words[1:], environment | {"__plan_holds": mark})
             image_name = options.get("image") or " ".join(image) or known.partition(" ")[0]
-            environment = environment | {"__plan_container": image_name}
+            sets = dict(_set_inside([value for name, value, *_ in given if name == "env"], known))
+            environment = environment | sets | {"__plan_container": image_name, "__plan_within": mark}
         elif not rest:
             record(words[0], words[1:], environment)
         words = rest
     return words, environment
+
+
+def _set_inside(values: list[str], command: str) -> Iterable[tuple[str, str]]:
+    """The variables that --env of a container sets: NAME=VALUE, of Apptainer several with commas."""
+    for value in values:
+        parts = value.split(",") if command.startswith(_WITH_COMMAS) else [value]
+        for name, equals, text in (part.partition("=") for part in parts):
+            if equals and name not in ("PATH", "BASH_ENV"):  # by which the stand-ins are found
+                yield name, text
 
 
 def _found(name: str, environment: Options) -> str | None:

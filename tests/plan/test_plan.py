@@ -204,6 +204,24 @@ def test_what_a_container_starts_is_seen(tmp_path: Path, command: str, container
     assert step.processes[0].container == container
 
 
+@pytest.mark.parametrize(
+    ("command", "argument", "value"),
+    [
+        ("srun apptainer exec --env A=1,B=2 --env C=3 x.sif bash -c", "$A$B$C$OUTSIDE", "123out"),
+        ("srun singularity exec --env A=1 x.sif bash -lc", "$A", "1"),  # a login shell has another PATH
+        ("srun singularity exec x.sif bash -lc", "$OUTSIDE", "out"),
+        ("podman run --env A=1,2 -e OUTSIDE image sh -c", "$A$OUTSIDE", "1,2out"),
+        ("srun shifter --image=x --env=A=1 bash -c", "$A", "1"),
+        ("srun apptainer exec --env A=1 x.sif apptainer exec --env B=2 y.sif bash -c", "$A$B", "12"),
+    ],
+)
+def test_what_a_container_starts_has_the_variables_of_its_options(
+    tmp_path: Path, command: str, argument: str, value: str
+) -> None:
+    (step,) = planned(f"export OUTSIDE=out\n{command} 'torchrun train.py {argument}'\n", tmp_path)[0].steps
+    assert [each.argv for each in step.processes] == [("torchrun", "train.py", value)]
+
+
 def test_a_program_that_is_not_here_is_seen_with_its_line(tmp_path: Path) -> None:
     done, _ = planned(
         "module load gromacs\n\n./configure\ngmx_mpi mdrun -deffnm x\n/opt/site/bin/solver in\n", tmp_path
