@@ -95,7 +95,7 @@ class _CommonKeys:
         "Option of srun for the training; without =VALUE, a flag.", make=dict, metavar="NAME[=VALUE]"
     )
     launcher_args: tuple[Argument, ...] | None = list_key(
-        "Arguments of torchrun, as --tee=3; {env:NAME} as in args."
+        "Arguments of torchrun, as --tee=3, after the profile's; [] takes those away. {env:NAME} as in args."
     )
     requeue_on_timeout: bool | None = training_key(
         "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself: "

@@ -73,7 +73,8 @@ def resolve(
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
-    if here := values.get(LAUNCHER_ARGS):  # the job's come after the profile's, where they win
+    here = values.get(LAUNCHER_ARGS)
+    if here and values.get("launcher_args") != ():  # the job's come after the profile's, where they win
         by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
         values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
     _choose_runtime(values, layers)
@@ -115,12 +116,15 @@ def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
 
 
 def _derive_runtime(values: DecidedValues) -> None:
-    """What the chosen runtime needs, from the profile unless the job sets it; lists of both are joined."""
+    """What the chosen runtime needs, from the profile unless the job sets it.
+
+    Lists of both are joined; an empty one in the job takes the profile's away.
+    """
     runtime = RUNTIMES[values.get("runtime")]
     for key in runtime.keys:
         written = f"runtimes.{runtime.name}.{key.fact}"
         value, origin = values.get(written), values.origins.get(written, BY_DEFAULT)
-        if isinstance(value, tuple) and value:
+        if isinstance(value, tuple) and value and values.get(key.name) != ():
             values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
         elif value and values.ranks.get(written, 0) > values.ranks.get(key.name, 0):
             values.set(key.name, value, origin)

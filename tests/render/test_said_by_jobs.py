@@ -16,7 +16,7 @@ default_partition: gpu
 partitions: {gpu: {gpus_per_node: 4, cpus_per_node: 8, nodes_max: 9}}
 network: {nccl_socket_ifname: hsn0}
 env: {APPTAINERENV_LD_LIBRARY_PATH: /opt/lib, KEPT: "1"}
-runtimes: {apptainer: {flags: [--cleanenv, "--env=A=${HOME}"]}}
+runtimes: {apptainer: {flags: [--cleanenv, "--env=A=${HOME}"], binds: [/site]}}
 launchers: {torchrun: {args: ["--log-dir=${HOME}/logs"]}}
 """
 
@@ -61,3 +61,21 @@ def test_a_cleaned_container_has_the_variables_of_its_task(command: Command, fol
     text = rendered(command, folder, "--image", "/i.sif", "--launcher", "srun")
     assert 'apptainer exec --nv --cleanenv "--env=A=${HOME}" --pwd "$PWD"' in text
     assert "bash -c 'for name in ${!SLURM_@} ${!SBATCHGEN_@} CUDA_VISIBLE_DEVICES; do" in text
+
+
+def test_an_empty_list_of_a_job_takes_the_profile_s_away(command: Command, folder: Path) -> None:
+    said = ["--image", "/i.sif", "--launcher", "torchrun"]
+    text = rendered(command, folder, *said, job="launcher_args: [--tee=3]\nbinds: [/mine]\n")
+    assert all(word in text for word in ("--log-dir=", "--tee=3", ",/site", ",/mine"))
+    text = rendered(command, folder, *said, job="launcher_args: []\nbinds: []\n")
+    assert not any(word in text for word in ("--log-dir=", ",/site"))
+    text = rendered(command, folder, *said, "--set", "launcher_args=[]")
+    assert "--log-dir=" not in text
+    assert ",/site" in text
+
+
+def test_a_library_path_of_a_job_extends_that_of_the_image(command: Command, folder: Path) -> None:
+    job = 'env: {APPTAINERENV_LD_LIBRARY_PATH: null, LD_LIBRARY_PATH: "/x:${LD_LIBRARY_PATH}"}\n'
+    text = rendered(command, folder, "--image", "/i.sif", job=job)
+    assert 'sh -c "LD_LIBRARY_PATH=\\$0\\$LD_LIBRARY_PATH exec \\"\\$@\\"" "/x:"' in text
+    assert "/opt/lib" not in text
