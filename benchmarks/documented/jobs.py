@@ -29,6 +29,7 @@ from sbatchgen.units import Text
 
 Job = dict[str, Any]
 _CONTAINERS = {"apptainer": "apptainer", "singularity": "apptainer", "shifter": "shifter"}
+MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _OF_USERS = {"account": "x", "time": "00:30:00"}
 
 
@@ -132,16 +133,24 @@ def with_start(job: Job, documented: Sequence[Start], made: Start) -> Job:
     if name == "torchrun":
         more = [each for each in first.launcher[1:] if each not in made.launcher]
         said["launcher_args"] = [*job.get("launcher_args", []), *more]
+        if not more and {*made.launcher} > {*first.launcher}:
+            said["launcher_args"] = None  # those of the profile are not the author's
     elif name in MODULES:
         said |= {"trainer": MODULES[name], "args": _of_nodes(documented)}
         said["setup_per_task"] = ['set -- "${@//@SLURM_NODEID@/$SLURM_NODEID}"']
+    if first.ranks not in (0, made.ranks) and first.gpus not in (0, first.ranks):
+        said["nproc_per_node"] = first.ranks  # not one for each GPU, as it is where nobody says it
     if first.container not in ("", made.container):
         is_file = first.container.endswith(".sqsh") and first.container[0] not in "/."
         said["image"] = f"./{first.container}" if is_file else first.container
     said["binds"] = [*job.get("binds", []), *(each for each in first.mounts if each not in made.mounts)]
-    said["env"] = job.get("env", {}) | {
-        name: value for name, value in first.env.items() if made.env.get(name) != value
+    # Slurm gives a step its own mask of GPUs in place of an exported one (seen on 22.05).
+    env = {
+        name: value
+        for name, value in job.get("env", {}).items()
+        if name not in MASKS or value.count(",") + 1 == first.gpus
     }
+    said["env"] = env | {name: value for name, value in first.env.items() if made.env.get(name) != value}
     return job | said
 
 
@@ -170,7 +179,8 @@ def _lists(wanted: list[Item], missing: list[Item]) -> Job:
 def rendered(job: Job, folder: Path) -> JobScript:
     """Return the script of a job."""
     file = folder / "job.yaml"
-    file.write_text(json.dumps({key: value for key, value in job.items() if value not in ({}, [])}))
+    said = {key: [] if value is None else value for key, value in job.items() if value not in ({}, [])}
+    file.write_text(json.dumps(said))
     try:
         request = read_request(str(file), (), {}, environment=os.environ, folder=folder, check=check)
         text = render_request(request)

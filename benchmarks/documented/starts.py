@@ -37,6 +37,7 @@ class Start:
     rank: int
     ranks: int  # that it is, or starts; 0 if the launcher's options do not say it
     gpus: int  # that the processes of its node see together
+    tasks: int  # of its step, of which a dry run shows the first and the last if there are many
     launcher: tuple[str, ...]  # its name and options, but for how the processes meet
     program: tuple[str, ...]  # the trainer and its arguments
     words: tuple[str, ...]  # what follows the launcher's name
@@ -70,9 +71,20 @@ def starts(
     ]
 
 
+def pairs(documented: Sequence[Start], made: Sequence[Start]) -> list[tuple[Start, Start]] | None:
+    """Return the starts that correspond; None if there is another number of them.
+
+    Of a step with many tasks a dry run shows some: those that it shows of both scripts are compared.
+    """
+    if len(documented) != len(made) and documented[0].tasks == made[0].tasks > min(len(documented), len(made)):
+        both = {start.rank for start in documented} & {start.rank for start in made}
+        documented, made = ([start for start in each if start.rank in both] for each in (documented, made))
+    return [*zip(documented, made, strict=True)] if len(documented) == len(made) else None
+
+
 def differences(documented: Start, made: Start) -> Iterator[str]:
     """Yield what of a documented start is not in the other one; that has more variables and mounts."""
-    for part in ("node", "rank", "gpus", "launcher", "program", "container"):
+    for part in ("node", "rank", "tasks", "gpus", "launcher", "program", "container"):
         old, new = getattr(documented, part), getattr(made, part)
         if old != new:
             yield f"{part}: {old}, rendered {new}"
@@ -102,6 +114,7 @@ def _start(process: StartedProcess, step: Step, nodes: int, folder: str) -> Star
         rank=process.rank,
         ranks=call.workers if call else 1,
         gpus=0,
+        tasks=step.tasks,
         launcher=launcher,
         words=tuple(process.argv[2 if launcher[:1] == ("accelerate launch",) else 1 :]),
         program=tuple(_plain(word, folder) for word in program),
