@@ -181,8 +181,12 @@ class ResourceRequest:
     @property
     def mem_on_node(self) -> int | None:
         """MiB of a node; None for the cluster's default, 0 for all of it."""
+        return self.mem_with(self.cpus_on_node, self.gpu_count)
+
+    def mem_with(self, cpus: int, gpus: int) -> int | None:
+        """Return the MiB of a node of which the job has so many CPUs and GPUs: all, if no other job may run there."""
         if self.mem_per_cpu is not None:
-            return self.mem_per_cpu * self.cpus_on_node
+            return self.mem_per_cpu * cpus
         if self.mem_per_gpu is not None:
-            return self.mem_per_gpu * self.gpu_count
+            return self.mem_per_gpu * gpus
         return self.mem

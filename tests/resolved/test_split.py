@@ -23,6 +23,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.review import layout, node_share
+from sbatchgen.units import Memory
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.scripts import errors, resolved
@@ -35,6 +36,7 @@ PartitionName=alike Nodes=n[1-2] MaxTime=1-00:00:00 Default=YES
 PartitionName=mixed Nodes=n[1-4] MaxTime=1-00:00:00
 PartitionName=whole Nodes=n[1-2] MaxTime=1-00:00:00 OverSubscribe=EXCLUSIVE
 PartitionName=few Nodes=n[1-2] MaxTime=1-00:00:00
+PartitionName=one Nodes=n[1-2] MaxTime=1-00:00:00 MaxNodes=1
 """
 GRES = """
 NodeName=n[1-2] Name=gpu Type=a100 File={site}/dev/gpu[0-3]
@@ -54,6 +56,7 @@ limits: {{{{select_type: cons_tres}}}}
 partitions:
   alike: {{{{{ALIKE}, mem_per_cpu_default: 1000M}}}}
   few: {{{{{ALIKE}, mem_per_cpu_default: 1000M, gpus_max: 4}}}}
+  one: {{{{{ALIKE.replace("nodes_max: 2", "nodes_max: 1")}, mem_per_cpu_default: 1000M}}}}
   whole: {{{{{ALIKE}, mem_per_cpu_default: 1000M, exclusive: true}}}}
   mixed:
     nodes_max: 4
@@ -218,6 +221,52 @@ def test_the_review_shows_what_slurm_gives(unequal: Cluster, profile: Path) -> N
     assert not wrong, "\n".join(wrong)
     assert len(asked) == JOBS
     assert len(jobs) > JOBS / 3
+
+
+# Kinds that the product above leaves out: odd counts, resources of a CPU or GPU, whole nodes, a limit of one node.
+MORE = 60
+
+
+def more_combinations() -> list[tuple[str, dict[str, Any]]]:
+    """Modes and jobs of these kinds, the same ones each time."""
+    every = itertools.product(
+        ("alike", "mixed", "whole", "few", "one"),
+        ("ddp", "single", "dataparallel", "cpu"),
+        (None, 1, 2, 3, 5),
+        (*GPUS, {"gpus": "9"}, {"gpus_per_node": "5"}, {"gpus_per_node": "a100:3"}, {"gpus_per_task": "3"}),
+        ({}, {"cpus_per_gpu": 1}, {"cpus_per_gpu": 2}, {"cpus_per_task": 3}),
+        ({}, {"mem_per_gpu": "1G"}, {"mem_per_gpu": "5G"}, {"mem": "9G"}, {"mem_per_cpu": "1500M"}),
+        (None, None, True),
+        (None, None, 1, 3),
+    )
+    chosen = random.Random(20261129).sample([*every], 20 * MORE)  # noqa: S311
+    jobs = []
+    for partition, mode, nodes, gpus, cpus, memory, exclusive, processes in chosen:
+        said = {
+            "partition": partition,
+            "nodes": nodes if mode in ("ddp", "cpu") else None,
+            "exclusive": exclusive,
+        }
+        said |= {key: Memory.parse(value) for key, value in memory.items()}
+        said |= {"nproc_per_node": processes if mode == "ddp" else None} | gpus | cpus
+        if mode != "cpu" or not gpus:
+            jobs.append((mode, said))
+    return jobs
+
+
+def test_the_review_shows_what_slurm_gives_of_more_kinds(unequal: Cluster, profile: Path) -> None:
+    """So do jobs with resources of a CPU or a GPU, and with whole nodes."""
+    asked = ((mode, said, resolved(mode, profile, **said)) for mode, said in more_combinations())
+    fitting = ((mode, said, made) for mode, said, made in asked if not errors(made))
+    jobs = [*itertools.islice(fitting, MORE)]
+    real = given(unequal, [options_of(made) for *_, made in jobs])
+    wrong = [
+        f"{' '.join(options_of(made))}: {each}   {mode} {said}"
+        for (mode, said, made), got in zip(jobs, real, strict=True)
+        for each in ([got] if isinstance(got, str) else differences(made, got))
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert len(jobs) == MORE
 
 
 # Scripts of others: options, and whether Slurm may give their nodes, or the step in them, different numbers of GPUs.
