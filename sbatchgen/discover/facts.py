@@ -139,7 +139,11 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
         return
     select = cluster.setting("SelectTypeParameters").upper()
     enforced = cluster.setting("EnforcePartLimits").lower()
-    accounting = cluster.setting("AccountingStorageEnforce").split(",")
+    # Without a database Slurm enforces nothing, whatever slurm.conf says.
+    kept_in = cluster.setting("AccountingStorageType").rpartition("/")[2]
+    accounting = (
+        [] if kept_in in ("none", "(null)") else cluster.setting("AccountingStorageEnforce").split(",")
+    )
     limits = _keys(
         enforce_part_limits=enforced in ("no", "any", "all") and scalar(enforced),
         enforce_accounts=str("associations" in accounting).lower(),

@@ -280,8 +280,12 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
     accounts = job.user.accounts if job.user else {}
     account = job.option("account") or str((job.user and job.user.account) or "")
     if accounts and account and account not in accounts:
-        what = f"{job.user and job.user.name} has no account '{account}' here: Slurm refuses the job"
-        yield Hit("account", what, did_you_mean(account, accounts))
+        is_free = job.profile.limits.enforce_accounts is False
+        fate = (
+            "partitions with lists of accounts may start no such job" if is_free else "Slurm refuses the job"
+        )
+        what = f"{job.user and job.user.name} has no account '{account}' here: {fate}"
+        yield Hit("account", what, did_you_mean(account, accounts), "warning" if is_free else None)
     allowed = accounts.get(Text(account), ())
     for qos in _asked_qos(job) if allowed and job.profile.limits.enforce_qos else ():
         if qos in _known_qos(job) and qos not in (name.lower() for name in allowed):

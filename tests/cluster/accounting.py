@@ -1,9 +1,15 @@
-"""Slurm's database, for clusters with accounts and QOS: slurmdbd and MariaDB, on the controller's host."""
+"""Slurm's database, for clusters with accounts and QOS: slurmdbd and MariaDB, on the controller's host.
+
+MariaDB is this machine's own, whatever Slurm it serves: slurmdbd 26.05 ends at MariaDB 11.8 ("5027 Number of columns").
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 from .site import Site, until
 
@@ -38,16 +44,22 @@ def why_not() -> str | None:
     )
 
 
+def need(root: Path | None) -> None:
+    """Skip a test where another system's Slurm has no slurmdbd; its folder was made by an earlier list."""
+    if root and not (root / "usr/sbin/slurmdbd").exists():
+        pytest.skip("left out: accounts of Slurm 26.05: needs `make sid`, which brings slurmdbd now")
+
+
 def start(site: Site, commands: Sequence[str]) -> None:
     """Start the database, and give it what slurmctld looks for when it starts."""
     folder, host = site.folder, site.host
     data = folder / "mariadb"
     small = ["--innodb-buffer-pool-size=16M", "--skip-innodb-use-native-aio"]  # several may run at once
     make = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db"]
-    host.run([*make, *small])
+    host.run([*make, *small], here=True)
     own = ["--no-defaults", "--user=root", f"--datadir={data}", f"--socket={folder}/mariadb.socket", *small]
     own += ["--skip-grant-tables", "--bind-address=127.0.0.1", f"--pid-file={folder}/mariadb.pid"]
-    host.spawn(["mariadbd", *own], log=folder / "log" / "mariadb")
+    host.spawn(["mariadbd", *own], log=folder / "log" / "mariadb", here=True)
     config = folder / "slurm" / "slurmdbd.conf"
     config.write_text(_SLURMDBD.format(folder=folder))
     config.chmod(0o600)

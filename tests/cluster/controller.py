@@ -122,6 +122,25 @@ class Controller:
         """Kill slurmctld."""
         self._site.host.run(["sh", "-c", "kill -KILL $(pgrep -x slurmctld)"])
 
+    def restart(self, extra: str) -> None:
+        """Start slurmctld again without its jobs, with other settings of slurm.conf; an empty one has its default."""
+        made = self._site
+        file = made.folder / "slurm" / "slurm.conf"
+        lines = config.override(file.read_text(), extra).splitlines(keepends=True)
+        file.write_text("".join(line for line in lines if not line.endswith("=\n")))
+        # -c finds no usage of accounts after a crash, and ends
+        made.host.run(
+            ["sh", "-c", "kill $(pgrep -x slurmctld); while pgrep -x slurmctld; do sleep 0.05; done"]
+        )
+        daemon = made.host.spawn(["slurmctld", "-D", "-c"], log=made.folder / "log" / "slurmctld-stderr")
+
+        def answers() -> bool:
+            if daemon.poll() is not None:
+                raise RuntimeError(f"slurmctld ended at once: {made.log('slurmctld-stderr', lines=5)}")
+            return "UP" in made.host.run(["scontrol", "ping"], check=False).stdout
+
+        site.until(answers, "answer from slurmctld")
+
     def scontrol(self, *arguments: str) -> None:
         """Run scontrol as an administrator."""
         self._site.host.run(["scontrol", *arguments], env=self._site.environment())

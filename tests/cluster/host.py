@@ -97,8 +97,11 @@ class Host:
         check: bool = True,
         timeout: float = 600,
         stdin: str = "",
+        here: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, without a terminal, in exactly this environment.
+
+        With `here`, it sees the file system of this machine, whatever the host sees.
 
         Raises:
             RuntimeError: If it fails and check is set; the text holds what it said.
@@ -106,7 +109,7 @@ class Host:
         """
         arguments = [str(argument) for argument in argv]
         done = subprocess.run(
-            self._command(arguments, user=user, cwd=cwd, env=env),
+            self._command(arguments, user=user, cwd=cwd, env=env, here=here),
             check=False,
             input=stdin,
             capture_output=True,
@@ -138,11 +141,11 @@ class Host:
             program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             program.chmod(0o755)
 
-    def spawn(self, argv: Sequence[str], *, log: Path) -> subprocess.Popen[str]:
-        """Start a daemon that stays in the foreground, as root; it ends with the host."""
+    def spawn(self, argv: Sequence[str], *, log: Path, here: bool = False) -> subprocess.Popen[str]:
+        """Start a daemon that stays in the foreground, as root; it ends with the host. See `run` for `here`."""
         with log.open("a") as file:
             process = subprocess.Popen(
-                self._command(argv),
+                self._command(argv, here=here),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -200,14 +203,25 @@ class Host:
         user: User = ROOT,
         cwd: Path = Path("/"),
         env: Mapping[str, str] | None = None,
+        here: bool = False,
     ) -> list[str]:
         user_ids = ["--setuid", str(user.uid), "--setgid", str(user.uid)]
         variables = [f"{name}={value}" for name, value in {"PATH": PATH, **(env or {})}.items()]
         # env changes folder as the user, so a folder the user cannot enter is refused as in real life
-        return [*self._enter(), *user_ids, *DIE_WITH_PARENT, "env", "-i", f"--chdir={cwd}", *variables, *argv]
+        return [
+            *self._enter(here=here),
+            *user_ids,
+            *DIE_WITH_PARENT,
+            "env",
+            "-i",
+            f"--chdir={cwd}",
+            *variables,
+            *argv,
+        ]
 
-    def _enter(self) -> list[str]:
-        return ["nsenter", "--target", str(self.pid), *(f"--{kind}" for kind in KINDS)]
+    def _enter(self, *, here: bool = False) -> list[str]:
+        kinds = (kind for kind in KINDS if kind != "mount" or not here)
+        return ["nsenter", "--target", str(self.pid), *(f"--{kind}" for kind in kinds)]
 
 
 def _await_ready(process: subprocess.Popen[str], name: str) -> None:

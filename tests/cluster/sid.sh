@@ -4,12 +4,12 @@
 set -euo pipefail
 folder=$1
 # the last of what the list below brings, so that a folder of an earlier list is made anew
-[[ -x $folder/usr/sbin/slurmd && -x $folder/usr/bin/apptainer && -f $folder/usr/include/slurm/spank.h ]] && exit 0
+[[ -x $folder/usr/sbin/slurmd && -x $folder/usr/bin/apptainer && -x $folder/usr/sbin/slurmdbd ]] && exit 0
 command -v mmdebstrap >/dev/null || { echo "error: needs the Debian package mmdebstrap" >&2; exit 1; }
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -m 1 '/debian/\?$') ||
     { echo 'error: apt on this machine has no Debian mirror' >&2; exit 1; }
 rm -rf "$folder"
 mkdir -p "$(dirname "$folder")"
 mmdebstrap --quiet --aptopt='Acquire::Check-Valid-Until "false"' --variant=minbase \
-    --include=slurm-client,slurmctld,slurmd,slurm-wlm-basic-plugins,libslurm-dev,munge,apptainer,squashfuse \
+    --include=slurm-client,slurmctld,slurmd,slurmdbd,slurm-wlm-basic-plugins,libslurm-dev,munge,apptainer,squashfuse \
     sid "$folder" "deb $mirror sid main"
