@@ -76,7 +76,9 @@ def pairs(documented: Sequence[Start], made: Sequence[Start]) -> list[tuple[Star
 
     Of a step with many tasks a dry run shows some: those that it shows of both scripts are compared.
     """
-    if len(documented) != len(made) and documented[0].tasks == made[0].tasks > min(len(documented), len(made)):
+    if len(documented) != len(made) and documented[0].tasks == made[0].tasks > min(
+        len(documented), len(made)
+    ):
         both = {start.rank for start in documented} & {start.rank for start in made}
         documented, made = ([start for start in each if start.rank in both] for each in (documented, made))
     return [*zip(documented, made, strict=True)] if len(documented) == len(made) else None

@@ -97,6 +97,9 @@ def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Contr
                     gres.append(f"NodeName={prefix}[1-{count}] Name=gpu {kept}File={devices}")
                     has.append(":".join(filter(None, ("gpu", gpu, str(number_of)))))
                     first += number_of
+            if shards := (facts.shards_per_gpu or 0) * first:
+                gres.append(f"NodeName={prefix}[1-{count}] Name=shard Count={shards}")
+                has.append(f"shard:{shards}")
             features = f" Features={','.join(kind.features)}" if kind.features else ""
             line = f"NodeName={prefix}[1-{count}] CPUs={kind.cpus_per_node or 512} "
             nodes.append(f"{line}RealMemory={memory_of(kind)}{features} Gres={','.join(has)}")
@@ -110,8 +113,18 @@ def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Contr
     return factory(nodes=of_gpus, partitions="\n".join(partitions), gres="\n".join(gres), extra=limits)
 
 
-@pytest.mark.parametrize("name", CENTRES)
-def test_a_slurmctld_with_the_facts_of_the_centre_takes_every_script(
+# All that are bundled, but for this machine without Slurm, and a platform without Slurm.
+PROFILES = sorted(file.stem for file in bundled("profiles").glob("*.yaml"))
+OF_SLURM = [name for name in PROFILES if profile(name).scheduler == "slurm"]
+
+
+def test_all_profiles_but_two_are_of_slurm() -> None:
+    assert {*PROFILES} - {*OF_SLURM} == {"local", "sensecore"}
+    assert {*CENTRES} < {*OF_SLURM}
+
+
+@pytest.mark.parametrize("name", OF_SLURM)
+def test_a_slurmctld_with_the_facts_of_the_profile_takes_every_script(
     real_slurm: None, controller_factory: Callable[..., Controller], name: str
 ) -> None:
     cluster = profile(name)
@@ -128,6 +141,7 @@ def test_a_slurmctld_with_the_facts_of_the_centre_takes_every_script(
     verdicts = dict(zip(texts, controller.ask([*texts.values()]), strict=True))
     refused = {what: verdict.stderr for what, verdict in verdicts.items() if verdict.returncode}
     assert refused == {}
+    assert len(texts) >= len(SHAPES)
 
 
 def jobs_of(name: str, cluster: Profile) -> Iterator[tuple[str, ResolvedJob]]:
