@@ -184,7 +184,7 @@ class ResourceRequest:
         return self.mem_with(self.cpus_on_node, self.gpu_count)
 
     def mem_with(self, cpus: int, gpus: int) -> int | None:
-        """Return the MiB of a node of which the job has so many CPUs and GPUs: all, if no other job may run there."""
+        """Return the MiB of a node of which the job has so many CPUs and GPUs: all of a node for itself."""
         if self.mem_per_cpu is not None:
             return self.mem_per_cpu * cpus
         if self.mem_per_gpu is not None:

@@ -79,7 +79,8 @@ def starts(controller: Controller, asked: Sequence[tuple[str, dict[str, str]]]) 
         try:
             numbers.append(controller.run([*argv, "--wrap=true"]).strip())
         except RuntimeError as error:
-            assert "Batch job submission failed" in str(error)
+            if "Batch job submission failed" not in str(error):
+                raise
             numbers.append("")
     deadline = time.monotonic() + 600  # on a busy machine
     while True:  # a waiting job that Slurm has refused a start has a reason; the others wait for their turn
