@@ -488,7 +488,7 @@ def test_what_the_watcher_writes_is_no_sign_of_life(tmp_path: Path) -> None:
     ],
 )
 def test_the_first_step_has_come_once_steps_are_printed(tmp_path: Path, name: str, text: str) -> None:
-    """Also if all come within a moment; those of an earlier start do not count, nor what is no step."""
+    """Also if all come within a moment; those of an earlier start do not count, nor do other lines."""
     (tmp_path / name).write_text("step 1 loss 3.1\nstep 2 loss 3.0\n")
     signs = Signs(tmp_path, {})
     with (tmp_path / name).open("a") as log:
