@@ -69,7 +69,8 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
         each = max(1, gpus_asked(values, "gpus_per_task"))  # `check` refuses 0
         here, by_srun = gpus_alike(partition), values.get("launcher") == "srun" and mode.launchers
         fitting = here // each if here and by_srun else 1
-        return int(each * (values.get("options.ntasks_per_node") or max(1, fitting)))
+        typed = values.get("options.ntasks_per_node") or (by_srun and values.get("nproc_per_node"))
+        return int(each * (typed or max(1, fitting)))
     return gpus_asked(values, "gpus") // max(1, int(values.get("options.nodes")))
 
 

@@ -79,7 +79,8 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
     given = job.cpus_on_node if asked or not alone else None
     cpus = Amount(given=_of_all(kinds, "cpus_per_node", given), of=node.cpus_per_node)
     mem = job.mem_with(cpus.given or job.cpus_on_node, whole.given or job.gpu_count)
-    mem = (node.mem_per_node or 0) if mem == 0 else mem
+    if mem == 0:  # all of a node: no number, if the nodes differ
+        mem = _of_all(node.kinds(job.gpus_on_node), "mem_per_node", 0)
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
     shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
