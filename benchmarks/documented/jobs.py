@@ -139,7 +139,7 @@ def with_start(job: Job, documented: Sequence[Start], made: Start) -> Job:
         said |= {"trainer": MODULES[name], "args": _of_nodes(documented)}
         said["setup_per_task"] = ['set -- "${@//@SLURM_NODEID@/$SLURM_NODEID}"']
     if first.ranks not in (0, made.ranks) and first.gpus not in (0, first.ranks):
-        said["nproc_per_node"] = first.ranks  # not one for each GPU, as it is where nobody says it
+        said["nproc_per_node"] = first.ranks  # another number than the GPUs, as its author says
     if first.container not in ("", made.container):
         is_file = first.container.endswith(".sqsh") and first.container[0] not in "/."
         said["image"] = f"./{first.container}" if is_file else first.container
