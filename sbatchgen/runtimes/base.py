@@ -248,7 +248,7 @@ def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool
 
 IMAGE = job_key("Container image, a file or a registry address.", metavar="IMAGE")
 BINDS = job_key(
-    "Folder to mount in the container; [] takes the profile's away.",
+    "Folder to mount; in a file, [] removes all.",
     flag="--bind",
     metavar="SRC[:DST[:OPTIONS]]",
     after="template",
