@@ -17,23 +17,6 @@ PLACES = {
     "schemas": "sbatchgen/schemas",
     "training": "sbatchgen/code/training",
 }
-# What an editable install puts into the environment: Python reads it at each start. Hatchling's own finder
-# imports importlib.abc and all below it, which takes five times as long as the rest of a start.
-FINDER = """import sys
-
-
-class Checkout:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name != "sbatchgen":
-            return None
-        from importlib.machinery import PathFinder
-
-        return PathFinder.find_spec(name, [{root!r}])
-
-
-sys.meta_path.append(Checkout)
-"""
 
 
 class BundledFolders(BuildHookInterface[Any]):
@@ -41,20 +24,13 @@ class BundledFolders(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before a build; `version` is "standard" or "editable"."""
-        self.made = tempfile.TemporaryDirectory()  # until this process ends
         if version == "editable":
-            files = {
-                "sbatchgen_checkout.py": FINDER.format(root=self.root),
-                "sbatchgen_checkout.pth": "import sbatchgen_checkout\n",
-            }
-            for name, text in files.items():
-                Path(self.made.name, name).write_text(text)
-                build_data["force_include_editable"][f"{self.made.name}/{name}"] = name
             return
         build_data["force_include"].update(PLACES)
         sys.path.insert(0, self.root)
         from release.man import pages
 
+        self.made = tempfile.TemporaryDirectory()  # until this process ends
         for name, text in pages().items():
             Path(self.made.name, name).write_text(text)
             build_data["shared_data"][f"{self.made.name}/{name}"] = f"share/man/man1/{name}"

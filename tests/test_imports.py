@@ -46,14 +46,14 @@ def test_help_loads_no_template_engine_and_no_torch() -> None:
     base = modules_of("click")
     modules = loaded("--help")
     assert not modules & {"jinja2", "yaml", "torch", "numpy", "subprocess", "rich"}
-    assert len(modules) <= base + 39, len(modules)
+    assert len(modules) <= base + 26, len(modules)
 
 
 def test_render_loads_its_three_libraries_and_little_more() -> None:
     base = modules_of("click, jinja2.sandbox, yaml")
     modules = loaded("render", "ddp", "--profile", "msu")
     assert not modules & {"torch", "numpy", "subprocess", "rich", "urllib.request", "difflib", "training"}
-    assert len(modules) <= base + 64 + len(RUNTIMES), len(modules)
+    assert len(modules) <= base + 62 + len(RUNTIMES), len(modules)
 
 
 def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:

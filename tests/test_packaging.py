@@ -69,7 +69,7 @@ def environment(folder: Path) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     libraries = folder / "libraries"
     libraries.mkdir()
-    for name in ("click", "jinja2", "yaml", "markupsafe", "_yaml"):
+    for name in ("click", "jinja2", "yaml", "markupsafe", "_yaml", "editables"):
         place = run(
             sys.executable,
             "-c",

@@ -10,19 +10,13 @@ import atexit
 import gc
 import importlib
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from operator import eq
 from types import ModuleType, SimpleNamespace
-
-TYPE_CHECKING = (
-    False  # as typing's. Programs without torch start with this module too: importlib.abc takes them longest
-)
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from importlib.abc import Loader, MetaPathFinder
-    from typing import Any
-else:
-    Loader, MetaPathFinder = (type(name, (), {}) for name in ("Loader", "MetaPathFinder"))
+from typing import Any
 
 
 def disable(function: Any = None, *_: object, **__: object) -> Any:
@@ -31,12 +25,6 @@ def disable(function: Any = None, *_: object, **__: object) -> Any:
 
 def nothing(*_: object, **__: object) -> None:
     pass
-
-
-class Unchanged:
-    """A context in which all is as outside."""
-
-    __enter__ = __exit__ = nothing
 
 
 class Config:
@@ -76,7 +64,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "FakeTensor": type("FakeTensor", (), {}),
         "FakeTensorMode": type("FakeTensorMode", (), {}),
         "get_plain_tensors": nothing,
-        "unset_fake_temporarily": Unchanged,
+        "unset_fake_temporarily": nullcontext,
     },
     "torch._subclasses.functional_tensor": {
         "FunctionalTensor": type("FunctionalTensor", (), {"metadata_fns": ()})
@@ -129,9 +117,6 @@ class NoCompiler(MetaPathFinder, Loader):
             importlib.import_module(name)
             return ModuleSpec(name, Loaded(sys.modules.pop(name)))  # what is there would be executed again
         return None
-
-    def create_module(self, _: ModuleSpec) -> None:
-        """Python makes the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ in LEFT_OUT:
