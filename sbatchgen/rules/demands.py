@@ -331,7 +331,7 @@ def _memory(job: Job, asked: ResourceRequest, partition: Partition, node: NodeFa
     """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
     shared_out = job.profile.limits.memory_consumable is not False
     cpus, gpus = asked.cpus_on_node, asked.gpu_count
-    whole = job.resources.is_exclusive or partition.exclusive or job.profile.limits.select_type == "linear"
+    whole = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
     if whole and shared_out:  # all that a node has is the job's
         cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
     if asked.mem is not None:

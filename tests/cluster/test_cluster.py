@@ -38,7 +38,18 @@ def test_commands_run_in_a_clean_environment(cluster: Cluster, monkeypatch: pyte
     folder, *variables, typed = done.stdout.splitlines()
     assert (folder, typed) == (str(cluster.home), "typed")
     names = {line.split("=")[0] for line in variables}
-    assert names == {"COLOUR", "HOME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "SLURM_CONF", "USER"}
+    assert names == {
+        "COLOUR",
+        "HOME",
+        "LANG",
+        "LOGNAME",
+        "OMP_WAIT_POLICY",
+        "PATH",
+        "PWD",
+        "SHELL",
+        "SLURM_CONF",
+        "USER",
+    }
 
 
 def test_a_command_that_takes_too_long_is_killed(cluster: Cluster) -> None:
