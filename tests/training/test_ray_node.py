@@ -104,8 +104,17 @@ def test_two_nodes_share_a_private_token_end_in_order_and_keep_their_logs(tmp_pa
     (tmp_path / "ray.py").write_text(MODULE.replace("[1]", "[1, 2]"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    asked = ["--folder", tmp_path, "--name", "ray", "--hosts", "localhost,localhost", "--port", str(port)]
-    words = ["bash", "-c", 'ulimit -Sn 256; exec "$@"', "task", sys.executable, NODE, *asked, "--"]
+    asked = [
+        "--folder",
+        str(tmp_path),
+        "--name",
+        "ray",
+        "--hosts",
+        "localhost,localhost",
+        "--port",
+        str(port),
+    ]
+    words = ["bash", "-c", 'ulimit -Sn 256; exec "$@"', "task", sys.executable, str(NODE), *asked, "--"]
     known = {
         "PATH": f"{program.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(tmp_path),
