@@ -43,6 +43,12 @@ def open_to_all(path: Path) -> Doubt | None:
     return _doubt(path, None, _everybody)
 
 
+def link_of_another(path: Path) -> Path | None:
+    """Return the first link on the way to a thing that another user has made; None without any."""
+    reason = _doubt(path, None, _link_of_another)
+    return reason.place if reason and reason.place.is_symlink() else None
+
+
 def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
     whole = path.absolute()
     todo = [*reversed((whole.relative_to(start) if start else whole).parts)]
@@ -109,6 +115,12 @@ def _everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky:
     if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not is_last):
         return ""
     return "can be written by everybody" if status.st_mode & stat.S_IWOTH else ""
+
+
+def _link_of_another(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
+    """Say whether a place is a link of another user, as the rest of a sentence."""
+    is_theirs = stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, user_id())
+    return "is a link that another user has made" if is_theirs else ""
 
 
 def _fix(place: Path, status: os.stat_result, *, is_last: bool, whose: str) -> str:

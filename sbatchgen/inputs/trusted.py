@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
-from sbatchgen.inputs.trust import doubt, is_private, make_own, user_name
+from sbatchgen.inputs.trust import doubt, is_private, link_of_another, make_own, user_name
 from sbatchgen.quoting import word
 
 NAME = "trusted.json"
@@ -61,10 +61,9 @@ def to_enter(folder: Path) -> Path:
     the folder or replace it.
     """
     real = Path(os.path.realpath(folder))
-    for each in (folder.absolute(), *folder.absolute().parents):
-        if each.is_symlink() and each.lstat().st_uid not in (0, files.user_id()):
-            what = f"{each} is a link that another user has made, to {each.readlink()}"
-            raise CommandLineError.of(what, fix=f"if you mean that folder: sbatchgen trust {word(str(real))}")
+    if link := link_of_another(folder):
+        what = f"{link} is a link that another user has made, to {link.readlink()}"
+        raise CommandLineError.of(what, fix=f"if you mean that folder: sbatchgen trust {word(str(real))}")
     if not real.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", fix="name a folder that exists")
     for each in (real, *real.parents):

@@ -59,7 +59,9 @@ def test_where_a_link_of_another_user_leads_is_not_trusted(shared: Path, command
     link = shared / "link"
     link.symlink_to("/")
     os.lchown(link, NOBODY, NOBODY)
-    for named in (link, link / "usr"):
+    mine = shared / "mine"
+    mine.symlink_to("link/usr")
+    for named in (link, link / "usr", mine):
         said = command("trust", str(named))
         assert (said.status, f"error: {link} is a link that another user has made, to /\n" in said.err) == (
             2,
