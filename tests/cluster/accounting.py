@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
-
-import pytest
 
 from .site import Site, until
 
@@ -42,12 +39,6 @@ def why_not() -> str | None:
     return (
         f"needs {', '.join(missing)} (the Debian packages slurmdbd and mariadb-server)" if missing else None
     )
-
-
-def need(root: Path | None) -> None:
-    """Skip a test where another system's Slurm has no slurmdbd; its folder was made by an earlier list."""
-    if root and not (root / "usr/sbin/slurmdbd").exists():
-        pytest.skip("left out: accounts of Slurm 26.05: needs `make sid`, which brings slurmdbd now")
 
 
 def start(site: Site, commands: Sequence[str]) -> None:

@@ -77,9 +77,8 @@ def later_root() -> Path:
     """
     root = CHECKOUT / "build" / "sid"
     lacking = "needs root" if os.getuid() else None
-    if not all(
-        (root / "usr" / program).exists() for program in ("bin/sbatch", "sbin/slurmd", "bin/apptainer")
-    ):
+    programs = ("bin/sbatch", "sbin/slurmd", "sbin/slurmdbd", "bin/apptainer")
+    if not all((root / "usr" / program).exists() for program in programs):
         lacking = "needs `make sid`"
     elif not lacking and " 26.05." not in (release := parse_only.version(root)):
         lacking = f"Debian unstable has another Slurm by now, {release}"

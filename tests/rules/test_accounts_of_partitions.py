@@ -15,7 +15,6 @@ from typing import Any
 
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Duration
-from tests.cluster import accounting
 from tests.cluster.controller import Controller
 from tests.scripts import resolved
 
@@ -103,7 +102,6 @@ def test_what_is_said_is_what_slurm_does(slurm_root: Path | None, folder: Path) 
 
 
 def test_what_is_said_is_what_slurm_does_with_a_database(slurm_root: Path | None, folder: Path) -> None:
-    accounting.need(slurm_root)
     started = _compare(slurm_root, folder, ("", "associations", "associations,limits,qos"), database=True)
     assert {runs for _, runs in started} == {True, False}
 
