@@ -205,9 +205,8 @@ class Watcher:
             ask_again()
         leave_status(HANGS)
         complain("hang: the training is ended, and what it has not saved is lost")
-        above = (
-            () if self._spawns else stacks.tops(self._root)
-        )  # a program around a rank could start it again
+        # A program around a rank could start that rank again.
+        above = () if self._spawns else stacks.tops(self._root)
         for pid in [*above, *(rank.pid for rank in self._ranks.values())]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
