@@ -2,32 +2,40 @@
 # ended, or waits for something, before the script does what others see. So the order of events is the same in each run.
 # Sleepers in the background are pipes in /run/plan/clock, named by the times at which they end, in thousandths of a second.
 
-# A process ignores SIGINT in the background, but not in its first moments, before bash has told it so. All are asleep if two
-# looks, one after the other, see each of them asleep and none has run in between: then all slept between these looks.
-__plan_settle() { # until nothing in the background computes; it ignores SIGINT, as bash starts it
-    local - process stat state ran busy found before='' seen looks=0 pause never IFS=' '
+# Who is in the background: bash lets a command there ignore SIGINT. A function there ignores SIGQUIT, as each bash does, but
+# not a subshell of the foreground (bash 5.2). What that function starts ignores neither. So a process is in the background
+# if it, or one between it and the batch script, has such a sign, or if it has left the script's tree. In its first moments
+# a process has none. All are asleep if two looks, one after the other, see each of them asleep and none has run in between:
+# then all slept between these looks.
+__plan_settle() { # until nothing in the background computes
+    local - process stat state ran busy found before='' seen looks=0 pause never mask IFS=' '
+    local -A parent signs times states
     set +efux
     # Nothing is ever read from it; a process substitution would change $!.
     [[ -p /run/plan/never ]] || /bin/mkfifo /run/plan/never 2>/dev/null
     exec {never}<>/run/plan/never
     while ((looks++ < 4000)); do
-        busy='' found='' seen=''
+        busy='' found='' seen='' parent=() signs=() times=() states=()
         for process in /proc/[0-9]*; do
             ran=''
             { read -r ran <"$process/schedstat"; read -r stat <"$process/stat"; } 2>/dev/null || {
                 found=1 busy=1 # it has ended since, and may have started another one before
                 continue
             }
-            state=(${stat##*) })
-            if ((state[30] >> 1 & 1)); then
-                [[ ${stat%% *} != "$BASHPID" ]] || break 2 # it is in the background itself
-                seen+="${stat%% *} $ran $((state[11] + state[12]));"
-            else # forked, without a program of its own yet, and run for less than 40 ms: 0x40 is PF_FORKNOEXEC
-                [[ ${state[0]} == [RD] && ${stat%% *} != "$BASHPID" ]] || continue
-                ((state[6] & 0x40 && state[11] + state[12] < 4)) || continue
-            fi
-            found=1
-            [[ ${state[0]} != [RD] ]] || busy=1
+            process=${stat%% *} state=(${stat##*) })
+            parent[$process]=${state[1]} states[$process]=${state[0]}
+            __plan_note_signs
+            times[$process]="$ran $((state[11] + state[12]))"
+            # forked, without a program of its own yet, and run for less than 40 ms: 0x40 is PF_FORKNOEXEC
+            [[ ${state[0]} == [RD] && $process != "$BASHPID" ]] || continue
+            ((state[6] & 0x40 && state[11] + state[12] < 4)) || continue
+            found=1 busy=1
+        done
+        ! __plan_is_behind "$BASHPID" || break
+        for process in "${!parent[@]}"; do
+            __plan_is_behind "$process" || continue
+            found=1 seen+="$process ${times[$process]};"
+            [[ ${states[$process]} != [RD] ]] || busy=1
         done
         [[ $found ]] || break
         [[ $busy || $seen != "$before" ]] || break
@@ -39,11 +47,30 @@ __plan_settle() { # until nothing in the background computes; it ignores SIGINT,
     exec {never}>&-
     return 0
 }
-__plan_ignores() { # whether a process ignores SIGINT
-    local stat IFS=' '
-    read -r stat <"/proc/$1/stat" || return 1
-    stat=(${stat##*) })
-    ((stat[30] >> 1 & 1))
+__plan_note_signs() { # of a process with a state: whether it ignores SIGINT, and as a bash without a program SIGQUIT
+    signs[$process]=$((state[30] & 2 | (state[6] & 0x40 ? state[30] & 4 : 0)))
+}
+__plan_is_behind() { # whether a process is in the background, by the arrays parent and signs of all
+    local one=$1 main=${__plan_main:-0}
+    [[ $one != 1 ]] || return 1
+    while [[ $one != "$main" ]]; do
+        [[ $one != 1 && ${parent[$one]-} ]] || return 0 # it has left the tree
+        ((!signs[$one] || signs[$main] & 2)) || return 0 # in a script that ignores SIGINT all do
+        one=${parent[$one]}
+    done
+    return 1
+}
+__plan_is_aside() { # whether this process is in the background, and the script goes on
+    local process stat state IFS=' '
+    local -A parent signs
+    [[ -e /proc/${__plan_main:-0} ]] || return 1
+    for process in /proc/[0-9]*; do
+        read -r stat <"$process/stat" || continue
+        state=(${stat##*) }) process=${stat%% *}
+        parent[$process]=${state[1]}
+        __plan_note_signs
+    done 2>/dev/null
+    __plan_is_behind "$$"
 }
 __plan_now() { # the time, in the variable now
     now=0
@@ -61,6 +88,21 @@ __plan_wake() { # the first sleeper, if it ends before a time
     : >"$first"
     __plan_settle
 }
+__plan_doze() { # until another process passes the time, in thousandths of a second
+    local pipe
+    printf -v pipe '/run/plan/clock/%015d.%09d.sleeper' "$1" $$
+    /bin/mkfifo "$pipe"
+    read -r _ <"$pipe"
+    /bin/rm -f "$pipe"
+}
+__plan_go_on() { # five times as long as the script looks, or until it ends its steps
+    local now looks=0
+    [[ -d /run/plan/clock ]] || /bin/mkdir -p /run/plan/clock
+    while ((looks++ < 5)) && [[ ! -e /run/plan/cancelled ]] && __plan_is_aside; do
+        __plan_now
+        __plan_doze $((now + 1000))
+    done
+}
 __plan_sleep() { # the words of a command of sleep
     local word sum=0 part now due
     for word in "$@"; do
@@ -72,11 +114,9 @@ __plan_sleep() { # the words of a command of sleep
     done
     [[ -d /run/plan/clock ]] || /bin/mkdir -p /run/plan/clock
     __plan_now
-    if __plan_ignores $$ && [[ -e /proc/${__plan_main:-0} ]] && ! __plan_ignores "$__plan_main"; then
-        printf -v word '/run/plan/clock/%015d.%09d.sleeper' $((now + sum)) $$
-        /bin/mkfifo "$word"
-        read -r _ <"$word" # until another process wakes it
-        exec /bin/rm -f "$word"
+    if __plan_is_aside; then
+        __plan_doze $((now + sum))
+        return
     fi
     __plan_settle
     for part in 1 2 3 4 5 6; do __plan_wake $((now + sum)) || break; done

@@ -115,7 +115,14 @@ one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$(($
 # What is in the background started before; of a task, before its step: with all tasks at once each would wait for all.
 [[ $name == sleep || ${__plan_starter-} == "$PPID" ]] || { . /run/plan/clock.sh; __plan_settle; }
 case $name in
-    srun) start "$@" ;;
+    srun)
+        # Each of several programs but the main one, which alone has no log of its own, goes on after its start.
+        [[ -v __plan_ready && " $*" == *" --output="* ]] || start "$@"
+        (start "$@")
+        status=$?
+        . /run/plan/clock.sh
+        __plan_go_on
+        exit "$status" ;;
     conda|mamba|micromamba|uv)
         [[ ${1-} != run ]] || start "$@"
         record "$@"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import marshal
 import os
 import sys
-import time
 from itertools import groupby
 
 from sbatchgen.executables.command_options import program_name, read_options
@@ -116,18 +115,7 @@ def step(
         marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, around | of_task | marks))
-    status = start(commands, job) if command else 0
-    if "output" in options and "__plan_ready" in environment:
-        _go_on()
-    return status
-
-
-def _go_on() -> None:
-    """Wait until the script ends its steps, as each of several programs does but the main one."""
-    for _ in range(60):
-        if os.path.exists(f"{PLACE}/cancelled"):
-            break
-        time.sleep(0.02)
+    return start(commands, job) if command else 0
 
 
 def _next_number(kind: str) -> int:

@@ -63,6 +63,18 @@ ORDERS: dict[str, tuple[str, list[str], int]] = {
     "kill twice": ("python a.py &\nkill $!\nkill $! 2>/dev/null || python gone.py\n", ["a.py", "gone.py"], 0),
     "a sleep that is waited for": ("sleep 3600 &\nwait $!\npython a.py\n", ["a.py"], 0),
     "a script that ignores SIGINT": ("trap '' INT\nsleep 60\npython a.py & wait\n", ["a.py"], 0),
+    "a function of the background that sleeps": (
+        "later() { sleep 60; touch ready; }\nlater &\nsleep 5\n[ -e ready ] || python early.py\nwait\n"
+        "[ ! -e ready ] || python late.py\n",
+        ["early.py", "late.py"],
+        0,
+    ),
+    "a function of the background that computes": (
+        "work() { for ((i = 0; i < 5000; i++)); do :; done; touch ready; }\nwork &\nhostname >/dev/null\n"
+        "[ ! -e ready ] || python late.py\nwait\n",
+        ["late.py"],
+        0,
+    ),
     "steps of tasks that sleep": ("srun bash -c 'sleep 5; python a.py' & wait\n", ["a.py"], 0),
 }
 # Each process's first child computes before bash tells it that it is in the background, as on a machine that is busy.
