@@ -125,8 +125,11 @@ class Watcher:
         early_s = max(base_s, LONGER * self._longest_s)
         return early_s, max(LATE * base_s, early_s, LONGER * self._longest_outside_s)
 
-    def _note_life(self, at_s: float, *, learns: bool = False) -> None:
-        """Something has moved at this time: a pause is over, and what `learns` may take so long again."""
+    def _note_life(self, at_s: float, *, learns: bool = False, is_news: bool = True) -> None:
+        """Something has moved at this time: a pause is over, and what `learns` may take so long again.
+
+        Without `is_news` that is a doubt: no rank is ended for now, and no line says that it continues.
+        """
         if at_s <= self._alive_s:
             return
         pause_s = at_s - self._alive_s
@@ -135,7 +138,7 @@ class Watcher:
             self._longest_s = max(self._longest_s, min(self._still_s, pause_s))
             self._longest_outside_s = max(self._longest_outside_s, min(self._outside_s, pause_s))
         self._next_s = self._outside_s = 0.0
-        if self._reported_s is not None:
+        if self._reported_s is not None and is_news:
             self._news += 1
             if self._news >= CONTINUES:
                 self._reported_s, self._news = None, 0
@@ -191,8 +194,9 @@ class Watcher:
             for rank in after
         )
         is_the_same = again.is_sure and _without_time(again.says) == _without_time(made.says)
-        if self._signs.look() or has_moved or not is_the_same or len(after) != len(before):
-            self._note_life(self._now_s)
+        has_news = self._signs.look()
+        if has_news or has_moved or not is_the_same or len(after) != len(before):
+            self._note_life(self._now_s, is_news=has_news)
             return False
         return True
 
