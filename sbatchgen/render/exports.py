@@ -38,8 +38,16 @@ def lines(resolved: ResolvedJob) -> Iterator[str]:
 
 def own_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
     """The words of each `export` that one of several programs needs beside those of the job."""
-    known = {*_made(resolved), *launch.MEETING}
-    return quoting.packed(word for word in _made(program) if word not in known)
+    known = {*_made(resolved), *talk(resolved)}
+    made = [*_made(program), *talk(program)]
+    return quoting.packed(word for word in made if word not in known)
+
+
+def talk(resolved: ResolvedJob) -> list[str]:
+    """The words that tell the trainer by which files it and the script talk to each other."""
+    # The bundled trainer knows where `stop` is.
+    files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
+    return [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
 
 
 def _made(resolved: ResolvedJob) -> list[str]:
@@ -47,12 +55,8 @@ def _made(resolved: ResolvedJob) -> list[str]:
     made, folders = _common(resolved), launch.own_folders(resolved)
     words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
     words += [f"{name}={word}" for name, word in _words(resolved).items()]
-    talk = [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
-    # By these files script and trainer talk to each other; the bundled trainer knows where `stop` is.
-    files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
-    talk += [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
-    meeting = launch.MEETING if launch.meets(resolved) else ()
-    return [*meeting, *words, *talk, *resolved.runtime.own_exports(resolved)]
+    own = [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
+    return [*words, *own, *resolved.runtime.own_exports(resolved)]
 
 
 def for_nodes(resolved: ResolvedJob) -> Iterator[str]:

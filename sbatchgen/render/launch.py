@@ -1,6 +1,6 @@
 """Resolved job -> the command of the script: job step, container, launcher, trainer and its arguments."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
@@ -9,7 +9,6 @@ from sbatchgen.render import arguments
 from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share, trainer_is_file
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
-FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 # By these a trainer takes itself for a rank of srun, which gives it no world size and no address.
 ONE_OF_MANY = ("SLURM_PROCID", "SLURM_NTASKS")
@@ -41,11 +40,13 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     words += ["--shared"] if gpus and shared else []
     words += [f'--exclude "{job_id}"'] if wanted is not True and resolved.slurm else []
     words += ["-- srun" if resolved.slurm else "--", *_runtime(resolved, exported, mounted)]
-    words += [quoting.value(resolved.settings.python or "python3"), "|| exit"]
-    if any("--exclude" in word for word in words):
-        # a requeue ends this script by TERM, which must not come before the bad nodes are left out
-        words = ["trap '' TERM;", *words[:-1], "|| exit; trap - TERM"]
-    return " \\\n    ".join(quoting.packed(words))
+    words += [quoting.value(resolved.settings.python or "python3")]
+    return " \\\n        ".join(quoting.packed(words))
+
+
+def excludes(resolved: ResolvedJob) -> bool:
+    """Whether the check of the nodes requeues the job without the bad ones."""
+    return resolved.slurm and resolved.settings.preflight not in (None, False, True)
 
 
 def requeues(resolved: ResolvedJob) -> str:
@@ -123,41 +124,22 @@ def meets(resolved: ResolvedJob) -> bool:
     return resolved.slurm and (named or (resolved.mode.several_processes and several_tasks(resolved)))
 
 
-# Ports of a job lie below the ports that the kernel gives to any program (ip(7), ip_local_port_range), which
-# begin at 32768, but on nodes with GPUs also at 9000 or 1024: below 30000 where that range begins so low.
-_KERNEL = "/proc/sys/net/ipv4/ip_local_port_range"
-_LOWEST, _INSTEAD, _JOBS, _EACH = 8200, 30000, 875, 8  # jobs side by side, and the ports of each
-
-
-def block(ports: int) -> int:
-    """Return how many ports a job has for itself that needs this many."""
-    return -(-ports // _EACH) * _EACH
-
-
-def port_lines(resolved: ResolvedJob, ports: int) -> Iterator[str]:
-    """Yield the lines that set `port`, the first port of a job that needs several."""
-    number, each = "SLURM_JOB_ID" if resolved.slurm else "$$", block(ports)
-    if resolved.settings.network.port_base:
-        yield f"port={first_port(resolved, ports)}"
-        return
-    yield f"read -r port _ <{_KERNEL} # from there on the kernel gives ports to anybody"
-    yield f"if ((port <= {_LOWEST})); then port={_INSTEAD}; fi # nearly all ports, on some nodes with GPUs"
-    below = f"{each} + {number} % {_JOBS * _EACH // each} * {each}"
-    yield f"((port -= {below})) # {each} ports below, others for each job"
+_EACH = 8  # ports of a job
 
 
 def first_port(resolved: ResolvedJob, ports: int = _EACH) -> str:
-    """Return the first of several ports that a job has for itself on its nodes, as a word of bash."""
-    network, of_job = resolved.settings.network, block(ports)
-    if network.port_base:
-        number = "SLURM_JOB_ID" if resolved.slurm else "$$"
-        jobs, each = int(network.port_count), ""
-        if jobs >= of_job:
-            jobs, each = jobs // of_job, f" * {of_job}"
-        return f"$(({network.port_base} + {number} % {jobs}{each}))"
-    number = "$SLURM_JOB_ID" if resolved.slurm else "$$"
-    port = rf"{{print (\$1 > {_LOWEST} ? \$1 : {_INSTEAD}) - {_EACH} - {number}%{_JOBS}*{_EACH}}}"
-    return f'$(awk "{port}" {_KERNEL})'
+    """Return the first of several ports that a job has for itself, as a word of bash; "" if bash looks.
+
+    Without a range in the profile these are ports below those that the kernel gives to any program.
+    """
+    network, of_job = resolved.settings.network, -(-ports // _EACH) * _EACH
+    if not network.port_base:
+        return ""
+    number = "SLURM_JOB_ID" if resolved.slurm else "$$"
+    jobs, each = int(network.port_count), ""
+    if jobs >= of_job:
+        jobs, each = jobs // of_job, f" * {of_job}"
+    return f"$(({network.port_base} + {number} % {jobs}{each}))"
 
 
 def uses_code(resolved: ResolvedJob) -> bool:
@@ -231,19 +213,6 @@ def needed(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
     if resume.startswith(("/", "${")):
         mounted.append(quoting.path(resume.rpartition("/")[0])[1:-1])
     return (*mounted, *(quoting.path(absolute(bind, here))[1:-1] for bind in binds))
-
-
-def sources(mounted: Iterable[str], resolved: ResolvedJob, here: str) -> str:
-    """What of these mounts may be missing, as words of bash; the script has looked for the others."""
-    run_dir = quoting.path(absolute(resolved.run_dir, here))[1:-1]
-    there = ("$RUN_DIR", "$DATA_DIR")
-    folders = [mount.partition(":")[0] for mount in mounted if mount not in there]
-    return " ".join(f'"{folder}"' for folder in folders if not f"{run_dir}/".startswith(f"{folder}/"))
-
-
-def targets(mounted: Iterable[str]) -> str:
-    """Where these mounts are in the container, as alternatives of a pattern of bash."""
-    return "|".join(f'"{(mount.split(":") * 2)[1]}"/*' for mount in mounted)
 
 
 def _step(resolved: ResolvedJob) -> Iterator[str]:

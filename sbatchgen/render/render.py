@@ -25,7 +25,7 @@ from sbatchgen.render import arguments, exports, launch
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.runtimes.base import ContainerRuntime, absolute
+from sbatchgen.runtimes.base import ContainerRuntime, absolute, keeps
 from sbatchgen.units import VARIABLE
 
 FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
@@ -86,8 +86,8 @@ def _runtime(environment: jinja2.Environment, program: JobProgram, resolved: Res
     job = program.job
     if program.has_runtime_of(resolved):
         return ""
-    lines = {"export_lines": exports.own_lines(job, resolved)}
-    text = _render(environment, "runtime/own.sh.j2", context(job, code=code) | lines)
+    more = {"export_lines": exports.own_lines(job, resolved), "of_job": _keeps_pythonpath(resolved)}
+    text = _render(environment, "own_runtime.sh.j2", context(job, code=code) | more)
     return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))
 
 
@@ -118,14 +118,31 @@ def digest(script: str) -> str:
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
 
 
+# Blocks of the bundled template before it had two parts, and those that hold their lines now.
+_OLD_BLOCKS = {
+    "shell": "die",
+    "environment": "exports",
+    "checkpoint": "resume",
+    "stop": "signals",
+    "training": "train",
+    "outcome": "start_again",
+}
+_OLD_BLOCK = re.compile(rf"{{%[-+]?\s*block\s+({'|'.join(_OLD_BLOCKS)})\b")
+
+
 class _Loader(jinja2.FileSystemLoader):
-    """Reads templates, but none of any size."""
+    """Reads templates, but none of any size, and none with blocks that the bundled one no longer has."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         with contextlib.suppress(OSError):
             if Path(self.searchpath[0], template).stat().st_size > _MOST:
                 raise jinja2.TemplateError(_TOO_LARGE)
-        return super().get_source(environment, template)
+        source = super().get_source(environment, template)
+        if (old := _OLD_BLOCK.search(source[0])) and re.search(r"{%[-+]?\s*extends\b", source[0]):
+            what = f"block '{old[1]}' is now '{_OLD_BLOCKS[old[1]]}': see docs/reference/script.md"
+            line = source[0].count("\n", 0, old.start()) + 1
+            raise jinja2.TemplateSyntaxError(what, line, template, source[1])
+        return source
 
 
 class _Cache(jinja2.FileSystemBytecodeCache):
@@ -224,35 +241,36 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     """The variables of the templates."""
     array = (resolved.options.array if resolved.slurm else None) or ""
     element = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    job_id = element if array else "$SLURM_JOB_ID"
     here = "SLURM_SUBMIT_DIR" if resolved.slurm else "PWD"
     exported = exports.names(resolved)
     mounted = launch.mounts(resolved, here)
-    talk = launch.files(resolved)
+    files = launch.files(resolved)
     sweep = resolved.sweep
     restarts = resolved.restartable or (resolved.programs and resolved.slurm and resolved.options.requeue)
     waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
-    has_packages = bool(resolved.settings.modules or resolved.settings.setup)
     by_itself = not (resolved.consecutive or resolved.programs)
-    foreign = [name for name in FOREIGN if name not in resolved.env]
+    meets, pyxis = launch.meets(resolved), resolved.runtime is RUNTIMES["enroot"]
     directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
-    values: dict[str, Any] = {}
-    for runtime in RUNTIMES.values():
-        values |= runtime.variables(resolved, here, exported)
     return (
-        values
+        _of_runtimes(resolved, here, exported)
         | _paths(resolved, here, code)
         | {
             "directives": directives if resolved.slurm else [],
             **{name: getattr(resolved, name) for name in _OF_JOB},
             **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS if "_per_" not in name},
             "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
+            "counts_restarts": resolved.restartable and not resolved.consecutive,
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
             "requeue_on_node_fail": waits_for_requeue,
-            "asks_again": "again" in talk,
+            "asks_again": "again" in files,
+            "continues": resolved.consecutive or "again" in files,
             "requeues": launch.requeues(resolved),
-            "reads_exit": "exit" in talk,
-            "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
-            "job_id": element if array else "$SLURM_JOB_ID",
+            "reads_exit": "exit" in files,
+            "one_container_fails": pyxis and meets,
+            "leftovers": files if sweep is None else (*(name for name in files if name != "exit"), "exit"),
+            "talk": tuple(exports.talk(resolved)),
+            "job_id": job_id,
             "points": arguments.points(resolved),
             "point_says": arguments.point_says(resolved),
             "points_carried": sweep is not None and sweep.carried,
@@ -261,31 +279,50 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "other_directives": resolved.settings.directives if resolved.slurm else (),
             "module_lines": tuple(_modules(resolved)),
             "setup_per_node": launch.node_setup(resolved),
-            "preflight": launch.preflight(resolved, exported, mounted, element if array else "$SLURM_JOB_ID"),
+            "preflight": launch.preflight(resolved, exported, mounted, job_id),
+            "excludes": launch.excludes(resolved),
             "node_lines": tuple(exports.for_nodes(resolved)),
             "master_addr": resolved.settings.master_addr or "",
-            # of a module or of setup: a virtual environment may use their packages
-            "keeps_pythonpath": resolved.runtime.may_use_modules and has_packages,
-            "runtime_part": resolved.runtime.part,
-            "foreign": foreign if resolved.runtime.is_container else [],
-            "requeues_early": "again" in talk and resolved.runtime.removes_slowly and by_itself,
+            "keeps_pythonpath": _keeps_pythonpath(resolved),
+            "software_lines": tuple(resolved.runtime.settings(resolved, here)),
+            "starts_runtime": tuple(resolved.runtime.starts_by(resolved, mounted)),
+            "requeues_early": "again" in files and resolved.runtime.removes_slowly and by_itself,
             "ends_steps": launch.ends_steps(resolved),
-            "mount_sources": launch.sources(mounted, resolved, here),
-            "mount_targets": launch.targets(mounted),
-            "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
-            "meets": launch.meets(resolved),
+            "meets": meets,
             "first_port": launch.first_port(resolved),
             "export_lines": tuple(exports.lines(resolved)),
             "checkpoints": arguments.checkpoints(resolved),
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
-            "starts_pyxis": resolved.slurm and RUNTIMES["enroot"] in [job.runtime for job in resolved.jobs],
             "training_title": _title(resolved),
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),
         }
         | _of_programs(resolved, here)
     )
+
+
+def _of_runtimes(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    """Return the variables of the functions that set up the runtimes of the job and its programs."""
+    values: dict[str, Any] = {}
+    jobs = [resolved, *resolved.jobs]
+    for runtime in RUNTIMES.values():
+        for job in jobs:
+            given = runtime.variables(job, here, exported)
+            values |= {name: values.get(name) or value for name, value in given.items()}
+    called = {call.split()[0] for job in jobs for call in job.runtime.starts_by(job, ()) if "=" not in call}
+    return values | {
+        "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(called)],
+        "any_container": any(job.runtime.is_container for job in jobs),
+        "foreign": [name for name in FOREIGN if not any(keeps(job, name) for job in jobs)],
+        "starts_pyxis": resolved.slurm and RUNTIMES["enroot"] in [job.runtime for job in jobs],
+    }
+
+
+def _keeps_pythonpath(resolved: ResolvedJob) -> bool:
+    """Whether PYTHONPATH of a module or of setup stays: a virtual environment may use their packages."""
+    has_packages = bool(resolved.settings.modules or resolved.settings.setup)
+    return resolved.runtime.may_use_modules and has_packages
 
 
 def _of_programs(resolved: ResolvedJob, here: str) -> dict[str, Any]:
@@ -299,7 +336,6 @@ def _of_programs(resolved: ResolvedJob, here: str) -> dict[str, Any]:
 
 def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
     """Return the variables for what the job reads and writes; `here` holds the folder of submission."""
-    image, is_file = resolved.software.get("image") or "", image_is_file(resolved)
     data = resolved.data if launch.uses_data(resolved) else ""
     paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
@@ -313,8 +349,6 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
         "snapshot": absolute(resolved.snapshot_dir, here) if resolved.snapshot_dir and resolved.slurm else "",
         # variables of a site
         "needed": [name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_")],
-        "image": absolute(image, here) if is_file else image,
-        "image_is_file": is_file,
     }
 
 

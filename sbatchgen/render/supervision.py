@@ -33,8 +33,7 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "programs": [_function(program, here) for program in programs],
         "addresses": tuple(_addresses(programs, slurm=resolved.slurm)),
         "ports": ports,
-        "port_lines": tuple(launch.port_lines(resolved, ports)),
-        "port_block": launch.block(ports),
+        "first_port_of_programs": launch.first_port(resolved, ports),
         "names": " ".join(
             [*instances, *([main] if main else [])]
         ),  # the main one last: it complains of others
@@ -48,7 +47,6 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "has_urls": any(fact == "urls" for program in programs for _, fact, _ in program.lists)
         or any(program.share.replicas for program in programs),
         "tables": tuple(_tables(programs)),
-        "grace_s": GRACE_S,
         "may_end": once,
         "may_end_early": bool(once and main),
         "may_restart": restarts,

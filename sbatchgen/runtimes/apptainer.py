@@ -68,7 +68,7 @@ class ApptainerRuntime(base.ContainerRuntime):
     Facts = Apptainer
     keys = base.container_keys("binds")
     requires = base.Requirement("image", "an image", "--image FILE.sif")
-    part = "runtime/image.sh.j2"
+    function = "check_apptainer"
     starts = tuple(f"{program} {verb}" for program in get_args(Program) for verb in ("exec", "run"))
     image_ending = ".sif"
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
@@ -89,6 +89,12 @@ class ApptainerRuntime(base.ContainerRuntime):
             "wrapper": wrapper,
             "image_of_module": wrapper and not job.software.get("image"),
         }
+
+    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the image of a module, if it is one, and the function."""
+        if not job.software.get("image"):
+            yield "IMAGE=$SING_IMAGE # of a module"
+        yield from super().starts_by(job, mounted)
 
     def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
         """Return the prefixes of variables: Singularity reads SINGULARITY..., Apptainer also APPTAINER...."""

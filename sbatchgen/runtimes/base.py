@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
 from sbatchgen.modes import Mode
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE, ShellPath
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command as Command  # noqa: PLC0414 - which runtimes name
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import ToolOption
 
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 # A path as it is on this machine; None where a variable in it is not set.
 Here = Callable[[ShellPath], Path | None]
 # By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
@@ -140,7 +141,7 @@ class Runtime:
     keys: tuple[Key, ...] = ()  # its keys in jobs
     # the job key that it can't do without, and that chooses it if no runtime is named
     requires: Requirement | None = None
-    part = ""  # the template that sets it up, or ""
+    function = ""  # of the script, which sets it up: a file of templates/mechanics; or ""
     # what starts a program in it in scripts of others, as the table of programs names it: "uv run"
     starts: tuple[str, ...] = ()
     srun_option = ""  # the option of srun that starts it, or ""
@@ -169,11 +170,20 @@ class Runtime:
         return self.requires
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the variables of the runtime's template part, also for a job of another runtime.
+        """Return the variables of the runtime's function, also for a job of another runtime.
 
         The variable `here` holds the folder of submission; the training must get those of `exported`.
         """
         return {}
+
+    def settings(self, job: RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the assignments that its function reads; the variable `here` as in `variables`."""
+        yield from ()
+
+    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the commands of bash that set it up; a container sees what is `mounted`, as in `command`."""
+        if self.function:
+            yield self.function
 
     def exports(self, job: RuntimeJob) -> dict[str, str]:
         """Return variables of the training with their values."""
@@ -262,6 +272,16 @@ class ContainerRuntime(Runtime):
     mounts_own = True
     names_images = False  # whether it knows images by name alone
 
+    def settings(self, job: RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the image."""
+        if image := job.software.get("image"):
+            word = quoting.path(absolute(image, here)) if self.is_file(image) else quoting.word(image)
+            yield f"IMAGE={word}"
+
+    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the function with the folders whose names are known only where the job runs."""
+        yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in FOLDERS)])
+
     def is_file(self, image: str) -> bool:
         """Whether the image is a file, not the address of a registry or a name."""
         return not self.names_images and "://" not in image
@@ -306,6 +326,14 @@ def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:
     if file is None or (draft.folder != SUBMIT_DIR and relative):
         return "", 0
     return file, len(command.words) - 2
+
+
+def keeps(job: RuntimeJob, name: str) -> bool:
+    """Return whether a job takes a variable, or a part of its value, from the shell that submits it."""
+    if name not in job.env:
+        return False
+    value = job.env[name]
+    return value is None or name in VARIABLE.findall(value)
 
 
 def absolute(path: str, here: str) -> ShellPath:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbatchgen.keys import described, record
+from sbatchgen.quoting import path
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
@@ -29,13 +30,17 @@ class CondaRuntime(base.Runtime):
         base.path_key("conda_env", "env", "NAME|PATH", "Conda environment, by name or path.", common=True),
     )
     requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
-    part = "runtime/conda.sh.j2"
+    function = "activate_conda"
 
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the installation and the environment."""
-        root = job.facts.root if job.runtime is self else None
-        env = base.of_submission(job.software.get("conda_env") or "", job)
-        return {"conda_root": root or "", "conda_env": env}
+        """Return whether the profile names the installation."""
+        return {"conda_root": bool(job.runtime is self and job.facts.root)}
+
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the installation and the environment."""
+        if job.facts.root:
+            yield f"conda_root={path(job.facts.root)}"
+        yield f"conda_env={path(base.of_submission(job.software.get('conda_env') or '', job))}"
 
     def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield an environment that is given by its path and does not exist."""

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sbatchgen import files
+from sbatchgen import files, quoting
 from sbatchgen.keys import described, record
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
@@ -35,16 +35,16 @@ class EdfRuntime(base.Runtime):
     Facts = Edf
     keys = (base.path_key("edf", "environment", "FILE|NAME", _ABOUT),)
     requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")
-    part = "runtime/edf.sh.j2"
+    function = "check_edf"
     srun_option = "environment"
     is_container = True
     needs_slurm = "is started by the container engine, a plugin of Slurm"
     removes_slowly = True
 
-    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the environment, and whether it is a file."""
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the environment, a file or a name."""
         edf = str(job.software.get("edf") or "")
-        return {"edf": base.absolute(edf, here) if "/" in edf else edf, "edf_is_file": "/" in edf}
+        yield f"EDF={quoting.path(base.absolute(edf, here)) if '/' in edf else quoting.word(edf)}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the option of srun; the EDF alone says what is mounted and where programs start."""

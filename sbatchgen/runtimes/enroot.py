@@ -70,7 +70,7 @@ class EnrootRuntime(base.ContainerRuntime):
     Facts = Enroot
     keys = base.container_keys("mounts")
     requires = base.Requirement("image", "an image", "--image FILE.sqsh")
-    part = "runtime/image.sh.j2"
+    function = "check_enroot"
     srun_option = "container-image"
     needs_slurm = "is started by pyxis, a plugin of Slurm"
     one_line_values = "Enroot would take its lines for variables"
@@ -91,8 +91,12 @@ class EnrootRuntime(base.ContainerRuntime):
         """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
         chosen, image = job.runtime is self, job.software.get("image") or ""
         gpus = chosen and self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
-        caches = tuple(name for name in CACHES if name not in job.env)
+        caches = tuple(name for name in CACHES if not base.keeps(job, name))
         return {"pyxis": chosen, "gives_cuda": gpus, "caches": caches if chosen else ()}
+
+    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the function with all mounts."""
+        yield " \\\n        ".join(quoting.packed([self.function, *(f'"{mount}"' for mount in mounted)]))
 
     def _on_nvidia(self, job: base.RuntimeJob) -> bool:
         """Whether the job uses GPUs that the hook gives; those of AMD are devices in /dev."""

@@ -38,7 +38,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     names_images = True
     keys = base.container_keys("mounts")
     requires = base.Requirement("image", "an image", "--image NAME")
-    part = "runtime/podman_hpc.sh.j2"
+    function = "check_podman"
     starts = ("podman-hpc run",)
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"

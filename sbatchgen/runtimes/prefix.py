@@ -30,12 +30,12 @@ class PrefixRuntime(Runtime):
     Facts = Prefix
     keys = (Key("prefix", tuple[Text, ...] | None, COMMAND, "command"),)
     requires = Requirement("prefix", "a command", "--prefix WORD")
-    part = "runtime/prefix.sh.j2"
+    function = "need_command"
     may_use_modules = True
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the program that is started."""
-        return {"prefix": _words(job)[0] if _words(job) else ""}
+    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the function with the program that is started."""
+        yield f"{self.function} {quoting.words(_words(job)[:1])}"
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the words."""

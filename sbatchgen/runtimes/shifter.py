@@ -30,11 +30,15 @@ class ShifterRuntime(base.ContainerRuntime):
     names_images = True
     keys = base.container_keys("volumes")
     requires = base.Requirement("image", "an image", "--image NAME")
-    part = "runtime/shifter.sh.j2"
+    function = "check_shifter"
     starts = ("shifter",)
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
+
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield nothing: a directive names the image."""
+        yield from ()
 
     def directives(self, job: base.RuntimeJob) -> Mapping[str, str]:
         """Return the image: Shifter prepares it on all nodes before the script starts."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbatchgen.keys import described, record
-from sbatchgen.quoting import word
+from sbatchgen.quoting import path, word
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
@@ -27,14 +27,14 @@ class UvRuntime(base.Runtime):
     Facts = Uv
     keys = (base.path_key("uv_project", "project", "PATH", "Project of uv, the folder with pyproject.toml."),)
     requires = base.Requirement("uv_project", "a project", "--uv-project PATH")
-    part = "runtime/uv.sh.j2"
+    function = "check_uv"
     starts = ("uv run",)
     may_use_modules = True
     finds_user_packages = False
 
-    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the project's folder."""
-        return {"uv_project": base.absolute(job.software.get("uv_project") or "", here)}
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the project's folder."""
+        yield f"UV_PROJECT={path(base.absolute(job.software.get('uv_project') or '', here))}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `uv run`, which changes neither the environment nor uv.lock."""

@@ -1,10 +1,9 @@
 """venv: a virtual environment; what bin/activate does, by two variables, or by that file itself."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from sbatchgen.keys import described, record
-from sbatchgen.quoting import word
+from sbatchgen.quoting import path, word
 from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
@@ -25,14 +24,18 @@ class VenvRuntime(base.Runtime):
     Facts = Venv
     keys = (base.path_key("venv", "path", "PATH", "Virtual environment.", common=True),)
     requires = base.Requirement("venv", "a virtual environment", "--venv PATH")
-    part = "runtime/venv.sh.j2"
+    function = "activate_venv"
     may_use_modules = True
     finds_user_packages = False
 
-    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the environment's folder."""
-        activate = job.runtime is self and job.facts.activate
-        return {"venv": base.absolute(job.software.get("venv") or "", here), "venv_activate": activate}
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the environment's folder."""
+        name = "VENV" if job.facts.activate else "VIRTUAL_ENV"
+        yield f"{name}={path(base.absolute(job.software.get('venv') or '', here))}"
+
+    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the function that does what bin/activate does, or the one that sources the file."""
+        yield "source_activate" if job.facts.activate else self.function
 
     def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
         """Yield an environment that does not exist, in a folder that does."""
