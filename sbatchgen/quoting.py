@@ -98,6 +98,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
+def listed(words: Sequence[str]) -> str:
+    """Return a, b and c."""
+    return " and ".join([*filter(None, [", ".join(words[:-1])]), *words[-1:]])
+
+
 def first_names(names: Sequence[str], count: int) -> str:
     """Return the first names, and how many more there are."""
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")

@@ -212,8 +212,16 @@ def _completed_names(context: click.Context, _: click.Parameter, incomplete: str
 @click.argument("names", metavar="[COMMAND]...", nargs=-1, shell_complete=_completed_names)
 @click.pass_context
 def help_(context: click.Context, names: tuple[str, ...]) -> None:
-    """Show the help of a command, as in: sbatchgen help profile check."""
-    put(_context_of(context, names).get_help())
+    """Show the help of a command, as in: sbatchgen help profile check.
+
+    sbatchgen help script explains the scripts that it renders.
+    """
+    from sbatchgen.inputs.search import bundled
+
+    if names == ("script",):
+        put(bundled("templates").joinpath("script.txt").read_text(), nl=False)
+    else:
+        put(_context_of(context, names).get_help())
 
 
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:

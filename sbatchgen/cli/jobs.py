@@ -168,9 +168,12 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
+@click.option("--whole", is_flag=True, help="Show the whole script, not only what this job decides.")
 @FORMAT
 @click.pass_obj
-def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
+def review(
+    args: tuple[str, ...], /, job: str, *, test_only: bool, whole: bool, form: str, **job_options: Any
+) -> None:
     """Show resources, cost, findings and the script.
 
     What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
@@ -186,7 +189,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
         shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
-    show_review(shown, sys.stdout, form)
+    show_review(shown, sys.stdout, form, whole=whole)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
     sys.exit(failure.exit_status if failure else 0)

@@ -149,7 +149,7 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
     _put_coloured(brief(shown, width=max(width, LEAST[0]), height=max(lines or 24, LEAST[1])), stream)
 
 
-def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
+def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: bool = False) -> None:
     """Print a review, on a terminal in colour."""
     from sbatchgen.review.screen import as_text
 
@@ -157,7 +157,7 @@ def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     if form == "json":
         put_json(shown, stream)
     else:
-        _put_coloured(as_text(shown, here()), stream)
+        _put_coloured(as_text(shown, here(), whole=whole), stream)
 
 
 def _put_coloured(review: str, stream: TextIO) -> None:

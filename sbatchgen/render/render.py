@@ -21,7 +21,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.inputs.trust import make_own
-from sbatchgen.render import arguments, exports, launch
+from sbatchgen.render import SECOND_PART, arguments, exports, launch
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
@@ -295,6 +295,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
             "training_title": _title(resolved),
+            "second_part": f"{SECOND_PART} every job with {_kind(resolved)}: sbatchgen help script",
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),
         }
@@ -350,6 +351,18 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
         # variables of a site
         "needed": [name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_")],
     }
+
+
+def _kind(resolved: ResolvedJob) -> str:
+    """Return what decides which functions a script has."""
+    has = {
+        "several programs": bool(resolved.programs),
+        "a sweep": resolved.sweep is not None,
+        "a chain": resolved.consecutive,
+        "restarts": resolved.restartable and not resolved.consecutive,
+    }
+    words = [f"the runtime {resolved.runtime}", *(name for name, has_it in has.items() if has_it)]
+    return quoting.listed(words)
 
 
 def _title(resolved: ResolvedJob) -> str:

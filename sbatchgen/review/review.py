@@ -27,7 +27,7 @@ from sbatchgen.runs.submitted_scripts import Submitted, difference
 from sbatchgen.slurm.refusal import Answer
 
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
-_POINT = re.compile(r"    \d+\) (?:param|point_args)=\(")
+_POINT = re.compile(r" {8}\d+\) (?:param|point_args)=\(")
 
 
 @frozen(kw_only=True)
@@ -206,7 +206,7 @@ def folded(review: Review) -> Review:
     if len(left_out) < 2:
         return review
     first, count = left_out[0], len(left_out)
-    lines[first : first + count] = [f"    # ... {count:,} more points ..."]
+    lines[first : first + count] = [f"        # ... {count:,} more points ..."]
     decided = review.own_lines and tuple(
         number if number <= first else number - count + 1
         for number in review.own_lines
@@ -222,14 +222,14 @@ def lines_of(script: str) -> list[str]:
 
 
 def _parts(script: str) -> Iterator[Part]:
-    """The directives, what comes before and after them, and each `# --- Title ---`."""
+    """The directives, what comes before and after them, and each `# --- Title ---` or `# === Title:`."""
     if not (lines := lines_of(script)):
         return
     starts = {1: "Head"}
     directives = [number for number, line in enumerate(lines, 1) if line.startswith("#SBATCH")]
     if directives:
-        starts |= {directives[0]: "Directives", directives[-1] + 1: "Shell"}
-    titles = (re.fullmatch(r"# --- (.+) ---", line) for line in lines)
+        starts |= {directives[0]: "Directives", directives[-1] + 1: "Job"}
+    titles = (re.fullmatch(r"# (?:---|===) (.+?)(?: ---|:.*)", line) for line in lines)
     starts |= {number: title[1] for number, title in enumerate(titles, 1) if title}
     first = sorted(number for number in starts if number <= len(lines))
     for begin, end in zip(first, [*first[1:], len(lines) + 1], strict=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import short
 from sbatchgen.quoting import counted, one_line
+from sbatchgen.render import SECOND_PART
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.resolved.origins import Setting
 from sbatchgen.review import layout
@@ -26,39 +27,38 @@ _STYLES = (
     (r"(?m)^  (?:\+.*|would\b)", "32"),
     (r"(?m)^  -(?!-\w).*", "31"),
 )
-_SAME = re.compile(r"(?m)^(?!\|).+")  # a line of the script that neither the job nor the profile decides
 
 
-def as_text(review: Review, folder: Path) -> str:
-    """The review as lines, what it asks for first, the script last; paths are relative to `folder`."""
+def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
+    """The review as lines, what it asks for first, the script last; paths are relative to `folder`.
+
+    Of a script in two parts only the first is shown, unless it is wanted `whole`.
+    """
     blocks = [table(rows(review))]
     for title, section in sections(review, folder):
         lines = (f"  {line}\n" if line else "\n" for line in section.splitlines())
         blocks.append("".join([f"{title}\n", *lines]))
     if review.script is not None:
-        blocks.append(script(review))
+        blocks.append(script(review, whole=whole))
     return "\n".join(block for block in blocks if block)
 
 
 def coloured(text: str) -> str:
     """Return a review with colours; it holds no control characters but line breaks."""
-    above, *rest = re.split(r"(?m)^(?=Script: |#!)", text, maxsplit=1)
+    above, *rest = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
     for pattern, style in _STYLES:
         above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
-    if not rest or rest[0].startswith("#!"):  # all of it is the user's
-        return "".join([above, *rest])
-    title, line_break, script = rest[0].partition("\n")
-    return f"{above}{title}{line_break}" + _SAME.sub("\x1b[2m\\g<0>\x1b[0m", script)
+    return "".join([above, *rest])
 
 
-def script(review: Review) -> str:
-    """The script, with a mark before each line that the job or the profile decides."""
-    if review.own_lines is None or not review.script:
-        return review.script or ""
-    lines, decided = lines_of(review.script), {*review.own_lines}
-    title = f"{len(lines)} lines, {len(decided)} decided by your job and profile (|)"
-    marked = (f"{'|' if number in decided else ' '} {line}".rstrip() for number, line in enumerate(lines, 1))
-    return "\n".join([f"Script: {title}, {len(lines) - len(decided)} the same in every script", *marked, ""])
+def script(review: Review, *, whole: bool = False) -> str:
+    """The script; of one in two parts the first, and how many lines follow."""
+    text = review.script or ""
+    first, mark, second = text.partition(SECOND_PART)
+    if whole or not mark or not review.job:
+        return text
+    same, _, rest = second.partition(":")
+    return f"{first}and {rest.count(chr(10))} lines that are the same in{same}: sbatchgen help script\n"
 
 
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
