@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
+from sbatchgen.render import SECOND_PART
 from sbatchgen.render.render import render
 from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
@@ -132,9 +134,19 @@ def matrix() -> Iterator[tuple[str, ResolvedJob]]:
                         yield name, resolved(mode, profile, **said)
 
 
+def first_part(script: str) -> str:
+    """The part of a script that the job decides."""
+    first, mark, _ = script.partition(SECOND_PART)
+    assert mark
+    return first
+
+
 def script_shown(out: str) -> str:
-    """The script of a review, without the marks before its lines."""
-    lines = out.partition("\nScript: ")[2].splitlines()[1:]
-    lines = [line for line in lines if not line.startswith("note: ")]  # of the submission
-    assert {line[:2] for line in lines if line} <= {"| ", "  ", "|"}
-    return "".join(f"{line[2:]}\n" for line in lines)
+    """The first part of the script of a review, which a line on the second one follows."""
+    shown = out[out.index("#!/bin/bash\n") :]
+    first, mark, count = shown.partition("and ")
+    while mark and not re.match(r"\d+ lines that are the same in every job with ", count):
+        more, mark, count = count.partition("and ")
+        first += f"and {more}"
+    assert mark
+    return first

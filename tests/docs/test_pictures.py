@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.text import Text
 
+from sbatchgen.render import SECOND_PART
 from sbatchgen.resolved.sweep import grid
 from sbatchgen.review.screen import coloured
 from sbatchgen.runs.index import Index, place
@@ -91,9 +92,12 @@ def script_of_page() -> tuple[str, list[tuple[str, str]]]:
     """The script that a page explains, and how its parts begin and what they are for."""
     page = REPOSITORY / "docs/reference/script.md"
     script = next(block.text for block in blocks(page) if block.kind == "bash")
-    rows = re.findall(r"^\| (`#SBATCH` lines|[A-Z][\w ]+) \| ([^.;|]+)", page.read_text(), re.MULTILINE)
-    starts = {"`#SBATCH` lines": "#SBATCH"}
-    return script, [(starts.get(part, f"# --- {part}"), purpose.strip()) for part, purpose in rows]
+    first, mark, second = script.partition(SECOND_PART)
+    table = page.read_text().partition("| purpose |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`#SBATCH` lines|[\w ]+) \| ([^.;|]+)", table, re.MULTILINE)
+    starts = {"`#SBATCH` lines": "#SBATCH", "The same in every job": mark, "RUN_DIR": "RUN_DIR="}
+    parts = [(starts.get(part, f"{part}()"), purpose.strip()) for part, purpose in rows]
+    return f"{first}{mark}{second.partition(chr(10))[0]}\n", parts[: len(starts) + 2]
 
 
 def test_the_picture_of_status_shows_what_is_printed(

@@ -40,7 +40,7 @@ def test_the_script_ends_the_chain_and_never_requeues(
     reading = oracle(text)
     assert "no-requeue" in reading.options
     assert not [line for line in reading.messages if "error" in line]
-    names = {"chain": "--\n}\n", "tasks": '"$SLURM_ARRAY_JOB_ID"; }'}
+    names = {"chain": "--\n", "tasks": '"$SLURM_ARRAY_JOB_ID"\n'}
     assert f"scancel --state=PENDING {names[way]}" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sbatchgen.render.render import FILTERS, context, render
 from sbatchgen.render.supervision import of_job
 from sbatchgen.render.trace import trace
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.units import Argument
 from tests.scripts import CODE, resolved, script, several
 
 TEMPLATES = sorted(bundled("templates").rglob("*.j2"))
@@ -26,13 +28,14 @@ ALLOWED = (
 )  # fmt: skip
 # Sites' own templates use these: a name that goes or changes its meaning breaks them.
 VARIABLES = """
-array array_element asks_again checkpoints code command_lines conda_env conda_root consecutive data
-directives ends_steps export_lines first_checkpoint first_port foreign has_outcome image image_is_file inherited job_id
-keeps_pythonpath leftovers master_addr max_restarts meets module_lines mount_sources mount_targets
-mounted_text needed node_lines other_directives placed point_says points points_carried preflight programs pyxis reads_exit
-requeue_on_node_fail requeue_on_timeout requeues requeues_early restartable resume_args run_dir runtime_part setup
-setup_after_runtime setup_before_modules setup_per_node slurm snapshot starts_pyxis stoppable training_title twin_lines
-uses_code uses_data venv
+any_container array array_element asks_again caches checkpoints code command_lines conda_root consecutive continues
+counts_restarts data directives ends_steps excludes export_lines first_checkpoint first_port foreign gives_cuda
+has_outcome image_of_module inherited job_id keeps_pythonpath leftovers master_addr max_restarts meets module_lines
+needed node_lines one_container_fails other_directives placed point_says points points_carried preflight programs
+pyxis reads_exit requeue_on_node_fail requeue_on_timeout requeues requeues_early restartable resume_args run_dir
+runtime_parts second_part setup setup_after_runtime setup_before_modules setup_per_node slurm snapshot
+software_lines starts_pyxis starts_runtime stoppable talk training_title twin_lines twins uses_code uses_data
+wrapper
 """.split()
 
 
@@ -59,7 +62,8 @@ def test_a_template_says_what_it_is_for(path: Path) -> None:
 def test_the_variables_of_templates_are_these() -> None:
     of = resolved("ddp")
     for_parts = {name for runtime in RUNTIMES.values() for name in runtime.variables(of, "PWD", ())}
-    assert {*context(of, code=CODE)} == {*VARIABLES, *for_parts}
+    assert for_parts <= {*VARIABLES}
+    assert {*context(of, code=CODE)} == {*VARIABLES}
 
 
 def test_every_variable_is_used() -> None:
@@ -83,6 +87,27 @@ def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> Non
     text = render(of, code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
     assert "module load site/1\n" in text
     assert text.splitlines()[2:10] == script(of).splitlines()[2:10]
+
+
+@pytest.mark.parametrize("old", ["shell", "environment", "checkpoint", "stop", "training", "outcome"])
+def test_a_block_of_an_earlier_release_is_an_error_that_names_the_new_one(tmp_path: Path, old: str) -> None:
+    own = tmp_path / "job.sh.j2"
+    own.write_text(f'{{% extends "bundled:job.sh.j2" %}}\n{{%- block {old} %}}\necho\n{{% endblock %}}\n')
+    folders = [tmp_path, bundled("templates")]
+    with pytest.raises(DocumentError, match=f"block '{old}' is now '") as caught:
+        render(resolved("ddp"), code=CODE, rerun=("x",), folders=folders)
+    assert caught.value.problems[0].at == f"{own}:2"
+    new = re.findall(r"now '(\w+)'", caught.value.problems[0].what)[0]
+    of = resolved("ddp", trainer="t.py", checkpoint=Argument("a.pt"), resume_args=(Argument("{checkpoint}"),))
+    of = resolved("ddp") if new == "start_again" else of
+    own.write_text(f'{{% extends "bundled:job.sh.j2" %}}\n{{% block {new} %}}\necho own\n{{% endblock %}}\n')
+    assert "\necho own\n" in render(of, code=CODE, rerun=("x",), folders=folders)
+
+
+def test_a_template_that_extends_none_has_blocks_of_any_name(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text("{% block training %}srun a{% endblock %}\n")
+    text = render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    assert text == "srun a\n"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from tests.conftest import Command
 from tests.scripts import CODE, errors, matrix, resolved, several
 
 BUNDLED = bundled("templates")
-OUTCOME = (BUNDLED / "job.sh.j2").read_text().splitlines().index("rc=$?") + 1
+EVENTS = BUNDLED / "mechanics/events.sh.j2"
+TRAINS = next(at for at, line in enumerate(EVENTS.read_text().splitlines(), 1) if line.startswith("train &"))
 
 
 def traced(of: ResolvedJob, *folders: Path) -> list[tuple[str, TemplateLine]]:
@@ -57,15 +58,16 @@ programs:
   trainer: {trainer: train.py, main: true}
 """
     files = {line.strip(): place.file.name for line, place in traced(several(job, "princeton"))}
-    assert files['export VIRTUAL_ENV="/envs/eval"'] == "venv.sh.j2"
-    assert files["unset PYTHONPATH PYTHONHOME"] == "own.sh.j2"
+    assert files['VIRTUAL_ENV="/envs/eval"'] == "own_runtime.sh.j2"
+    assert files["activate_venv"] == "own_runtime.sh.j2"
 
 
 def test_a_line_knows_its_block_through_an_include() -> None:
     blocks = dict(traced(resolved("ddp", "msu")))
-    assert blocks["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
+    (train,) = [line for line in blocks if line.startswith("train &")]
+    assert blocks[train] == TemplateLine(EVENTS, TRAINS, "events")
     assert blocks["#SBATCH --nodes=2"].block == "directives"
-    assert blocks["# --- Paths ---"].file == BUNDLED / "job.sh.j2"
+    assert blocks["environment() {"].file == BUNDLED / "job.sh.j2"
     assert blocks["#!/bin/bash"].block == ""
 
 
@@ -101,7 +103,7 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
     assert places["module load site/1"] == TemplateLine(own, 3, "modules")
     assert places["echo on 10 nodes"] == TemplateLine(own, 6, "modules", value=True)
     assert places["module purge"].file == BUNDLED / "job.sh.j2"
-    assert places["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
+    assert places["environment"] == TemplateLine(EVENTS, places["environment"].line, "events")
     assert places["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
 
 

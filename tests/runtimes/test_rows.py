@@ -63,12 +63,13 @@ def test_the_page_leaves_out_no_key_without_need() -> None:
 @each
 def test_it_sets_itself_up_and_starts_the_training(runtime: Runtime) -> None:
     if runtime.requires is None:
-        assert runtime.part == ""
+        assert runtime.function == ""
         return
-    assert (REPOSITORY / "templates" / runtime.part).is_file()
+    assert (REPOSITORY / f"templates/mechanics/{runtime.function}.sh.j2").is_file()
     text = script(resolved("ddp", "msu", runtime=runtime.name, **NEEDS[runtime.name]))  # a row of the matrix
-    assert "die " in text.partition("unset PYTHONPATH")[2].partition("MASTER_ADDR=")[0]
-    assert not runtime.is_container or "$RUN_DIR" in text.partition("# --- Training")[2]
+    assert f"    {runtime.function}" in text.partition("environment() {")[2].partition("\n}\n")[0]
+    assert "die " in text.partition(f"\n{runtime.function}() {{")[2].partition("\n}\n")[0]
+    assert not runtime.is_container or "$RUN_DIR" in text.partition("\ntrain() {")[2].partition("\n}\n")[0]
 
 
 @each
