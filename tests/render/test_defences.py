@@ -239,6 +239,6 @@ def test_a_container_that_does_not_start_is_a_failure_of_its_own(
         (folder / name).touch()
     said = {"image": ShellPath(str(folder / "i.sqsh")), "run_dir": ShellPath(str(folder / "run")), "data": ShellPath("/tmp"), "binds": (ShellPath("/tmp"),)}  # noqa: S108  # fmt: skip
     monkeypatch.setattr("tests.scripts.CODE", REPOSITORY)
-    of = resolved("ddp", "msu", **said)
+    of = resolved("ddp", "troila", runtime="enroot", **said)
     assert run(folder, of, "exit 143").status == 1
     assert run(folder, of, f'echo limit >"{folder}/run/stop"; exit 143').status == 143

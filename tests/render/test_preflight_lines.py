@@ -1,4 +1,4 @@
-"""What the check of nodes adds to a script: a comment and a command where it is asked for, else nothing."""
+"""What the check of nodes adds to a script: a function and its call where it is asked for, else nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scripts import NEEDS, resolved, script
 
 
 def added(mode: str, profile: str = "msu", **said: object) -> list[str]:
-    """The commands that the check adds to a script; it takes away nothing but the digest."""
+    """The lines that the check adds to a script, without braces; it takes away nothing but the digest."""
     wanted = said.pop("preflight", True)
     before = script(resolved(mode, profile, **said)).splitlines()  # type: ignore[arg-type]
     after = script(resolved(mode, profile, **said, preflight=wanted)).splitlines()  # type: ignore[arg-type]
@@ -23,18 +23,18 @@ def added(mode: str, profile: str = "msu", **said: object) -> list[str]:
     lines = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
     lines = [line for line in lines if not line[2:].startswith(("# sbatchgen ", "CODE_DIR="))]
     assert not [line for line in lines if line.startswith("-")]
-    return "\n".join(line[2:] for line in lines).replace(" \\\n    ", " ").splitlines()
+    text = "\n".join(line[2:] for line in lines).replace(" \\\n        ", " ")
+    return [line for line in text.splitlines() if line not in ("", "}")]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("mode", ["ddp", "single", "cpu"])
-def test_it_is_a_comment_and_a_command_under_every_runtime(mode: str, runtime: str) -> None:
+def test_it_is_a_function_and_its_call_under_every_runtime(mode: str, runtime: str) -> None:
     lines = added(mode, runtime=runtime, **NEEDS.get(runtime, {}))
-    assert len(lines) == 2
-    assert lines[0].startswith("# Each node and each GPU")
-    started = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --gpus '
-    assert lines[1].startswith(started)
-    assert lines[1].endswith(" || exit")
+    assert len(lines) == 3
+    assert lines[0].startswith("check_nodes() { # each node and each GPU")
+    assert lines[1].startswith('    python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --gpus ')
+    assert lines[2] == "check_nodes || exit"
     assert subprocess.run(["bash", "-n"], input=lines[1], text=True, check=False).returncode == 0
 
 
@@ -44,15 +44,15 @@ def test_how_many_gpus_are_checked() -> None:
     assert "--gpus 1 --shared -- srun" in added("single", runtime="host", gres=Gres("shard:2"))[1]
     one_each = added("ddp", runtime="host", launcher="srun", gpu_request="gpus_per_task")[1]
     assert "--gpus 1 -- srun python3" in one_each  # srun takes --gpus-per-task over
-    assert '"$RUN_DIR" --gpus 0 -- python3 || exit' in added("ddp", "local")[1]  # one machine, no srun
+    assert added("ddp", "local")[1].endswith('"$RUN_DIR" --gpus 0 -- python3')  # one machine, no srun
 
 
 def test_a_job_that_leaves_nodes_out_ignores_the_end_that_a_requeue_brings() -> None:
     lines = added("ddp", runtime="host", preflight=Preflight("exclude"))
-    assert lines[1] == (
-        'trap \'\' TERM; python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --gpus 4 '
-        '--exclude "$SLURM_JOB_ID" -- srun python3 || exit; trap - TERM'
-    )
+    command = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --gpus 4 --exclude "$SLURM_JOB_ID" -- srun python3'
+    assert lines[1] == f"    {command}"
+    assert lines[2].startswith("trap '' TERM # ")
+    assert lines[3:] == ["check_nodes || exit", "trap - TERM"]
     array = added("ddp", runtime="host", preflight=Preflight("exclude"), array="0-3")
     assert '--exclude "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' in array[1]
 
@@ -78,6 +78,6 @@ def test_the_command_submits_a_job_that_trains_nothing(command: Command) -> None
 
 def test_a_job_that_starts_again_after_a_hang_may_leave_a_node_out() -> None:
     plain, hangs = (script(resolved("ddp", "msu", hang=hang)).splitlines() for hang in (None, "requeue"))
-    assert '    scontrol requeue "$SLURM_JOB_ID" && exit 0; fi' in plain
+    assert '        scontrol requeue "$SLURM_JOB_ID" && exit 0' in plain
     call = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude "$SLURM_JOB_ID"'
-    assert f"    {call} && exit 0; fi" in hangs
+    assert f"        {call} && exit 0" in hangs

@@ -107,7 +107,7 @@ def test_a_block_of_an_earlier_release_is_an_error_that_names_the_new_one(tmp_pa
 def test_a_template_that_extends_none_has_blocks_of_any_name(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_text("{% block training %}srun a{% endblock %}\n")
     text = render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
-    assert text == "srun a\n"
+    assert text == "srun a"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_the_image_is_a_directive_and_a_volume_an_option(command: Command) -> No
     text = command("render", "ddp", *FLAGS, "--bind", "/datasets:/data", "--bind", "/scratch").out
     assert "\n#SBATCH --image=nersc/pytorch:24.08.01\n" in text
     assert (
-        '\n    shifter --volume="/datasets:/data" --volume="/scratch:/scratch" \\\n    env --chdir="$PWD" MASTER_ADDR='
+        '\n        shifter --volume="/datasets:/data" --volume="/scratch:/scratch" \\\n        env --chdir="$PWD" MASTER_ADDR='
         in text
     )
 
