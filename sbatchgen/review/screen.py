@@ -52,10 +52,14 @@ def coloured(text: str) -> str:
 
 
 def script(review: Review, *, whole: bool = False) -> str:
-    """The script; of one in two parts the first, and how many lines follow."""
+    """The script; of one in two parts the first, and how many lines follow.
+
+    All of it where a site's template has a line in the second part, or may have one.
+    """
     text = review.script or ""
-    first, mark, second = text.partition(SECOND_PART)
-    if whole or not mark or not review.job:
+    first, mark, second = text.rpartition(SECOND_PART)
+    decided = review.own_lines if review.own_lines is not None else (len(text),)
+    if whole or not mark or max(decided, default=0) > first.count("\n"):
         return text
     same, _, rest = second.partition(":")
     return f"{first}and {rest.count(chr(10))} lines that are the same in{same}: sbatchgen help script\n"

@@ -14,7 +14,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.render import arguments, launch
+from sbatchgen.render import SECOND_PART, arguments, launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.resolved.origins import settings
@@ -267,9 +267,15 @@ def _about(request: Request, folder: Path) -> Record:
 
 
 def _own_lines(request: Request, script: str) -> list[int] | None:
-    """Return the lines with a value in them; None where a site's template can't be traced."""
+    """Return the lines that the job decides, or a template of the site's; None where it can't be traced.
+
+    A value in a line of the second part says what kind of job it is.
+    """
     try:
         places = trace_request(request, script) if script else []
     except DocumentError:
         return None
-    return [number for number, place in enumerate(places, 1) if place.value]
+    ours = bundled("templates")
+    first = script.rpartition(SECOND_PART)[0].count("\n")
+    numbered = enumerate(places, 1)
+    return [at for at, place in numbered if (place.value and at <= first) or ours not in place.file.parents]

@@ -29,7 +29,7 @@ eval "$AS_TRAINER"
 NOTED = '#!/bin/bash\necho "${0##*/} $*" >>"$NOTES/calls"\n'
 FAKES = {
     "srun": SRUN,
-    "scontrol": f'{NOTED}if [[ $1 == show ]]; then echo n1; echo n2; fi\n',
+    "scontrol": f"{NOTED}if [[ $1 == show ]]; then echo n1; echo n2; fi\n",
     "scancel": NOTED,
     "squeue": f'{NOTED}echo "12 /tmp/sbatchgen-0123456789abcdef/job.slurm"\n',
     "apptainer": NOTED,
@@ -47,7 +47,9 @@ class Ended(NamedTuple):
     words: str  # of srun
 
 
-def run(folder: Path, of: Any, as_trainer: str = "", *, then: signal.Signals | None = None, **env: str) -> Ended:
+def run(
+    folder: Path, of: Any, as_trainer: str = "", *, then: signal.Signals | None = None, **env: str
+) -> Ended:
     """Run the script of a job in a folder; with `then`, send it the signal once its training runs."""
     notes, programs = folder.parent / "notes", folder.parent / "bin"
     for each in (notes, programs, folder):
@@ -59,7 +61,12 @@ def run(folder: Path, of: Any, as_trainer: str = "", *, then: signal.Signals | N
         "SLURM_JOB_ID": "4711", "SLURM_SUBMIT_DIR": str(folder), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2",
         "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "1", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1",
     }  # fmt: skip
-    known = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder), "USER": "me", "NOTES": str(notes)}
+    known = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "USER": "me",
+        "NOTES": str(notes),
+    }
     file = notes / "job.slurm"
     file.write_text(script(of))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -88,7 +95,11 @@ def venv(folder: Path) -> dict[str, Any]:
     (folder / "venv/bin").mkdir(parents=True)
     (folder / "venv/bin/python3").write_text("#!/bin/sh\n")
     (folder / "venv/bin/python3").chmod(0o755)
-    return {"venv": ShellPath(str(folder / "venv")), "run_dir": ShellPath(str(folder / "run")), "runtime": "venv"}
+    return {
+        "venv": ShellPath(str(folder / "venv")),
+        "run_dir": ShellPath(str(folder / "run")),
+        "runtime": "venv",
+    }
 
 
 def broken(make: Callable[[Path], dict[str, Any]], error: str) -> Any:
@@ -118,7 +129,11 @@ def image(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     (folder / "i.sif").touch()
     (folder / "a,b").mkdir()
-    return {"runtime": "apptainer", "image": ShellPath(str(folder / "i.sif")), "run_dir": ShellPath(str(folder / "r"))}
+    return {
+        "runtime": "apptainer",
+        "image": ShellPath(str(folder / "i.sif")),
+        "run_dir": ShellPath(str(folder / "r")),
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,7 +167,10 @@ def test_what_the_shell_had_for_another_python_is_gone(folder: Path) -> None:
     of = resolved("ddp", "troila", **venv(folder))
     ended = run(folder, of, PYTHONPATH="/x", PYTHONHOME="/y", VIRTUAL_ENV="/z")
     assert not {"PYTHONPATH", "PYTHONHOME"} & {*ended.env}
-    assert (ended.env["VIRTUAL_ENV"], ended.env["PATH"].split(":")[0]) == (f"{folder}/venv", f"{folder}/venv/bin")
+    assert (ended.env["VIRTUAL_ENV"], ended.env["PATH"].split(":")[0]) == (
+        f"{folder}/venv",
+        f"{folder}/venv/bin",
+    )
     assert ended.env["MASTER_ADDR"] == "n1"
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert 1024 < int(ended.env["MASTER_PORT"]) < (first if first > 8200 else 30000)
@@ -198,7 +216,9 @@ def test_the_end_of_the_training_is_that_of_the_job(folder: Path, end: End) -> N
     for left in ("stop", "again", "exit"):  # by an earlier start
         (folder / "run" / left).write_text("1")
     ended = run(folder, of, end.trainer, RUN=str(folder / "run"), SLURM_RESTART_COUNT=end.restarts)
-    last = [line for line in ended.calls.splitlines() if not line.startswith(("scontrol show", "squeue"))][-1:]
+    last = [line for line in ended.calls.splitlines() if not line.startswith(("scontrol show", "squeue"))][
+        -1:
+    ]
     assert (ended.status, last) == (end.status, [end.calls] if end.calls else []), ended
 
 

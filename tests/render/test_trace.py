@@ -51,7 +51,13 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
                 assert source == line, f"{name}: {place}"
             elif "| join(" not in source:  # which makes several lines of one
                 assert source.partition("{")[0] == line[: len(source.partition("{")[0])], f"{name}: {place}"
-    unseen = ("mechanics/enter_snapshot", "mechanics/source_activate", "mechanics/wait_for_slurm", "own_runtime", "preflight")
+    unseen = (
+        "mechanics/enter_snapshot",
+        "mechanics/source_activate",
+        "mechanics/wait_for_slurm",
+        "own_runtime",
+        "preflight",
+    )
     assert {*BUNDLED.rglob("*.j2")} - seen == {BUNDLED / f"{name}.sh.j2" for name in unseen}
 
 
@@ -85,7 +91,9 @@ def test_a_line_with_a_value_differs_from_one_that_is_the_same_in_every_script()
     decided = [{line for line, place in lines if place.value} for lines in (first, second)]
     assert {"#SBATCH --nodes=2", "#SBATCH --account=a"} <= decided[0] - decided[1]
     command = [
-        place.value for line, place in first if line.strip().startswith(("exec srun", "--container", "--dataset"))
+        place.value
+        for line, place in first
+        if line.strip().startswith(("exec srun", "--container", "--dataset"))
     ]
     assert command == [True] * 5
 

@@ -216,9 +216,10 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     )
     lines = data["script"].splitlines()
     assert [lines[part["first"] - 1] for part in data["parts"][3:]] == [
-        f"# --- {part['title']} ---" for part in data["parts"][3:]
+        f"# === {data['parts'][3]['title']}: sbatchgen help script",
+        f"# --- {data['parts'][4]['title']} ---",
     ]
-    assert [part["title"] for part in data["parts"][:3]] == ["Head", "Directives", "Shell"]
+    assert [part["title"] for part in data["parts"][:3]] == ["Head", "Directives", "Job"]
     result = command("review", "single", "--profile", "troila", "--gres", "shard:65", "--format", "json")
     data = json.loads(result.out)
     assert (result.status, data["script"]) == (4, None)
@@ -297,7 +298,7 @@ def test_of_a_script_in_two_parts_the_first_is_shown(command: Command) -> None:
     script = command("render", "ddp", "--profile", "torchrun").out
     first, line, second = re.split(r"(?m)^(# === .*\n)", script)
     shown = command("review", "ddp", "--profile", "torchrun").out
-    count = second.count("\n")
+    count = second.count("\n") + 1
     same = "that are the same in every job with the runtime venv and restarts: sbatchgen help script"
     assert shown.endswith(f"\n{first.split(chr(10), 14)[-1]}and {count} lines {same}\n")
     assert line == f"# === The same in{same.partition('same in')[2]}\n"
@@ -308,9 +309,31 @@ def test_of_a_script_in_two_parts_the_first_is_shown(command: Command) -> None:
     assert not [name for name in functions if not re.search(rf"\b{name}\b", explained)]
 
 
-def test_a_dumb_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+BLOCK = '{% extends "bundled:job.sh.j2" %}\n{% block BLOCK %}\n{{ super() }}echo planted\n{% endblock %}\n'
+FAKED = BLOCK.replace("echo planted", "# === The same in every job: sbatchgen help script\necho planted")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("job.sh.j2", BLOCK.replace("BLOCK", "events")),
+        ("job.sh.j2", FAKED.replace("BLOCK", "modules")),
+        ("mechanics/die.sh.j2", "die() {\n    echo planted\n}\n"),
+    ],
+)
+def test_what_a_template_of_the_site_puts_into_the_second_part_is_shown(
+    folder: Path, command: Command, file: str, text: str
+) -> None:
+    own = folder / ".sbatchgen/templates" / file
+    own.parent.mkdir(parents=True)
+    own.write_text(text)
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\n")
+    assert "echo planted\n" in command("review", "ddp").out
+
+
+def test_a_dumb_terminal_gets_plain_text(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR")
-    of = replace(of_script("#!/bin/bash\nls\n"), own_lines=(2,))
+    of = review(resolved("ddp", here))
     for term, plain in (("dumb", True), ("xterm", False)):
         monkeypatch.setenv("TERM", term)
         stream = Terminal()
