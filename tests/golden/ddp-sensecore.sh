@@ -1,28 +1,68 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (fa2d24a90912): sbatchgen render ddp
+# sbatchgen 0.3.0 (186d048b33ee): sbatchgen render ddp
 
-die() { echo "error: $*" >&2; exit 1; }
-
-# --- Paths ---
 RUN_DIR="${PWD}/runs/ddp"
 DATA_DIR="${PWD}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-! namei -m "$RUN_DIR" | grep '^ d.......w[^tT]' || die "others may replace $RUN_DIR" # drwxrwxrwx: all may write
-rm -f -- "$RUN_DIR/stop" "$RUN_DIR/exit" # left by an earlier start
 
-# --- Environment ---
-export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=2 SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
+environment() {
+    export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=2
+}
 
-# --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
-trap 'echo cancelled >"$RUN_DIR/stop"; kill $!' TERM INT
+train() { # one torchrun on each node
+    exec python3 "$CODE_DIR/training/torchrun.py" --nnodes="$WORLD_SIZE" --node-rank="$RANK" --nproc-per-node=4 -- \
+        "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
+        --dataset mnist --epochs 10
+}
 
-# --- Training: one torchrun on each node ---
-python3 "$CODE_DIR/training/torchrun.py" --nnodes="$WORLD_SIZE" --node-rank="$RANK" --nproc-per-node=4 -- \
-    "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
-    --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends `wait`: repeat it while the process is there
-rc=$?
-[[ -f $RUN_DIR/exit && $(<"$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's own status
-exit "$rc"
+# === The same in every job with the runtime host: sbatchgen help script
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+make_run_folder() {
+    umask go-w
+    mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+    chmod go-w -- "$RUN_DIR"
+    [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
+    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
+        die "others may replace $RUN_DIR"
+    fi
+    rm -f -- "$RUN_DIR/stop" "$RUN_DIR/exit" # left by an earlier start
+}
+
+on_cancel() { # scancel and preemption send TERM
+    echo cancelled >"$RUN_DIR/stop"
+    kill $!
+}
+
+wait_for_training() {
+    while kill -0 $! 2>/dev/null; do
+        wait $! # a signal ends this wait, not the training
+    done
+    wait $!
+    status=$?
+}
+
+read_exit() { # the trainer's own status
+    local own=
+    if [[ -f $RUN_DIR/exit ]]; then
+        own=$(<"$RUN_DIR/exit")
+    fi
+    if [[ $own =~ ^[0-9]{1,3}$ ]]; then
+        status=$own
+    fi
+}
+
+# --- What happens, in this order ---
+make_run_folder
+environment
+export SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
+trap on_cancel TERM INT
+train & # becomes the program itself, by exec: this shell stays for the signals
+wait_for_training
+read_exit
+[[ $status == 0 ]] || exit "$status"

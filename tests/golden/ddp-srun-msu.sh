@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (8ee36cff4cc2): sbatchgen render ddp
+# sbatchgen 0.3.0 (cfb1dbd3e6cb): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -12,61 +12,182 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-die() { echo "error: $*" >&2; exit 1; }; [[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
-[[ $(srun --help) == *--container-env* ]] || die "no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
-
-# --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/ddp"
 DATA_DIR="/scratch/${USER}/datasets/mnist"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-! namei -m "$RUN_DIR" | grep '^ d.......w[^tT]' || die "others may replace $RUN_DIR" # drwxrwxrwx: all may write
-rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
-
-# --- Environment ---
-unset PYTHONPATH PYTHONHOME BASH_ENV CONDA_PREFIX CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE VIRTUAL_ENV # yours
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
-[[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
-[[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
-for folder in "$PWD" "$CODE_DIR"; do [[ -e $folder ]] || die "can't mount $folder: it does not exist"; done
-[[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
-for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do # of your shell
-    case ${!name}/ in "$PWD"/*|"$CODE_DIR"/*|"/scratch/${USER}"/*) ;; *) unset "$name" ;; esac; done # not mounted
-[[ $(unsquashfs -cat "$IMAGE" etc/environment 2>/dev/null) == *NVIDIA_DRIVER_CAPABILITIES=* ]] ||
-    export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA
-unset LC_ALL LD_PRELOAD "${!PYXIS_CONTAINER_@}" # a locale that the node lacks ends Enroot; options of srun
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
-export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all
-export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit ENROOT_FORCE_OVERRIDE=yes
+max_restarts=10
 
-# --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
-restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10 saved=0
+environment() {
+    check_enroot "$PWD" "$CODE_DIR" "/scratch/${USER}"
+    meet # on the first node, at a port of this job
+    export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all ENROOT_FORCE_OVERRIDE=yes
+}
+
+train() { # one task for each process
+    exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
+        --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
+        --container-env="MASTER_ADDR,MASTER_PORT,PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
+        --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" env HOME="$RUN_DIR" \
+        python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
+        --launcher srun \
+        --dataset mnist --epochs 10
+}
+
+# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+check_pyxis() {
+    if [[ $(srun --help) != *--container-env* ]]; then
+        die "no pyxis 0.15: not installed, or PYXIS_CONTAINER_IMAGE is set"
+    fi
+}
+
+make_run_folder() {
+    umask go-w
+    mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+    chmod go-w -- "$RUN_DIR"
+    [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
+    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
+        die "others may replace $RUN_DIR"
+    fi
+    rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
+}
+
+check_enroot() { # MOUNT...: SOURCE[:TARGET[:OPTIONS]]
+    forget_shell
+    forget_host
+    if [[ $IMAGE == /* && ! -r $IMAGE ]]; then
+        die "can't read the image $IMAGE: see sbatchgen image --help"
+    fi
+    [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
+    local mount name of_image
+    for mount in "$@"; do
+        case $mount in
+            "$PWD" | "$RUN_DIR" | "$DATA_DIR" | "$CODE_DIR")
+                if [[ $mount == *[,:\"\$\`]* ]]; then
+                    die "can't mount a folder with , : \" \$ or \` in its name"
+                fi
+                ;;
+        esac
+        [[ -e ${mount%%:*} ]] || die "can't mount ${mount%%:*}: it does not exist"
+    done
+    of_image=$(unsquashfs -cat "$IMAGE" etc/environment 2>/dev/null)
+    if [[ $of_image != *NVIDIA_DRIVER_CAPABILITIES=* ]]; then
+        export NVIDIA_DRIVER_CAPABILITIES=compute,utility # an image without it would get no CUDA
+    fi
+    unset LC_ALL LD_PRELOAD # of your shell: a locale that the node lacks ends Enroot
+    unset "${!PYXIS_CONTAINER_@}" # options of srun
+    for name in HF_HOME MPLCONFIGDIR TORCH_HOME TRITON_CACHE_DIR WANDB_DIR XDG_CACHE_HOME; do
+        is_mounted "${!name}" "$@" || unset "$name" # a folder of your shell
+    done
+}
+
+is_mounted() { # FOLDER MOUNT...: whether the container has the folder
+    local folder=$1 mount
+    for mount in "${@:2}"; do
+        mount=${mount#*:}
+        if [[ $folder/ == "${mount%%:*}"/* ]]; then
+            return
+        fi
+    done
+    return 1
+}
+
+forget_shell() { # of the shell that submitted the job: for another Python
+    unset PYTHONHOME PYTHONPATH
+}
+
+forget_host() { # paths that a container does not have
+    unset BASH_ENV CONDA_PREFIX CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE VIRTUAL_ENV
+}
+
+meet() {
+    MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    # A port below those that the kernel gives to any program, and another one for each job.
+    local kernel
+    read -r kernel _ </proc/sys/net/ipv4/ip_local_port_range
+    if ((kernel <= 8200)); then
+        kernel=30000 # it gives nearly all ports, on some nodes with GPUs
+    fi
+    MASTER_PORT=$((kernel - 8 - SLURM_JOB_ID % 875 * 8))
+    export MASTER_ADDR MASTER_PORT
+}
+
+on_time_limit() { # --signal sends USR1: the trainer saves and ends when it sees the file
+    echo limit >"$RUN_DIR/stop"
+}
+
+on_cancel() { # scancel and preemption send TERM
+    echo cancelled >"$RUN_DIR/stop"
+    max_restarts=0
+}
+
+watch_steps() { # ends a step that has failed, but lasts
+    if type -P python3 >/dev/null; then
+        python3 "$CODE_DIR/training/step_end.py" &
+        disown
+    fi
+}
+
+wait_for_training() {
+    # The job is requeued 20 s after the trainer has saved: to remove containers may take longer.
+    local saved=0
+    while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
+        sleep 1
+        if [[ -e $RUN_DIR/again ]]; then
+            ((++saved))
+        fi
+    done
+    if kill -0 $! 2>/dev/null; then
+        status=0
+        return
+    fi
+    wait $!
+    status=$?
+}
+
+read_exit() { # the trainer's own status
+    local own=
+    if [[ -f $RUN_DIR/exit ]]; then
+        own=$(<"$RUN_DIR/exit")
+    fi
+    if [[ $own =~ ^[0-9]{1,3}$ ]]; then
+        status=$own
+    elif [[ $status -ge 128 && ! -e $RUN_DIR/stop ]]; then
+        status=1 # a container did not start on one node: srun has killed the others
+    fi
+}
+
+start_again() { # the trainer leaves RUN_DIR/again if it has saved, and has more to do
+    if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then
+        return # stopped by hand, or cancelled
+    fi
+    if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+        echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+        scontrol requeue "$SLURM_JOB_ID" && exit 0
+    fi
+}
+
+# --- What happens, in this order ---
+[[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
+check_pyxis
+make_run_folder
+environment
+export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
+export SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
+restarts=${SLURM_RESTART_COUNT:-0}
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
-trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
-trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
-
-if type -P python3 >/dev/null; then python3 "$CODE_DIR/training/step_end.py" & disown; fi # ends a step that has failed
-# --- Training: one task for each process ---
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
-    --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
-    --container-env="MASTER_ADDR,MASTER_PORT,PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,PWD" \
-    --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" env HOME="$RUN_DIR" \
-    python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
-    --launcher srun \
-    --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do # as long as the process is there
-    sleep 1; [[ ! -e $RUN_DIR/again ]] || ((++saved)) # seconds: a limit may be near while containers are removed
-done
-kill -0 $! 2>/dev/null || wait $! # its status
-rc=$?
-[[ -f $RUN_DIR/exit && $(<"$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's own status
-[[ $rc -lt 128 || -e $RUN_DIR/exit || -e $RUN_DIR/stop ]] || rc=1 # a container did not start: srun killed the others
-
-# --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then max_restarts=0; fi # stopped by hand, or cancelled
-if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
-    scontrol requeue "$SLURM_JOB_ID" && exit 0; fi
-exit "$rc"
+trap on_time_limit USR1
+trap on_cancel TERM
+watch_steps
+train & # becomes the program itself, by exec: this shell stays for the signals
+wait_for_training
+read_exit
+start_again
+[[ $status == 0 ]] || exit "$status"

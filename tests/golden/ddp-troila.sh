@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (721d3eef79ae): sbatchgen render ddp
+# sbatchgen 0.3.0 (2c8127bc1782): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -12,47 +12,126 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-die() { echo "error: $*" >&2; exit 1; }; [[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
-
-# --- Paths ---
 RUN_DIR="${SLURM_SUBMIT_DIR}/runs/ddp"
 DATA_DIR="${SLURM_SUBMIT_DIR}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-! namei -m "$RUN_DIR" | grep '^ d.......w[^tT]' || die "others may replace $RUN_DIR" # drwxrwxrwx: all may write
-rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
+conda_root="${HOME}/anaconda3"
+conda_env="pytorch"
+max_restarts=10
 
-# --- Environment ---
-unset PYTHONPATH PYTHONHOME # yours
-eval "$("${HOME}/anaconda3"/bin/conda shell.bash hook)"
-conda activate "pytorch" || die "can't activate the conda environment" "pytorch"
-PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
-[[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$(awk "{print (\$1 > 8200 ? \$1 : 30000) - 8 - $SLURM_JOB_ID%875*8}" /proc/sys/net/ipv4/ip_local_port_range)
-export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
-export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
+environment() {
+    activate_conda
+    meet # on the first node, at a port of this job
+    export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
+}
 
-# --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
-restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
+train() { # one torchrun on each node
+    exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
+        python3 "$CODE_DIR/training/torchrun.py" --nnodes="$SLURM_NNODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" -- \
+        "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
+        --dataset mnist --epochs 10
+}
+
+# === The same in every job with the runtime conda and restarts: sbatchgen help script
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+make_run_folder() {
+    umask go-w
+    mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+    chmod go-w -- "$RUN_DIR"
+    [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
+    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
+        die "others may replace $RUN_DIR"
+    fi
+    rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
+}
+
+activate_conda() {
+    forget_shell
+    eval "$("$conda_root/bin/conda" shell.bash hook)"
+    conda activate "$conda_env" || die "can't activate the conda environment $conda_env"
+    PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
+    [[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
+}
+
+forget_shell() { # of the shell that submitted the job: for another Python
+    unset PYTHONHOME PYTHONPATH
+}
+
+meet() {
+    MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    # A port below those that the kernel gives to any program, and another one for each job.
+    local kernel
+    read -r kernel _ </proc/sys/net/ipv4/ip_local_port_range
+    if ((kernel <= 8200)); then
+        kernel=30000 # it gives nearly all ports, on some nodes with GPUs
+    fi
+    MASTER_PORT=$((kernel - 8 - SLURM_JOB_ID % 875 * 8))
+    export MASTER_ADDR MASTER_PORT
+}
+
+on_time_limit() { # --signal sends USR1: the trainer saves and ends when it sees the file
+    echo limit >"$RUN_DIR/stop"
+}
+
+on_cancel() { # scancel and preemption send TERM
+    echo cancelled >"$RUN_DIR/stop"
+    max_restarts=0
+}
+
+watch_steps() { # ends a step that has failed, but lasts
+    if type -P python3 >/dev/null; then
+        python3 "$CODE_DIR/training/step_end.py" &
+        disown
+    fi
+}
+
+wait_for_training() {
+    while kill -0 $! 2>/dev/null; do
+        wait $! # a signal ends this wait, not the training
+    done
+    wait $!
+    status=$?
+}
+
+read_exit() { # the trainer's own status
+    local own=
+    if [[ -f $RUN_DIR/exit ]]; then
+        own=$(<"$RUN_DIR/exit")
+    fi
+    if [[ $own =~ ^[0-9]{1,3}$ ]]; then
+        status=$own
+    fi
+}
+
+start_again() { # the trainer leaves RUN_DIR/again if it has saved, and has more to do
+    if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then
+        return # stopped by hand, or cancelled
+    fi
+    if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+        echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+        scontrol requeue "$SLURM_JOB_ID" && exit 0
+    fi
+}
+
+# --- What happens, in this order ---
+[[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
+make_run_folder
+environment
+export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
+export SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
+restarts=${SLURM_RESTART_COUNT:-0}
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
-trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
-trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
-
-if type -P python3 >/dev/null; then python3 "$CODE_DIR/training/step_end.py" & disown; fi # ends a step that has failed
-# --- Training: one torchrun on each node ---
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=0 \
-    python3 "$CODE_DIR/training/torchrun.py" --nnodes="$SLURM_NNODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" -- \
-    "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
-    --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends `wait`: repeat it while the process is there
-rc=$?
-[[ -f $RUN_DIR/exit && $(<"$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's own status
-
-# --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then max_restarts=0; fi # stopped by hand, or cancelled
-if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
-    scontrol requeue "$SLURM_JOB_ID" && exit 0; fi
-exit "$rc"
+trap on_time_limit USR1
+trap on_cancel TERM
+watch_steps
+train & # becomes the program itself, by exec: this shell stays for the signals
+wait_for_training
+read_exit
+start_again
+[[ $status == 0 ]] || exit "$status"

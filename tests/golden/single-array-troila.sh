@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (b6e15fa337af): sbatchgen render single
+# sbatchgen 0.3.0 (0b0c5e99c45a): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -13,42 +13,93 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-die() { echo "error: $*" >&2; exit 1; }; [[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
-
-# --- Paths ---
 RUN_DIR="${SLURM_SUBMIT_DIR}/runs/single"/$SLURM_ARRAY_TASK_ID # each element of the array is a run of its own
 DATA_DIR="${SLURM_SUBMIT_DIR}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-! namei -m "$RUN_DIR" | grep '^ d.......w[^tT]' || die "others may replace $RUN_DIR" # drwxrwxrwx: all may write
-rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
+conda_root="${HOME}/anaconda3"
+conda_env="pytorch"
+max_restarts=10
 
-# --- Environment ---
-unset PYTHONPATH PYTHONHOME # yours
-eval "$("${HOME}/anaconda3"/bin/conda shell.bash hook)"
-conda activate "pytorch" || die "can't activate the conda environment" "pytorch"
-PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
-[[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
-export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
+environment() {
+    activate_conda
+    export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
+}
 
-# --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
-restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
+train() { # one process
+    exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+        python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
+        --launcher none \
+        --dataset mnist --epochs 10
+}
+
+# === The same in every job with the runtime conda and restarts: sbatchgen help script
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+make_run_folder() {
+    umask go-w
+    mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+    chmod go-w -- "$RUN_DIR"
+    [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
+    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
+        die "others may replace $RUN_DIR"
+    fi
+    rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
+}
+
+activate_conda() {
+    forget_shell
+    eval "$("$conda_root/bin/conda" shell.bash hook)"
+    conda activate "$conda_env" || die "can't activate the conda environment $conda_env"
+    PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
+    [[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
+}
+
+forget_shell() { # of the shell that submitted the job: for another Python
+    unset PYTHONHOME PYTHONPATH
+}
+
+on_time_limit() { # --signal sends USR1: the trainer saves and ends when it sees the file
+    echo limit >"$RUN_DIR/stop"
+}
+
+on_cancel() { # scancel and preemption send TERM
+    echo cancelled >"$RUN_DIR/stop"
+    max_restarts=0
+}
+
+wait_for_training() {
+    while kill -0 $! 2>/dev/null; do
+        wait $! # a signal ends this wait, not the training
+    done
+    wait $!
+    status=$?
+}
+
+start_again() { # the trainer leaves RUN_DIR/again if it has saved, and has more to do
+    if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then
+        return # stopped by hand, or cancelled
+    fi
+    if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+        echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+        scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit 0
+    fi
+}
+
+# --- What happens, in this order ---
+[[ $SLURM_JOB_ID ]] || die "this script is a job: submit it with sbatch"
+make_run_folder
+environment
+export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
+restarts=${SLURM_RESTART_COUNT:-0}
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
-trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
-trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
-
-# --- Training: one process ---
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
-    python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
-    --launcher none \
-    --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends `wait`: repeat it while the process is there
-rc=$?
-
-# --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
-if [[ -e $RUN_DIR/stop ]] && ! grep -qx limit "$RUN_DIR/stop"; then max_restarts=0; fi # stopped by hand, or cancelled
-if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
-    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
-    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit 0; fi
-exit "$rc"
+trap on_time_limit USR1
+trap on_cancel TERM
+train & # becomes the program itself, by exec: this shell stays for the signals
+wait_for_training
+start_again
+[[ $status == 0 ]] || exit "$status"
