@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from sbatchgen import quoting
 from sbatchgen.keys import described, record
