@@ -121,9 +121,12 @@ def test_a_module_elsewhere_is_found_by_pythonpath(command: Command, bash: Bash)
 def test_a_pythonpath_that_was_asked_for_counts_in_every_runtime(runtime: str) -> None:
     said: dict[str, Any] = {"runtime": runtime, "env": {"PYTHONPATH": "/home/me/code"}}
     text = script(resolved("ddp", "torchrun", **said, **NEEDS.get(runtime, {})))
-    lines = [line for line in text.splitlines() if "PYTHONPATH" in line and not line.startswith("    ")]
-    assert [line.split()[0] for line in lines] == ["unset"] * (runtime != "host") + ["export"]
-    assert "PYTHONPATH=/home/me/code" in lines[-1].split()
+    environment = text.partition("environment() {")[2].partition("\n}\n")[0]
+    exports = [line for line in environment.splitlines() if line.startswith("    export ")]
+    assert "PYTHONPATH=/home/me/code" in " ".join(exports).split()
+    unsets = re.findall(r"(?m)^ *unset .*\bPYTHONPATH\b", text)
+    assert len(unsets) == (runtime != "host")
+    assert not unsets or environment.index("    export ") > environment.index(RUNTIMES[runtime].function)
 
 
 def test_the_page_shows_what_the_file_holds_and_what_can_be_rendered(command: Command) -> None:
