@@ -103,9 +103,9 @@ RESUMING: dict[str, Any] = {
 
 
 def test_a_job_that_resumes_by_arguments_is_requeued_at_its_limit() -> None:
-    assert "trap requeue USR1" in script(resolved("ddp", **RESUMING))
-    assert "trap requeue USR1" not in script(resolved("ddp", **RESUMING, requeue_on_timeout=False))
-    assert "trap requeue USR1" not in script(resolved("ddp", **RESUMING, chain=3))
+    assert "repeats.py" in script(resolved("ddp", **RESUMING))
+    assert "repeats.py" not in script(resolved("ddp", **RESUMING, requeue_on_timeout=False))
+    assert "repeats.py" not in script(resolved("ddp", **RESUMING, chain=3))
 
 
 def test_with_resume_off_nothing_is_looked_for() -> None:
@@ -114,7 +114,8 @@ def test_with_resume_off_nothing_is_looked_for() -> None:
 
 def test_a_checkpoint_that_was_named_is_for_the_first_start() -> None:
     text = script(resolved("single", **RESUMING, resume=ShellPath("/scratch/big.pt")))
-    assert 'checkpoint=${checkpoint:-"/scratch/big.pt"}' in text
+    assert '    find_checkpoint "/scratch/big.pt" # for the first start\n' in text
+    assert "    checkpoint=${checkpoint:-$1}\n" in text
 
 
 def test_ft_launcher_starts_what_torchrun_does() -> None:

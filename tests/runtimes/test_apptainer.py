@@ -31,7 +31,7 @@ def rendered(
 def test_singularity_gets_variables_of_both_names(command: Command, folder: Path) -> None:
     text = rendered(command, folder, "command: singularity, verb: run, image: /i.sif")
     assert 'singularity run --nv --pwd "$PWD"' in text
-    assert 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}" #' in text
+    assert 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"\n' in text
     assert " SINGULARITY_NO_EVAL=1\n" in text
     own = rendered(command, folder, "image: /i.sif")
     assert "SINGULARITY" not in own
@@ -99,7 +99,7 @@ def test_options_of_a_mount_follow_the_second_path(
         "--bind",
         bind,
     )
-    assert bind in text.partition("# --- Training")[2]
+    assert bind in text.partition("\ntrain() {")[2].partition("\n}\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ UNSET = "env -u HIP_VISIBLE_DEVICES -u CUDA_VISIBLE_DEVICES -u GPU_DEVICE_ORDINA
 def test_amd_gpus_are_given_by_rocm_with_one_mask(command: Command, folder: Path) -> None:
     text = rendered(command, folder, "image: /i.sif", more=AMD, mode="ddp")
     assert "apptainer exec --rocm " in text
-    assert f'"$IMAGE" \\\n    {UNSET} \\\n    python3 ' in text
+    assert f'"$IMAGE" \\\n        {UNSET} \\\n        python3 ' in text
     kept = rendered(command, folder, "image: /i.sif", "--env", "HIP_VISIBLE_DEVICES=0", more=AMD)
     assert "-u HIP_VISIBLE_DEVICES" not in kept
     assert "-u " not in rendered(command, folder, "image: /i.sif")

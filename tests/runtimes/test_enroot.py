@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def test_the_image_says_which_libraries_of_the_driver_it_wants(command: Command,
     """Enroot gives an image without the variable no CUDA; of an address it is not known before the job."""
     lines = rendered(command).splitlines()
     place = next(number for number, line in enumerate(lines) if "unsquashfs" in line)
-    script = "\n".join([*lines[place : place + 2], 'echo "$NVIDIA_DRIVER_CAPABILITIES"'])
+    script = "\n".join([*lines[place : place + 4], 'echo "$NVIDIA_DRIVER_CAPABILITIES"'])
     tool = folder / "unsquashfs"
     tool.write_text('#!/bin/sh\n[ "$1 $3" = "-cat etc/environment" ] && cat image\n')
     tool.chmod(0o755)
@@ -55,10 +57,17 @@ def test_the_image_says_which_libraries_of_the_driver_it_wants(command: Command,
 
 def test_a_cache_stays_where_the_folder_is_mounted_or_the_job_asks_for_it(command: Command) -> None:
     text = rendered(command, "--bind", "/hf:/models", "--bind", "/scratch", "--env", "HF_HOME")
-    (names,) = (line for line in text.splitlines() if line.startswith("for name in"))
+    (names,) = (
+        line for line in text.splitlines() if line.startswith("    for name in MPL") or "TORCH_HOME" in line
+    )
     assert "HF_HOME" not in names
     assert "TORCH_HOME" in names
-    assert '|"/models"/*|"/scratch"/*) ;;' in text
+    functions = re.search(r"(?ms)^is_mounted\(\) {.*?^}\n", text)
+    assert functions
+    for folder, there in (("/models/hub", 0), ("/scratch", 0), ("/hf", 1), ("/scratchy", 1), ("", 1)):
+        call = [*("is_mounted", folder), "/hf:/models", "/scratch:/scratch:ro", "/data"]
+        done = subprocess.run(["bash", "-c", functions[0] + shlex.join(call)], check=False)
+        assert done.returncode == there, folder
 
 
 def test_a_job_gives_srun_options_of_its_own(command: Command) -> None:

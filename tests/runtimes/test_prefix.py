@@ -17,7 +17,7 @@ def test_the_words_of_the_profile_come_before_those_of_the_job(command: Command,
     text = command(
         "render", "cpu", "--profile", "./p.yaml", "--prefix", "numactl", "--prefix=--localalloc"
     ).out
-    assert "\n    site-python 'a b' numactl --localalloc \\\n    python3 " in text
+    assert "\n        site-python 'a b' numactl --localalloc \\\n        python3 " in text
 
 
 @pytest.mark.parametrize("word", ["ibrun", "/usr/bin/mpirun", "srun", "bede-mpirun"])
