@@ -476,8 +476,8 @@ class EnvName(Text):
 
     SCRIPT = frozenset(
         """
-        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts status name folder file files checkpoint
-        point needed resume_args conda_env conda_root programs main lasting ports
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts status name folder file files
+        checkpoint point needed resume_args conda_env conda_root programs main lasting ports
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )
