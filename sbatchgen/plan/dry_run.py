@@ -36,6 +36,7 @@ from sbatchgen.plan.missing import (
     false_tests,
     functions_of,
     missing,
+    set_test,
     traced,
 )
 from sbatchgen.plan.sight import Sight, path_of, sight_of
@@ -439,9 +440,13 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
 
 
 def _tested(done: DryRun, given: Given) -> Iterator[Need]:
-    """The variables that were empty in the last test of the script, and that only a user can set."""
+    """The variables that were empty or not set in the last test of the script, and that only a user can set."""
     body = done.script.body
-    line = empty_test(done.trace, functions_of(body))
+    functions = functions_of(body)
+    name, line = set_test(done.trace, functions)
+    if name and name not in done.batch and name not in given.variables:
+        yield Need("variable", name, line)
+    line = empty_test(done.trace, functions)
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
         texts = [each.source.text[each.at : each.end] for each in body.sets if each.name == name]
         is_given = name in done.batch or name in given.variables

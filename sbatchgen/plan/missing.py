@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sbatchgen.bash import Body
@@ -210,11 +210,20 @@ def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
     return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
 
 
+def set_test(trace: Sequence[Traced], functions: Functions) -> tuple[str, int]:
+    """Return the variable that the last test before the script gave up asked for with -v, and its line."""
+    for test in _last_tests(trace, functions):
+        if match := re.fullmatch(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?", test.command):
+            return match[1] or match[2], test.line
+        break
+    return "", 0
+
+
 class Functions(NamedTuple):
-    """The functions of a script: their names, and the lines of their commands."""
+    """The functions of a script: their names, and which of them the lines of its commands are in."""
 
     names: frozenset[str]
-    lines: frozenset[int]
+    lines: Mapping[int, str]
 
     def has(self, entry: Traced) -> bool:
         """Whether a command calls a function, or is in one."""
@@ -225,8 +234,10 @@ def functions_of(body: Body) -> Functions:
     """Return the functions that a script defines."""
     inside = [command for command in body.commands if command.context.function]
     names = frozenset(command.context.function for command in inside)
-    lines = (line for each in inside for line in range(each.line, each.end_line + 1))
-    return Functions(names, frozenset(lines))
+    lines = {
+        line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)
+    }
+    return Functions(names, lines)
 
 
 def last_line(trace: Sequence[Traced], functions: Functions) -> int:
@@ -242,9 +253,21 @@ def _is_test(entry: Traced) -> bool:
 
 
 def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Traced]:
-    """Yield the tests before the script gave up, the last first, also before functions that end it."""
+    """Yield the tests before the script gave up, the last first, also before functions that end it.
+
+    Those of a function that was called before are of something else.
+    """
+    ending: set[str] = set()  # functions that were left by the end; "" for none
+    was_test = False
     for entry in reversed(trace[-_MOST:]):
-        if _is_test(entry) or _LOOKS.match(entry.command):
-            yield entry
-        elif not (_EXIT.match(entry.command) or functions.has(entry)):
+        function = functions.lines.get(entry.line, "")
+        is_test = bool(_is_test(entry) or _LOOKS.match(entry.command))
+        gives_up = bool(_EXIT.match(entry.command))
+        if function not in ending and (was_test or (function and not (is_test or gives_up))):
             return
+        if is_test:
+            yield entry
+        elif not (gives_up or functions.has(entry)):
+            return
+        was_test = was_test or is_test
+        ending.add(function)

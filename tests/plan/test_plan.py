@@ -293,6 +293,12 @@ def test_mixed_messages_of_tasks_name_no_file() -> None:
     assert {need.name for need in missing(err, ())} <= {"a.tar", "tar"}
 
 
+def test_a_test_of_a_function_that_has_ended_well_needs_nothing(tmp_path: Path) -> None:
+    text = "own() {\n  [[ ! -L runs/x ]] || exit 1\n}\nhas() {\n  type -t no-such-command || exit 1\n}\nown\nhas\n"
+    done, _ = planned(text, tmp_path)
+    assert (done.ended.status, done.needed) == (1, ())
+
+
 def test_a_file_that_is_there_is_not_needed(tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("export SEEN=1\n")
     done, _ = planned("source ./env.sh\npython train.py\n", tmp_path)
