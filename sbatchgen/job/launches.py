@@ -56,6 +56,12 @@ class Launch:
         return self._first(frozenset(("srun",)))
 
     @cached_property
+    def of_step(self) -> Tool | None:
+        """What the srun starts; None without one."""
+        names = [tool.name for tool in self.tools]
+        return next(iter(self.tools[names.index("srun") + 1 :]), None) if self.step else None
+
+    @cached_property
     def launcher(self) -> Tool | None:
         """torchrun, accelerate launch or another of the table, however it is called."""
         return self._first(LAUNCHERS)

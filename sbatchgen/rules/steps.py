@@ -352,8 +352,7 @@ def _polls(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB318", "warning", "a command that runs outside the job", words=(*_LEAVING,))
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
-        following = launch.tools[launch.tools.index(launch.step) + 1 :] if launch.step else ()
-        for program in following[:1]:
+        if program := launch.of_step:
             name = program.name.partition(" ")[0]
             if name in ("sudo", "docker"):
                 what, fix = _LEAVING[name]
