@@ -145,7 +145,7 @@ def script_shown(out: str) -> str:
     """The first part of the script of a review, which a line on the second one follows."""
     shown = out[out.index("#!/bin/bash\n") :]
     first, mark, count = shown.partition("and ")
-    while mark and not re.match(r"\d+ lines that are the same in every job with ", count):
+    while mark and not re.match(r"\d+ lines that are the same in every job of this kind, with ", count):
         more, mark, count = count.partition("and ")
         first += f"and {more}"
     assert mark

@@ -295,7 +295,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
             "training_title": _title(resolved),
-            "second_part": f"{SECOND_PART} every job with {_kind(resolved)}: sbatchgen help script",
+            "second_part": f"{SECOND_PART} every job of this kind, with {_kind(resolved)}: sbatchgen help script",
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),
         }
@@ -354,7 +354,7 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
 
 
 def _kind(resolved: ResolvedJob) -> str:
-    """Return what decides which functions a script has."""
+    """Return what decides most of which functions a script has."""
     has = {
         "several programs": bool(resolved.programs),
         "a sweep": resolved.sweep is not None,

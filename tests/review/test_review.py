@@ -298,7 +298,7 @@ def test_of_a_script_in_two_parts_the_first_is_shown(command: Command) -> None:
     first, line, second = re.split(r"(?m)^(# === .*\n)", script)
     shown = command("review", "ddp", "--profile", "torchrun").out
     count = second.count("\n") + 1
-    same = "that are the same in every job with the runtime venv and restarts: sbatchgen help script"
+    same = "that are the same in every job of this kind, with the runtime venv and restarts: sbatchgen help script"
     assert shown.endswith(f"\n{first.split(chr(10), 14)[-1]}and {count} lines {same}\n")
     assert line == f"# === The same in{same.partition('same in')[2]}\n"
     whole = command("review", "ddp", "--profile", "torchrun", "--whole").out
