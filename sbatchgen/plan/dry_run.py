@@ -440,7 +440,7 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
 
 
 def _tested(done: DryRun, given: Given) -> Iterator[Need]:
-    """The variables that were empty or not set in the last test of the script, and that only a user can set."""
+    """The variables that the last test of the script found empty or not set, and that only a user can set."""
     body = done.script.body
     functions = functions_of(body)
     name, line = set_test(done.trace, functions)

@@ -234,9 +234,7 @@ def functions_of(body: Body) -> Functions:
     """Return the functions that a script defines."""
     inside = [command for command in body.commands if command.context.function]
     names = frozenset(command.context.function for command in inside)
-    lines = {
-        line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)
-    }
+    lines = {line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)}
     return Functions(names, lines)
 
 

@@ -295,7 +295,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
             "resume_args": arguments.resume_args(resolved),
             "training_title": _title(resolved),
-            "second_part": f"{SECOND_PART} every job of this kind, with {_kind(resolved)}: sbatchgen help script",
+            "second_part": f"{SECOND_PART} every job of {_kind(resolved)}: sbatchgen help script",
             "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
             "programs": (),
         }
@@ -362,7 +362,7 @@ def _kind(resolved: ResolvedJob) -> str:
         "restarts": resolved.restartable and not resolved.consecutive,
     }
     words = [f"the runtime {resolved.runtime}", *(name for name, has_it in has.items() if has_it)]
-    return quoting.listed(words)
+    return f"this kind, with {quoting.listed(words)}"
 
 
 def _title(resolved: ResolvedJob) -> str:

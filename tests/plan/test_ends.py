@@ -42,7 +42,7 @@ CHECKS = {
     "a list of files": ("if ! ls /sets/q/*.bin >/dev/null 2>&1; then exit 1; fi\n", "file", "*.bin"),
     "a variable that must be set": ("[[ -v TOKEN ]] || exit 1\n", "variable", "TOKEN"),
     "a variable for a function": (
-        'need() {\n  [[ -v $1 ]] || exit 1\n}\nown() {\n  [[ ! -L runs/x ]]\n}\nown\nneed TOKEN\n', "variable", "TOKEN",
+        "need() {\n  [[ -v $1 ]] || exit 1\n}\nown() {\n  [[ ! -L runs/x ]]\n}\nown\nneed TOKEN\n", "variable", "TOKEN",
     ),
     "a new folder": ("set -e\nmkdir /scratch9/me/out\n", "folder", "me"),
 }  # fmt: skip
