@@ -222,6 +222,14 @@ def test_the_end_of_the_training_is_that_of_the_job(folder: Path, end: End) -> N
     assert (ended.status, last) == (end.status, [end.calls] if end.calls else []), ended
 
 
+@pytest.mark.parametrize("said", [CHAIN, {"array": Text("1-3%1")}], ids=str)
+def test_a_script_of_a_chain_that_is_no_job_cancels_nothing(folder: Path, said: dict[str, Any]) -> None:
+    of = resolved("ddp", "troila", **(venv(folder) | said))
+    ended = run(folder, of, SLURM_JOB_ID="")
+    assert ended.error == "error: this script is a job: submit it with sbatch"
+    assert (ended.status, ended.calls, ended.words) == (1, "", "")
+
+
 @pytest.mark.parametrize(("sent", "word"), [(signal.SIGUSR1, "limit"), (signal.SIGTERM, "cancelled")])
 def test_a_signal_asks_the_trainer_to_stop_and_the_script_waits_for_it(
     folder: Path, sent: signal.Signals, word: str
