@@ -98,7 +98,12 @@ def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
 
 @on_one_release
 def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
+    """And not with the script of another chain that is no job."""
     own(site, "chained", "polite.py", "--chain", "2")
+    rendered = site.sbatchgen("render", "single", "--trainer", "polite.py", "--chain", "2", check=True).stdout
+    no_job = site.cluster.run(["bash", "-c", rendered], cwd=site.folder)
+    assert no_job.stderr == "error: this script is a job: submit it with sbatch\n"
+    assert site.cluster.run(["squeue", "--me", "--noheader", "--name=chained", "--states=PENDING"]).stdout
     assert SAVING.format("chained") in site.sbatchgen("cancel", "chained", check=True).stderr
     assert (site.folder / "runs/chained/saved").exists()
     for job in site.cluster.run(

@@ -176,6 +176,15 @@ def test_what_the_shell_had_for_another_python_is_gone(folder: Path) -> None:
     assert 1024 < int(ended.env["MASTER_PORT"]) < (first if first > 8200 else 30000)
 
 
+def test_a_function_of_setup_does_not_take_the_place_of_the_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = resolved("ddp", "troila", **venv(folder))
+    monkeypatch.setattr(of.settings, "setup", ("train() { exit 9; }\ndie() { :; }\nexport SEEN=1",))
+    ended = run(folder, of)
+    assert (ended.status, ended.env["SEEN"]) == (0, "1"), ended
+
+
 class End(NamedTuple):
     """What a trainer does, and how its job ends."""
 
