@@ -246,11 +246,13 @@ def test_a_virtual_environment_is_activated_as_its_own_script_does(tmp_path: Pat
     """But for the prompt."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     text = script(resolved("single", "local", runtime="venv", venv=str(tmp_path / "venv")))
-    ours = text.partition("# --- Environment ---\n")[2].partition("\nexport PYTHON")[0]
+    path = next(line for line in text.splitlines() if line.startswith("VIRTUAL_ENV="))
+    functions = text[text.index("\ndie() {") : text.index("# --- What happens")]
+    ours = f"{path}\n{functions}\nactivate_venv"
 
     def after(lines: str) -> dict[str, str]:
         done = subprocess.run(
-            ["bash", "-c", f"die() {{ exit 1; }}\n{lines}\nexec env -0"],
+            ["bash", "-c", f"{lines}\nexec env -0"],
             env={"PATH": "/usr/bin:/bin", **BEFORE[before]},
             capture_output=True,
             text=True,
