@@ -69,9 +69,10 @@ def run(
     }
     file = notes / "job.slurm"
     file.write_text(script(of))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     variables = known | slurm | {"AS_TRAINER": as_trainer} | env
-    with subprocess.Popen(["bash", file], cwd=folder, env=variables, **pipes) as started:
+    with subprocess.Popen(
+        ["bash", file], cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
         while then and not (notes / "srun").exists() and started.poll() is None:
             time.sleep(0.05)
         if then:
@@ -274,7 +275,10 @@ def test_a_container_that_does_not_start_is_a_failure_of_its_own(
     folder.mkdir()
     for name in ("i.sqsh", "data"):
         (folder / name).touch()
-    said = {"image": ShellPath(str(folder / "i.sqsh")), "run_dir": ShellPath(str(folder / "run")), "data": ShellPath("/tmp"), "binds": (ShellPath("/tmp"),)}  # noqa: S108  # fmt: skip
+    said: dict[str, Any] = {
+        name: ShellPath(str(folder / file)) for name, file in {"image": "i.sqsh", "run_dir": "run"}.items()
+    }
+    said |= {"data": ShellPath("/tmp"), "binds": (ShellPath("/tmp"),)}  # noqa: S108
     monkeypatch.setattr("tests.scripts.CODE", REPOSITORY)
     of = resolved("ddp", "troila", runtime="enroot", **said)
     assert run(folder, of, "exit 143").status == 1
