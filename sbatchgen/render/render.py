@@ -259,6 +259,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
             "directives": directives if resolved.slurm else [],
             **{name: getattr(resolved, name) for name in _OF_JOB},
             **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS if "_per_" not in name},
+            "has_setup": any(getattr(resolved.settings, name) for name in SETUPS if "_per_" not in name),
             "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
             "counts_restarts": resolved.restartable and not resolved.consecutive,
             "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,

@@ -30,8 +30,8 @@ ALLOWED = (
 VARIABLES = """
 any_container array array_element asks_again caches checkpoints code command_lines conda_root consecutive continues
 counts_restarts data directives ends_steps excludes export_lines first_checkpoint first_port foreign gives_cuda
-has_outcome image_of_module inherited job_id keeps_pythonpath leftovers master_addr max_restarts meets module_lines
-needed node_lines one_container_fails other_directives placed point_says points points_carried preflight programs
+has_outcome has_setup image_of_module inherited job_id keeps_pythonpath leftovers master_addr max_restarts meets
+module_lines needed node_lines one_container_fails other_directives placed point_says points points_carried preflight programs
 pyxis reads_exit requeue_on_node_fail requeue_on_timeout requeues requeues_early restartable resume_args run_dir
 runtime_parts second_part setup setup_after_runtime setup_before_modules setup_per_node slurm snapshot
 software_lines starts_pyxis starts_runtime stoppable talk training_title twin_lines twins uses_code uses_data
