@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (a747dbb69d1f): sbatchgen render cpu
+# sbatchgen 0.3.0 (427b09c7e75a): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -32,7 +32,7 @@ train() { # one process
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

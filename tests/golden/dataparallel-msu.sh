@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (73b249b6bff3): sbatchgen render dataparallel
+# sbatchgen 0.3.0 (34bbb802ec9a): sbatchgen render dataparallel
 #SBATCH --job-name=dataparallel
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ train() { # one process with all GPUs
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (8e232c0f0c3f): sbatchgen render ddp
+# sbatchgen 0.3.0 (b319b77f7ebe): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime apptainer and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime apptainer and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

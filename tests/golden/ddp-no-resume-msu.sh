@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (340d17d796d1): sbatchgen render ddp
+# sbatchgen 0.3.0 (c6e6507a22d7): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch
@@ -31,7 +31,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

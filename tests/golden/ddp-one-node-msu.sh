@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (a312e2e5ccb7): sbatchgen render ddp
+# sbatchgen 0.3.0 (cb11e9a026c3): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

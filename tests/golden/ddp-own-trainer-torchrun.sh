@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (124af2aba90c): sbatchgen render ddp
+# sbatchgen 0.3.0 (1d6f86c963a1): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -34,7 +34,7 @@ train() { # one torchrun on each node
         --lr 0.1 'a b'
 }
 
-# === The same in every job with the runtime venv and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime venv and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

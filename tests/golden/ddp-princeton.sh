@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (ac0e196fb0d7): sbatchgen render ddp
+# sbatchgen 0.3.0 (b9b54f052037): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -35,7 +35,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime conda and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime conda and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

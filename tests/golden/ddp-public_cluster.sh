@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (94e7bfe77733): sbatchgen render ddp
+# sbatchgen 0.3.0 (9e54f42ca457): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -32,7 +32,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime conda and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime conda and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

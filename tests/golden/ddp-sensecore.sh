@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (186d048b33ee): sbatchgen render ddp
+# sbatchgen 0.3.0 (6ff0f48e2052): sbatchgen render ddp
 
 RUN_DIR="${PWD}/runs/ddp"
 DATA_DIR="${PWD}/data"
@@ -15,7 +15,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime host: sbatchgen help script
+# === The same in every job of this kind, with the runtime host: sbatchgen help script
 
 die() {
     echo "error: $*" >&2
@@ -34,7 +34,7 @@ make_run_folder() {
     rm -f -- "$RUN_DIR/stop" "$RUN_DIR/exit" # left by an earlier start
 }
 
-on_cancel() { # scancel and preemption send TERM
+on_cancel() { # kill sends TERM, and Ctrl-C INT
     echo cancelled >"$RUN_DIR/stop"
     kill $!
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (d8663aa24bca): sbatchgen render ddp
+# sbatchgen 0.3.0 (fc27daa63ed0): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -31,7 +31,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime host and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime host and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

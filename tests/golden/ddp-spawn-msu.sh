@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (e1875340d1ff): sbatchgen render ddp
+# sbatchgen 0.3.0 (56936890f3d5): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -34,7 +34,7 @@ train() { # one task on each node, which starts its processes
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (cfb1dbd3e6cb): sbatchgen render ddp
+# sbatchgen 0.3.0 (3365cde07c60): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -34,7 +34,7 @@ train() { # one task for each process
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (61f5a235d33f): sbatchgen render ddp
+# sbatchgen 0.3.0 (7738c9532c25): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -35,7 +35,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime venv and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime venv and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (2c8127bc1782): sbatchgen render ddp
+# sbatchgen 0.3.0 (35b4853bfb31): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -32,7 +32,7 @@ train() { # one torchrun on each node
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime conda and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime conda and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (0b0c5e99c45a): sbatchgen render single
+# sbatchgen 0.3.0 (db9f6785fb1c): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -32,7 +32,7 @@ train() { # one process
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime conda and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime conda and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (0c78e7ceb626): sbatchgen render single
+# sbatchgen 0.3.0 (1861e37f0e07): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ train() { # one process
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

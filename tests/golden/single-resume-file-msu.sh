@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (01607dcd348a): sbatchgen render single
+# sbatchgen 0.3.0 (43485bfb67c6): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -33,7 +33,7 @@ train() { # one process
         --epochs 20
 }
 
-# === The same in every job with the runtime enroot and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime enroot and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (f7080a508165): sbatchgen render single
+# sbatchgen 0.3.0 (98242fa42d1b): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -31,7 +31,7 @@ train() { # one process
         --dataset mnist --epochs 10
 }
 
-# === The same in every job with the runtime conda and restarts: sbatchgen help script
+# === The same in every job of this kind, with the runtime conda and restarts: sbatchgen help script
 
 die() {
     echo "error: $*" >&2
