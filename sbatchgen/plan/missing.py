@@ -256,16 +256,17 @@ def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Trace
     Those of a function that was called before are of something else.
     """
     ending: set[str] = set()  # functions that were left by the end; "" for none
-    was_test = False
+    reason = False  # whether what may have failed was seen
     for entry in reversed(trace[-_MOST:]):
-        function = functions.lines.get(entry.line, "")
+        function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
         is_test = bool(_is_test(entry) or _LOOKS.match(entry.command))
         gives_up = bool(_EXIT.match(entry.command))
-        if function not in ending and (was_test or (function and not (is_test or gives_up))):
+        known = function in ending or called in ending
+        if not known and (reason or (function and not (is_test or gives_up))):
             return
         if is_test:
             yield entry
         elif not (gives_up or functions.has(entry)):
             return
-        was_test = was_test or is_test
+        reason = reason or is_test or not (gives_up or called in functions.names)
         ending.add(function)
