@@ -98,7 +98,7 @@ def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
 
 @on_one_release
 def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
-    """And not with the script of another chain that is no job."""
+    """And not with the script of another chain, which runs outside a job."""
     own(site, "chained", "polite.py", "--chain", "2")
     rendered = site.sbatchgen("render", "single", "--trainer", "polite.py", "--chain", "2", check=True).stdout
     no_job = site.cluster.run(["bash", "-c", rendered], cwd=site.folder)
