@@ -186,6 +186,16 @@ def test_a_function_of_setup_does_not_take_the_place_of_the_training(
     assert (ended.status, ended.env["SEEN"]) == (0, "1"), ended
 
 
+def test_what_a_file_of_setup_declares_reaches_the_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = resolved("ddp", "troila", **venv(folder))
+    (folder / "saved").write_text("declare -x SEEN='1 2'\ndeclare -a NAMES=(a b)\ndeclare -xi COUNT=3\n")
+    monkeypatch.setattr(of.settings, "setup", ("source saved", "export SECOND=${NAMES[1]}"))
+    ended = run(folder, of)
+    assert [ended.env[name] for name in ("SEEN", "SECOND", "COUNT")] == ["1 2", "b", "3"], ended
+
+
 class End(NamedTuple):
     """What a trainer does, and how its job ends."""
 
