@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (427b09c7e75a): sbatchgen render cpu
+# sbatchgen 0.3.0 (d630f4416054): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -93,11 +93,11 @@ is_mounted() { # FOLDER MOUNT...: whether the container has the folder
     return 1
 }
 
-forget_shell() { # of the shell that submitted the job: for another Python
+forget_shell() { # what the submitting shell had set for its own Python
     unset PYTHONHOME PYTHONPATH
 }
 
-forget_host() { # paths that a container does not have
+forget_host() { # the same shell's paths, which a container does not have
     unset BASH_ENV CONDA_PREFIX CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE VIRTUAL_ENV
 }
 
@@ -111,7 +111,8 @@ on_cancel() { # scancel and preemption send TERM
 }
 
 wait_for_training() {
-    # The job is requeued 20 s after the trainer has saved: to remove containers may take longer.
+    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end: after 20 s the
+    # job is requeued, which ends them.
     local saved=0
     while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
         sleep 1

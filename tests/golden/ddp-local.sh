@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (2fa8dbec96f5): sbatchgen render ddp
+# sbatchgen 0.3.0 (f9c15e241c85): sbatchgen render ddp
 
 RUN_DIR="${PWD}/runs/ddp"
 DATA_DIR="${PWD}/data"
@@ -47,7 +47,7 @@ wait_for_training() {
     status=$?
 }
 
-read_exit() { # the trainer's own status
+read_exit() { # the trainer's own status, which srun and torchrun change
     local own=
     if [[ -f $RUN_DIR/exit ]]; then
         own=$(<"$RUN_DIR/exit")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (c6e6507a22d7): sbatchgen render ddp
+# sbatchgen 0.3.0 (6834bb957856): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch
@@ -17,7 +17,7 @@ IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 
 environment() {
     check_enroot "$PWD" "$CODE_DIR" "/scratch/${USER}"
-    meet # on the first node, at a port of this job
+    find_first_node # and a port of this job
     export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all ENROOT_FORCE_OVERRIDE=yes
 }
 
@@ -95,27 +95,27 @@ is_mounted() { # FOLDER MOUNT...: whether the container has the folder
     return 1
 }
 
-forget_shell() { # of the shell that submitted the job: for another Python
+forget_shell() { # what the submitting shell had set for its own Python
     unset PYTHONHOME PYTHONPATH
 }
 
-forget_host() { # paths that a container does not have
+forget_host() { # the same shell's paths, which a container does not have
     unset BASH_ENV CONDA_PREFIX CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE VIRTUAL_ENV
 }
 
-meet() {
+find_first_node() { # and a port there, for all processes of the job
     MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    # A port below those that the kernel gives to any program, and another one for each job.
-    local kernel
-    read -r kernel _ </proc/sys/net/ipv4/ip_local_port_range
-    if ((kernel <= 8200)); then
-        kernel=30000 # it gives nearly all ports, on some nodes with GPUs
+    # The kernel gives the ports from this one on to any program. Each job has another one below.
+    local above
+    read -r above _ </proc/sys/net/ipv4/ip_local_port_range
+    if ((above <= 8200)); then
+        above=30000 # on some nodes with GPUs the kernel gives nearly all ports
     fi
-    MASTER_PORT=$((kernel - 8 - SLURM_JOB_ID % 875 * 8))
+    MASTER_PORT=$((above - 8 - SLURM_JOB_ID % 875 * 8))
     export MASTER_ADDR MASTER_PORT
 }
 
-watch_steps() { # ends a step that has failed, but lasts
+watch_steps() { # ends a step of which a task has failed while the others wait
     if type -P python3 >/dev/null; then
         python3 "$CODE_DIR/training/step_end.py" &
         disown

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (1d6f86c963a1): sbatchgen render ddp
+# sbatchgen 0.3.0 (934b05b78cbd): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -22,7 +22,7 @@ environment() {
     module purge
     module load python/3.10 cuda/11.8 nccl/2.15 || die "can't load the modules"
     activate_venv
-    meet # on the first node, at a port of this job
+    find_first_node # and a port of this job
     export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 RUN_DIR
     export NCCL_DEBUG=WARN NCCL_IB_DISABLE=0 NCCL_NET_GDR_LEVEL=2 NCCL_SOCKET_IFNAME='^docker,lo'
 }
@@ -64,19 +64,19 @@ activate_venv() {
     [[ -x $VIRTUAL_ENV/bin/python3 ]] || die "no virtual environment at $VIRTUAL_ENV"
 }
 
-forget_shell() { # of the shell that submitted the job: for another Python
+forget_shell() { # what the submitting shell had set for its own Python
     unset PYTHONHOME
 }
 
-meet() {
+find_first_node() { # and a port there, for all processes of the job
     MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    # A port below those that the kernel gives to any program, and another one for each job.
-    local kernel
-    read -r kernel _ </proc/sys/net/ipv4/ip_local_port_range
-    if ((kernel <= 8200)); then
-        kernel=30000 # it gives nearly all ports, on some nodes with GPUs
+    # The kernel gives the ports from this one on to any program. Each job has another one below.
+    local above
+    read -r above _ </proc/sys/net/ipv4/ip_local_port_range
+    if ((above <= 8200)); then
+        above=30000 # on some nodes with GPUs the kernel gives nearly all ports
     fi
-    MASTER_PORT=$((kernel - 8 - SLURM_JOB_ID % 875 * 8))
+    MASTER_PORT=$((above - 8 - SLURM_JOB_ID % 875 * 8))
     export MASTER_ADDR MASTER_PORT
 }
 
@@ -89,7 +89,7 @@ on_cancel() { # scancel and preemption send TERM
     max_restarts=0
 }
 
-watch_steps() { # ends a step that has failed, but lasts
+watch_steps() { # ends a step of which a task has failed while the others wait
     if type -P python3 >/dev/null; then
         python3 "$CODE_DIR/training/step_end.py" &
         disown
@@ -104,7 +104,7 @@ wait_for_training() {
     status=$?
 }
 
-read_exit() { # the trainer's own status
+read_exit() { # the trainer's own status, which srun and torchrun change
     local own=
     if [[ -f $RUN_DIR/exit ]]; then
         own=$(<"$RUN_DIR/exit")

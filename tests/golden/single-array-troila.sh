@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (db9f6785fb1c): sbatchgen render single
+# sbatchgen 0.3.0 (200d0d8ee00d): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -55,11 +55,11 @@ activate_conda() {
     forget_shell
     eval "$("$conda_root/bin/conda" shell.bash hook)"
     conda activate "$conda_env" || die "can't activate the conda environment $conda_env"
-    PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
+    PATH=$CONDA_PREFIX/bin:$PATH # conda leaves an environment that was active behind the modules
     [[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
 }
 
-forget_shell() { # of the shell that submitted the job: for another Python
+forget_shell() { # what the submitting shell had set for its own Python
     unset PYTHONHOME PYTHONPATH
 }
 

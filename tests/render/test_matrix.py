@@ -196,8 +196,8 @@ def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
         assert "json" not in text, name
         assert set(re.findall(r"\(\((.+?)\)\)", text)) <= {
             "20000 + SLURM_JOB_ID % 10000",
-            "kernel <= 8200",
-            "kernel - 8 - SLURM_JOB_ID % 875 * 8",
+            "above <= 8200",
+            "above - 8 - SLURM_JOB_ID % 875 * 8",
             "restarts < max_restarts",
             "restarts + 1",
             "saved < 20 || restarts >= max_restarts",

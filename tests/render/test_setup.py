@@ -73,7 +73,7 @@ def test_lines_of_setup_have_their_places(profile: Path) -> None:
         "setup_per_node: [fourth=1, fourth=2]\nsetup_per_task: [fifth=1]",
     )
     parts = ["first=1", "module load", "second=1", "bash -c '\nfourth=1\nfourth=2'\n    ) || die"]
-    parts += ["activate_venv", "third=1", "    meet", "bash -c '\nfifth=1\nexec \"$@\"' task"]
+    parts += ["activate_venv", "third=1", "    find_first_node", "bash -c '\nfifth=1\nexec \"$@\"' task"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 

@@ -52,6 +52,7 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
             elif "| join(" not in source:  # which makes several lines of one
                 assert source.partition("{")[0] == line[: len(source.partition("{")[0])], f"{name}: {place}"
     unseen = (
+        "mechanics/declare",
         "mechanics/enter_snapshot",
         "mechanics/source_activate",
         "mechanics/wait_for_slurm",
