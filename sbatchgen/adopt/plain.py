@@ -10,6 +10,7 @@ from sbatchgen.bash import Piece, Word
 from sbatchgen.frozen import frozen
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
+from sbatchgen.render import SECOND_PART
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
 # Variables that jobs have without the script.
@@ -20,6 +21,8 @@ _OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script se
 _NO_PREFIX = (
     HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
 )
+# How the functions begin that a rendered script calls one after the other; exec would end what is read.
+_CALLED = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
@@ -43,6 +46,19 @@ def plain(script: JobScript) -> Plain:
     script, prefix = _without_prefix(script)
     script = unchained(script)
     return Plain(script=script, defaults=defaults, optional=optional, prefix=prefix, renamed=renamed)
+
+
+def as_it_runs(new: JobScript) -> JobScript:
+    """Return the first part of a rendered script without its functions: the environment, then the training.
+
+    Their statements are then read as those of an old script are; lines keep their numbers.
+    """
+    first = replace(new, text=new.text.rpartition(SECOND_PART)[0])
+    edits = []
+    for node in first.body.source.nodes[0].children:
+        if node.kind == "function_definition" and (begins := _CALLED.match(first.text, node.start)):
+            edits += [_blank(first, *begins.span()), _blank(first, node.end - 1, node.end)]
+    return _edited(first, edits)
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:

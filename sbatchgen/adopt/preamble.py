@@ -20,6 +20,8 @@ _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  #
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
+# The function of a rendered script, which its setup can't define again.
+_DIE = re.compile(r'die *\(\) *\{\s*echo "error: \$\*" >&2[;\n]\s*exit 1;?\s*\}')
 # The variables that a virtual environment or conda sets or, here, unsets.
 _OF_ACTIVATION = {"CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME"}
 
@@ -159,6 +161,9 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
 
 def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, alone: bool) -> None:
     """Keep its lines unchanged, in the profile's setup; `alone` if nothing that acts follows."""
+    if _DIE.fullmatch(block.text.strip()):
+        draft.add(block.lines, "understood", "the new script has the same function", "die")
+        return
     runtime = draft.profile.get("runtime", "host")
     if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and runtime != "host":
         if RUNTIMES[runtime].is_container or not alone:

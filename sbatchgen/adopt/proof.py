@@ -4,11 +4,13 @@ from collections.abc import Container, Sequence
 
 from sbatchgen.adopt import training
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.adopt.plain import plain
+from sbatchgen.adopt.plain import as_it_runs, plain
 from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.adopt.trainer_arguments import arguments
+from sbatchgen.bash.variables import LOCAL
 from sbatchgen.finding import Finding
 from sbatchgen.job.script import JobScript
+from sbatchgen.render import SECOND_PART
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.sbatch.values import mebibytes, minutes
 
@@ -26,13 +28,9 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((), "lost", what)
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
-    functions = tuple(line for line in setup if line.endswith("}"))  # one that is like ours may stay
-    held = {
-        number
-        for number, line in enumerate(new.lines, start=1)
-        if line in setup or line.startswith(functions)
-    }
-    late = {number for number, line in enumerate(new.lines, start=1) if line in after}
+    first_part = new.lines[: new.text.rpartition(SECOND_PART)[0].count("\n")]
+    held = {number for number, line in enumerate(first_part, start=1) if line in setup}
+    late = {number for number, line in enumerate(first_part, start=1) if line in after}
     for name in _overwritten(draft, resolved, new, held, late):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
@@ -44,7 +42,7 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((line,), "lost", what)
     if resolved.programs:
         return  # their commands are the words of the old steps
-    old_start, new_start = _started(draft.script, draft), _started(plain(new).script, draft)
+    old_start, new_start = _started(draft.script, draft), _started(plain(as_it_runs(new)).script, draft)
     if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
@@ -68,9 +66,10 @@ def _overwritten(
     """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     theirs, ours = {*draft.needed}, set()
+    local = {(each.context.function, each.name) for each in new.body.sets if each.by in LOCAL}
     for assignment in new.body.sets:
         name, word, line = assignment.name, assignment.word, assignment.line
-        if assignment.prefix:
+        if assignment.prefix or (assignment.context.function, name) in local:
             continue
         if line in held and line not in late and (assignment.exported or name in folders):
             theirs.add(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sbatchgen.adopt.account import refusal
 from sbatchgen.adopt.adoption import Adoption
 from sbatchgen.errors import DocumentError
 from sbatchgen.plan.planning import plan_of, script_of
-from tests.adopt.adopted import adopted
+from tests.adopt.adopted import adopted, ran
 from tests.conftest import FIXTURES
 from tests.tables import hold
 
@@ -40,7 +39,6 @@ def profile(adoption: Adoption) -> dict[str, Any]:
 
 
 KEPT = [  # a body, and the lines of setup
-    ('die() { echo "error: $*" >&2; exit 1; }\npython t.py', ['die() { echo "error: $*" >&2; exit 1; }']),
     ("cd /work/me\nulimit -n 4096\npython t.py", ["cd /work/me", "ulimit -n 4096"]),
     ("cd /w && python t.py", ["cd /w || exit"]),
     ("mkdir o &&\n  cd o && A=1 srun python t.py && echo done", ["mkdir o || exit", "  cd o || exit"]),
@@ -319,15 +317,7 @@ def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
 
 def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
     script = of_body("cd no-folder && srun python t.py").rendered
-    environment = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath}
-    ended = subprocess.run(
-        ["bash", "-c", f"srun() {{ echo trained; }}\n{script}"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = ran(script, tmp_path, srun="echo trained")
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
     assert "no-folder" in ended.stderr
 
@@ -365,14 +355,7 @@ def test_threads_that_the_old_script_did_not_set() -> None:
 @pytest.mark.parametrize(("body", "value"), [("", ""), ("export PYTHONNOUSERSITE=1\n", "1")])
 def test_packages_in_the_home_folder_are_found_as_before(tmp_path: Path, body: str, value: str) -> None:
     adoption = of_body(f"{body}srun python t.py")
-    ended = subprocess.run(
-        ["bash", "-c", f'srun() {{ echo "[$PYTHONNOUSERSITE]"; }}\n{adoption.rendered}'],
-        cwd=tmp_path,
-        env={"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = ran(adoption.rendered, tmp_path, srun='echo "[$PYTHONNOUSERSITE]"')
     assert (ended.stdout, ended.stderr) == (f"[{value}]\n", "")
 
 

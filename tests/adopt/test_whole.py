@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import yaml
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.job.script import JobScript
-from tests.adopt.adopted import adopted
+from tests.adopt.adopted import adopted, ran
 from tests.conftest import Command
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --gpus=1 --time=10\n"
@@ -51,6 +50,23 @@ def test_a_variable_of_the_new_script_gets_another_name() -> None:
     assert yaml.safe_load(adoption.job)["args"] == ["--out", "/x"]
 
 
+def test_the_function_that_the_new_script_has_as_well_is_that_of_the_new_script(tmp_path: Path) -> None:
+    """Setup can't define it again; another function of its name has to get another name."""
+    rendered = adopted(HEAD + "python t.py\n").rendered
+    own = re.search(r"(?ms)^die\(\) \{\n.*?^\}\n", rendered)
+    assert own
+    for function in (own[0], 'die() { echo "error: $*" >&2; exit 1; }\n'):
+        adoption = adopted(f"{HEAD}{function}cd no-folder || die gone\npython t.py\n")
+        assert not adoption.lost
+        assert yaml.safe_load(adoption.profile)["setup"] == ["cd no-folder || die gone"]
+        ended = ran(adoption.rendered, tmp_path, srun="echo trained")
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert "error: gone\n" in ended.stderr
+        assert "readonly" not in ended.stderr
+        lost = adopted(f"{HEAD}{function.replace('error:', 'wrong:')}cd /w || die gone\npython t.py\n").lost
+        assert "its own function die" in lost[0].what
+
+
 def test_a_job_with_gpus_of_tasks_says_its_nodes() -> None:
     """Without --ntasks, which becomes a number for each node, sbatch refuses --gpus-per-task alone."""
     options = "--ntasks=2 --ntasks-per-node=2 --gpus-per-task=1 --time=10"
@@ -80,15 +96,8 @@ def test_what_follows_the_training_runs_when_it_has_ended(
     """With the status of the training in $?; not if Slurm ended the job, nor after a failure under set -e."""
     adoption = adopted(HEAD + before + AFTER)
     assert not adoption.lost
-    functions = f'srun() {{ return {status}; }}\ncp() {{ echo "copied $1"; }}\n'
-    ended = subprocess.run(
-        ["bash", "-c", functions + adoption.rendered],
-        cwd=tmp_path,
-        env={"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    programs = {"srun": f"exit {status}", "cp": 'echo "copied $1"'}
+    ended = ran(adoption.rendered, tmp_path, **programs)
     assert (ended.returncode, ended.stdout) == (status, printed), ended.stderr
 
 
@@ -111,17 +120,9 @@ def test_the_training_is_the_trainer_and_what_follows_it_runs_after_it(
     adoption = adopted(HEAD + "\n".join([*lines, ""]))
     assert not adoption.lost
     assert yaml.safe_load(adoption.job)["trainer"] == trainer
-    show = 'for name in srun python torchrun; do eval "$name() { echo \\$*; }"; done; cp() { :; }\n'
+    programs = {**dict.fromkeys(("srun", "python", "torchrun"), 'echo "$*"'), "cp": ":"}
     printed = [
-        subprocess.run(
-            ["bash", "-c", show + text],
-            cwd=tmp_path,
-            env={"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
-        for text in (HEAD + "\n".join(lines), adoption.rendered)
+        ran(text, tmp_path, **programs).stdout for text in (HEAD + "\n".join(lines), adoption.rendered)
     ]
     order = [re.findall(r"[\w.]+\.py|tools\.\w+", text) for text in printed]
     assert order[0] == [word for word in order[1] if word not in ("task.py", "torchrun.py")]
