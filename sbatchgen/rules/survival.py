@@ -397,9 +397,10 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
     if signal is None or signal in HARMLESS:
         return
     for launch in script.trainings:
-        if launch.step is None or any(tool.name == "exec" for tool in launch.tools):
+        tools = launch.tools[launch.tools.index(launch.step) :] if launch.step else ()
+        if any(tool.name == "exec" for tool in tools):
             continue
-        for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
+        for shell, tool in zip(tools, tools[1:], strict=False):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
             commands = [command for command in tool.body.commands if not command.context.substitution]

@@ -456,8 +456,7 @@ def test_a_tool_tells_where_its_options_stand() -> None:
 
 def launch(body: Body) -> list[Tool]:
     """The chain of the command that trains."""
-    chains = [list(chain(command, body)) for command in body.commands if command.name in {"srun", "python3"}]
-    (training,) = [tools for tools in chains if len(tools) > 1 and not tools[-1].name.endswith("step_end.py")]
+    (training,) = [list(chain(command, body)) for command in body.commands if command.name == "exec"]
     return training
 
 

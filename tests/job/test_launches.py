@@ -118,5 +118,8 @@ def test_rendered_scripts_start_one_training(file: Path) -> None:
     script = JobScript(file=file.name, text=file.read_text())
     (launch,) = script.trainings
     assert (launch.step is None) == ("#SBATCH" not in script.text)
-    assert launch.command.background == ("--resume off" not in script.text)
+    (called,) = [
+        command for command in script.body.commands if command.name == launch.command.context.function
+    ]
+    assert called.background == ("--resume off" not in script.text)
     assert not script.starts_unseen

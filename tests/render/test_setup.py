@@ -97,16 +97,17 @@ def test_the_setup_of_a_node_may_make_the_environment_and_has_the_variables_of_t
         profile,
         f"setup_per_node: [bash {tmp_path}/make.sh]\nenv: {{WHERE: {tmp_path}/venv}}\n",
     ).replace('"${HOME}/venv"', f"{tmp_path}/venv")
-    stubs = 'srun() { while [[ $1 == -* ]]; do shift; done; "$@"; }\nscontrol() { echo n1; }\n'
+    programs = {"srun": 'while [[ $1 == -* ]]; do shift; done; exec "$@"', "scontrol": "echo n1"}
+    for name, lines in programs.items():  # files, as the training is started by exec
+        (tmp_path / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
     variables = {
-        "PATH": "/usr/bin:/bin",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
         "SLURM_JOB_ID": "1",
         "SLURM_NNODES": "1",
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
-    done = subprocess.run(
-        ["bash"], input=stubs + text, env=variables, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash"], input=text, env=variables, capture_output=True, text=True, check=False)
     assert "no virtual environment" not in done.stderr
     assert "made" in done.stdout
 

@@ -111,7 +111,7 @@ def test_the_more_special_place_wins(here: Path) -> None:
 
 def test_options_reach_the_srun_of_the_training_once(here: Path) -> None:
     text = script(resolved("ddp", here, launcher="srun", step={"comment": "a b", "cpus-per-task": "3"}))
-    command = text[text.index("\nsrun ") :].partition("python3")[0]
+    command = text[text.index("srun --distribution") :].partition("python3")[0]
     assert (
         command.split()
         == (
