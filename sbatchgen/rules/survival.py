@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -400,7 +401,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
         tools = launch.tools[launch.tools.index(launch.step) :] if launch.step else ()
         if any(tool.name == "exec" for tool in tools):
             continue
-        for shell, tool in zip(tools, tools[1:], strict=False):
+        for shell, tool in pairwise(tools):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
             commands = [command for command in tool.body.commands if not command.context.substitution]
