@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (bb271969e1fb): sbatchgen render dataparallel
+# sbatchgen 0.3.0 (55db95acad15): sbatchgen render dataparallel
 #SBATCH --job-name=dataparallel
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -116,8 +116,8 @@ on_cancel() { # scancel and preemption send TERM
 }
 
 wait_for_training() {
-    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end: after 20 s the
-    # job is requeued, which ends them.
+    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end:
+    # after 20 s the job is requeued, which ends them.
     local saved=0
     while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
         sleep 1

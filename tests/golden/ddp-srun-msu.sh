@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (aa6b47ca9f9e): sbatchgen render ddp
+# sbatchgen 0.3.0 (c9eadc50f0ee): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -136,8 +136,8 @@ watch_steps() { # ends a step of which a task has failed while the others wait
 }
 
 wait_for_training() {
-    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end: after 20 s the
-    # job is requeued, which ends them.
+    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end:
+    # after 20 s the job is requeued, which ends them.
     local saved=0
     while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
         sleep 1

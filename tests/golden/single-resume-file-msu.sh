@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (49d75bc77be4): sbatchgen render single
+# sbatchgen 0.3.0 (dc00c63cd9db): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -116,8 +116,8 @@ on_cancel() { # scancel and preemption send TERM
 }
 
 wait_for_training() {
-    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end: after 20 s the
-    # job is requeued, which ends them.
+    # The trainer has saved once RUN_DIR/again is there. Its containers may take minutes to end:
+    # after 20 s the job is requeued, which ends them.
     local saved=0
     while kill -0 $! 2>/dev/null && ((saved < 20 || restarts >= max_restarts)); do
         sleep 1
