@@ -57,7 +57,7 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _more(reviews: Sequence[Review]) -> str:
-    lines = sum(len(lines_of(review.script or "")) for review in reviews)
+    lines = sum(len(lines_of(screen.script(review))) for review in reviews)
     untyped = sum(len(review.surprises) for review in reviews)
     parts = [f"{counted(lines, 'line')} of script"] if lines else []
     parts += [f"{counted(untyped, 'value')} not typed by you"] if untyped else []
