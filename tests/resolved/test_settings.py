@@ -108,7 +108,7 @@ def test_a_job_says_what_a_profile_may_and_adds_to_its_lists(cluster: Path, comm
     assert "echo a\necho b\necho c\necho d\n" in text
     assert "MASTER_PORT=$((31000 + SLURM_JOB_ID % 5))" in text
     assert "apptainer run" in text
-    assert "\n    python " in text
+    assert "\n        python " in text
     out = command("explain", str(job), *flags, "--format", "json").out
     rows = {row["name"]: row for row in json.loads(out)["settings"]}
     assert (rows["modules"]["by"], rows["modules"]["at"]) == ("command line", "--set modules+")

@@ -142,7 +142,7 @@ def test_the_name_of_a_snapshot_is_drawn_and_changes_no_digest(
     digest = digest_in(command(*words, "--dry-run").err)
     assert command(*words, "--yes", "--reviewed", digest).status == 0
     (copy,) = (folder / "repo/runs/single").glob("code-*")
-    assert f'cd -- "{copy}"' in sbatch.read_text()
+    assert f'SNAPSHOT="{copy}"' in sbatch.read_text()
     other = command(*words, "--yes", "--reviewed", digest, "--env", "A=/code-12345678")
     assert (other.status, "A=/code-12345678" in other.err) == (3, True)
 
