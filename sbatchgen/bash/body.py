@@ -121,6 +121,14 @@ class Body:
         return tuple(traps)
 
     @cached_property
+    def functions(self) -> dict[int, str]:
+        """The name of the function that has a command, by the numbers of the command's lines."""
+        inside = [command for command in self.commands if command.context.function]
+        return {
+            line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)
+        }
+
+    @cached_property
     def settings(self) -> tuple[ShellOption, ...]:
         """The options that the script sets for its shell, in the order of the text."""
         settings = [*_options(self.flags.split(), 1, TOP)]
@@ -129,12 +137,12 @@ class Body:
                 settings += _options(command.arguments, command.line, command.context)
         return tuple(settings)
 
-    def option_at(self, name: str, line: int, function: str = "") -> bool:
-        """Return whether an option such as "pipefail" is on at the start of a line, of this function.
+    def option_at(self, name: str, line: int) -> bool:
+        """Return whether an option such as "pipefail" is on at the start of a line.
 
-        What other functions, subshells and branches set is left out.
+        What subshells, branches and functions set is left out, but for the function that has the line.
         """
-        on = False
+        on, function = False, self.functions.get(line, "")
         for setting in self.settings:
             here, context = setting.context.function, setting.context
             if here and here == function:

@@ -232,10 +232,7 @@ class Functions(NamedTuple):
 
 def functions_of(body: Body) -> Functions:
     """Return the functions that a script defines."""
-    inside = [command for command in body.commands if command.context.function]
-    names = frozenset(command.context.function for command in inside)
-    lines = {line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)}
-    return Functions(names, lines)
+    return Functions(frozenset(body.functions.values()), body.functions)
 
 
 def last_line(trace: Sequence[Traced], functions: Functions) -> int:

@@ -122,9 +122,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
             continue
         second = script.body.text_of(command.words[1])
         is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
-        if (second == "activate" or is_read) and script.body.option_at(
-            "nounset", command.line, command.context.function
-        ):
+        if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
             rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it

@@ -347,6 +347,9 @@ def test_settings() -> None:
     assert body.option_at("errexit", 8)
     assert not body.option_at("nounset", 8)
     assert body.option_at("nounset", 3)
+    body = read_body("f() {\n    set -u\n    a\n}\nb\nf\n")
+    assert body.option_at("nounset", 3)
+    assert not body.option_at("nounset", 5)
 
 
 def test_traps() -> None:

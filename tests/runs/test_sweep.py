@@ -271,4 +271,4 @@ def test_a_sweep_runs_a_snapshot_of_the_code(command: Command, folder: Path) -> 
     job = ("cpu", "--profile", "msu", "--runtime", "host", "--trainer", "t.py", "--run-dir", "runs")
     done = command("sweep", *job, "--param", "value=1,2", "--snapshot", "--dry-run")
     assert done.status == 0, done.err
-    assert f'cd -- "{folder}/runs/code-' in done.err
+    assert f'SNAPSHOT="{folder}/runs/code-' in done.err
