@@ -64,14 +64,23 @@ ORDERS: dict[str, tuple[str, list[str], int]] = {
     "a sleep that is waited for": ("sleep 3600 &\nwait $!\npython a.py\n", ["a.py"], 0),
     "a script that ignores SIGINT": ("trap '' INT\nsleep 60\npython a.py & wait\n", ["a.py"], 0),
     "a function of the background that sleeps": (
-        "later() { sleep 60; touch ready; }\nlater &\nsleep 5\n[ -e ready ] || python early.py\nwait\n"
-        "[ ! -e ready ] || python late.py\n",
+        """later() { sleep 60; touch ready; }
+later &
+sleep 5
+[ -e ready ] || python early.py
+wait
+[ ! -e ready ] || python late.py
+""",
         ["early.py", "late.py"],
         0,
     ),
     "a function of the background that computes": (
-        "work() { for ((i = 0; i < 5000; i++)); do :; done; touch ready; }\nwork &\nhostname >/dev/null\n"
-        "[ ! -e ready ] || python late.py\nwait\n",
+        """work() { for ((i = 0; i < 5000; i++)); do :; done; touch ready; }
+work &
+hostname >/dev/null
+[ ! -e ready ] || python late.py
+wait
+""",
         ["late.py"],
         0,
     ),
