@@ -20,6 +20,7 @@ WORDS_MAX = 10_000  # that the words of arrays may become
 PIECES_MAX = 500  # that a word may become
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # of a file, in exec {lock}>file
 _COUNTED = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
@@ -142,6 +143,8 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
         else:
             yield from command.assignments
             yield from _read_by(command) if command.name in READERS else ()
+    for match in _DESCRIPTOR.finditer(source.text):
+        yield _unknown(match[1], "exec", Context(branch=True), Word((), match.start(), match.end(), source))
     for use in uses:
         if use.operator in (":=", "="):
             yield _unknown(use.name, f"${{{use.operator}}}", Context(branch=True), use)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sbatchgen.bash.grammar import Node
-from sbatchgen.bash.statement import REDIRECTS, Assignment, Command, Context, Pipe, assignment
+from sbatchgen.bash.statement import DECLARATIONS, REDIRECTS, Assignment, Command, Context, Pipe, assignment
 from sbatchgen.bash.text import ShellText
 from sbatchgen.bash.word import ASSIGNED
 
@@ -152,13 +152,22 @@ class _Walker:
 
     def cut(self, node: Node) -> Node | None:
         """Cut off what the grammar takes for the command of assignments, but is on the next line."""
+        source = self.walk.source
         for index, (left, right) in enumerate(pairwise(node.children), start=1):
-            gap = self.walk.source.text[left.end : right.start]
+            gap = source.text[left.end : right.start]
             if right.kind == "command_name" and "\n" in gap.replace("\\\n", ""):
-                rest = Node("command", right.start, node.end, node.children[index:])
+                parts = node.children[index:]
+                if source.text[right.start : right.end] in DECLARATIONS:
+                    parts = [self.as_assignment(part) for part in parts]
+                rest = Node("command", right.start, node.end, parts)
                 node.end, node.children = left.end, node.children[:index]
                 return rest
         return None
+
+    def as_assignment(self, part: Node) -> Node:
+        """Return a word of export or the like as the assignment that it is, which the grammar has missed."""
+        is_one = ASSIGNED.match(self.walk.source.text, part.start, part.end)
+        return Node("variable_assignment", part.start, part.end, part.children) if is_one else part
 
     def pipeline(self, place: _Place) -> _Place:
         """A new pipeline; after a here-document's delimiter, the command before it is the first of it."""

@@ -556,3 +556,17 @@ def test_what_is_not_read_of_a_body_is_known() -> None:
     assert (body.commands[-1].name, body.source.unread) == ("srun", 0)
     long = read_body("#!/bin/bash\necho first\ncat data" + " | cat" * 501 + "\nsrun python train.py\n")
     assert ([command.name for command in long.commands], long.source.unread) == (["echo"], 3)
+
+
+@pytest.mark.parametrize("word", ["export", "declare -x", "local", "readonly", "typeset"])
+def test_what_is_declared_after_a_line_of_several_assignments_is_set(word: str) -> None:
+    """The grammar takes the next line for a command with these assignments before it."""
+    text = f'f() {{\n  a=1 b=$port\n  {word} A=${{h[1]}} B="x y" C=$port/x\n  srun A=1\n}}\n'
+    body = read_body(text)
+    assert [each.name for each in body.sets] == ["a", "b", "A", "B", "C"]
+    assert [command.name for command in body.commands] == [word.partition(" ")[0], "srun"]
+
+
+def test_a_redirection_sets_the_number_of_its_file() -> None:
+    (assignment,) = read_body("exec {lock}>>file\necho {lock}").sets
+    assert (assignment.name, assignment.value) == ("lock", None)
