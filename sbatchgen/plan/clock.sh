@@ -88,21 +88,6 @@ __plan_wake() { # the first sleeper, if it ends before a time
     : >"$first"
     __plan_settle
 }
-__plan_doze() { # until another process passes the time, in thousandths of a second
-    local pipe
-    printf -v pipe '/run/plan/clock/%015d.%09d.sleeper' "$1" $$
-    /bin/mkfifo "$pipe"
-    read -r _ <"$pipe"
-    /bin/rm -f "$pipe"
-}
-__plan_go_on() { # five times as long as the script looks, or until it ends its steps
-    local now looks=0
-    [[ -d /run/plan/clock ]] || /bin/mkdir -p /run/plan/clock
-    while ((looks++ < 5)) && [[ ! -e /run/plan/cancelled ]] && __plan_is_aside; do
-        __plan_now
-        __plan_doze $((now + 1000))
-    done
-}
 __plan_sleep() { # the words of a command of sleep
     local word sum=0 part now due
     for word in "$@"; do
@@ -115,8 +100,10 @@ __plan_sleep() { # the words of a command of sleep
     [[ -d /run/plan/clock ]] || /bin/mkdir -p /run/plan/clock
     __plan_now
     if __plan_is_aside; then
-        __plan_doze $((now + sum))
-        return
+        printf -v word '/run/plan/clock/%015d.%09d.sleeper' $((now + sum)) $$
+        /bin/mkfifo "$word"
+        read -r _ <"$word" # until another process wakes it
+        exec /bin/rm -f "$word"
     fi
     __plan_settle
     for part in 1 2 3 4 5 6; do __plan_wake $((now + sum)) || break; done

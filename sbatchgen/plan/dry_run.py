@@ -75,6 +75,7 @@ _OF_SOFTWARE = re.compile(
     r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
 )  # modules set them
 _WAITS = "\nrun_programs() {\n"  # of templates/programs.sh.j2: in a plan all are ready at once
+_OURS = ": readonly function"  # of prelude.sh, which the script can't replace
 _NO_PATHS = ("arguments", "variable")
 _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
@@ -152,7 +153,8 @@ class DryRun:
     def said(self) -> str:
         """The last line that the script printed to stderr; to stdout, if that has none."""
         texts = (self.ended.files.get(name, "").replace(f"{SCRIPT}: ", "").strip() for name in ("err", "out"))
-        return next((text.splitlines()[-1][:300] for text in texts if text), "")
+        lines = [line for text in texts for line in reversed(text.splitlines()) if not line.endswith(_OURS)]
+        return next((line[:300] for line in lines), "")
 
 
 def dry_run(

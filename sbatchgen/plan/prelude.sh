@@ -18,7 +18,7 @@ wait() { # what starts before a wait may run at the same time; sleepers in the b
     return "$1"
 }
 kill() { # a process of the background has ended here at once, and runs on in a job
-    local - __plan_word __plan_own __plan_status=0 __plan_probe=''
+    local - __plan_word __plan_own __plan_status=0 __plan_probe='' __plan_most __plan_group=''
     set +eux
     [[ ${1-} != -[lL]* && ${1-} != --* ]] || { builtin kill "$@"; return; }
     . /run/plan/clock.sh
@@ -26,13 +26,17 @@ kill() { # a process of the background has ended here at once, and runs on in a 
     ! builtin kill "$@" 2>/dev/null || return 0
     [[ ${1-} != -0 ]] && [[ "${1-} ${2-}" != "-s 0" ]] || __plan_probe=1
     for __plan_word in "$@"; do
+        [[ $__plan_word != -- ]] || __plan_group=-
+        __plan_word=${__plan_word#"$__plan_group"} # of a group: the number of its first process
         [[ $__plan_word =~ ^[0-9]+$ ]] || continue
         builtin wait "$__plan_word" 2>/dev/null
         __plan_own=$?
         if [[ $__plan_own == 127 || ${__plan_ended[__plan_word]-} ]]; then
             __plan_status=1
         elif [[ $__plan_probe ]]; then # as long as a loop that waits for its end looks at it
-            ((++__plan_probes[__plan_word] <= 3)) || __plan_ended[__plan_word]=$__plan_own
+            __plan_most=3
+            [[ ! -v __plan_ready ]] || __plan_looks_at "$__plan_word"
+            ((++__plan_probes[__plan_word] <= __plan_most)) || __plan_ended[__plan_word]=$__plan_own
             [[ ! ${__plan_ended[__plan_word]-} ]] || __plan_status=1
         else
             __plan_ended[__plan_word]=143
@@ -57,8 +61,25 @@ __plan_pass() { # the time until the processes of a wait have ended, or many sle
         __plan_wake 999999999999999 || return 0
     done
 }
-# Of a job with several programs: all are ready at once.
-[[ ! -v __plan_ready ]] || { ready() { tell "$1" ready; }; readonly -f ready; }
+# Of a job with several programs: all are ready at once; the main one ends at once, and so does one that fails or is waited
+# for. The others go on until the script has looked five times after the last start or end.
+__plan_looks_at() { # PROCESS: sets __plan_most
+    local name
+    for name in "${!pid[@]}"; do
+        [[ ${pid[$name]} == "$1" ]] || continue
+        __plan_most=5
+        [[ $__plan_own == 0 && $name != "${main-}" && $name != "${__plan_awaited-}" ]] || __plan_most=0
+    done
+    [[ "${!pid[*]}" == "${__plan_names-}" ]] || __plan_names=${!pid[*]} __plan_probes=()
+}
+[[ ! -v __plan_ready ]] || {
+    ready() { note_state "$1" ready; }
+    done_with() {
+        __plan_awaited=$1
+        until [[ $ended || ! ${pid[$1]-} ]]; do look_for_ends; done
+    }
+    readonly -f ready done_with
+}
 if [[ ! -v __plan_line ]]; then # the batch script's own
     export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
     export __plan_main=$$

@@ -115,14 +115,7 @@ one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$(($
 # What is in the background started before; of a task, before its step: with all tasks at once each would wait for all.
 [[ $name == sleep || ${__plan_starter-} == "$PPID" ]] || { . /run/plan/clock.sh; __plan_settle; }
 case $name in
-    srun)
-        # Each of several programs but the main one, which alone has no log of its own, goes on after its start.
-        [[ -v __plan_ready && " $*" == *" --output="* ]] || start "$@"
-        (start "$@")
-        status=$?
-        . /run/plan/clock.sh
-        __plan_go_on
-        exit "$status" ;;
+    srun) start "$@" ;;
     conda|mamba|micromamba|uv)
         [[ ${1-} != run ]] || start "$@"
         record "$@"
@@ -172,7 +165,7 @@ case $name in
             record "$@"; say_unknown; exit "${__plan_status:-0}"
         fi ;;
     module|ml|dcgmi|spack|sbcast|sgather|sattach|sprio|sshare|sreport|sacctmgr|pip|pip3|ping|scp|rsync|pkill|killall|modulecmd|lmod) record "$@" ;;
-    scancel) record "$@"; : >/run/plan/cancelled ;;
+    scancel) record "$@" ;;
     ssh) record "$@"; exit "${__plan_status:-0}" ;;
     *)
         read -r wrappers </run/plan/wrappers

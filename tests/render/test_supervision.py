@@ -200,3 +200,21 @@ def test_a_plan_starts_each_program_where_it_belongs(tmp_path: Path) -> None:
         ["node3"],
         ["node1", "node2"],
     ]
+
+
+@pytest.mark.parametrize("profile", ["princeton", "local"])
+def test_a_plan_goes_on_after_programs_that_run_once(profile: str, tmp_path: Path) -> None:
+    job = """
+programs:
+  server: {command: [server]}
+  first: {command: [first], once: true}
+  second: {command: [second], once: true, needs: [first]}
+  trainer: {command: [train], needs: [server, second], main: true}
+"""
+    text = script(several(job, profile))
+    done = plan_of(script_of("rl.slurm", text, profile=None), os.environ, tmp_path)
+    started = {process.argv[-1] for step in done.steps for process in step.processes}
+    assert (started, done.ended.status) == ({"server", "first", "second", "train"}, 0), done.ended.files[
+        "out"
+    ]
+    assert [need for need in done.needed if need.kind == "variable"] == []
