@@ -75,12 +75,12 @@ def test_tensorboard_shows_the_numbers_of_the_events(here: Here, tmp_path: Path)
 
 def test_a_start_at_an_earlier_step_leaves_no_point_twice(here: Here, tmp_path: Path) -> None:
     """As after a crash: what came after the checkpoint is trained, and recorded, once more."""
-    here(tmp_path, *OFTEN, "--save-every", "3", "--keep", "9", "--epochs", "2")
-    here(tmp_path, *OFTEN, "--epochs", "2", "--resume", "step-00000003.pt")
+    here(tmp_path, *OFTEN, "--save-every", "2", "--keep", "9", "--epochs", "2")
+    here(tmp_path, *OFTEN, "--epochs", "2", "--resume", "step-00000004.pt")
     shown = curves(tmp_path)
 
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
-    assert [step for step, _ in shown["loss/train"]] == [2, 6, 10, 12, 14]
+    assert [step for step, _ in shown["loss/train"]] == [2, 4, 6, 10, 12, 14]
     assert [step for step, _ in shown["loss/validation"]] == [8, 16]
 
 
